@@ -1,0 +1,1 @@
+"""Recurrences, their backends, and the models that lower to them."""

@@ -1,0 +1,178 @@
+"""Matrix state with separable gates S_t = (α_t β_tᵀ) ⊙ S_{t-1} + k_t v_tᵀ, o_t = S_tᵀ q_t (F2).
+
+α_t = exp(log_a_t + i·phase_t) gates the key axis, β_t = exp(log_b_t) the value axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ssmperf import Cost, Shape, Spec, UsageError, recurrence
+from ssmperf.regimes import log_gates, phases
+
+PRESETS = {
+    "smoke": [
+        {"B": 1, "T": 64, "H": 2, "K": 16, "V": 16},
+        {"B": 1, "T": 256, "H": 2, "K": 16, "V": 16},
+        {"B": 1, "T": 1024, "H": 2, "K": 16, "V": 16},
+    ],
+    "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
+    "long": [{"B": 1, "T": 65536, "H": 16, "K": 128, "V": 128}],
+}
+
+
+def gate_kind(operands: Mapping[str, Any]) -> str:
+    """`none`, `const`, `scalar`, `key`, `value` or `both`, with `_complex` where there is a phase."""
+    gates = [operands.get(name) for name in ("log_a", "phase")]
+    present = [gate for gate in gates if gate is not None]
+    if not present:
+        kind = "none"
+    elif all(gate.dim() <= 2 for gate in present):
+        kind = "const"
+    elif any(gate.dim() in (2, 4) for gate in present):
+        kind = "key"
+    else:
+        kind = "scalar"
+    if operands.get("log_b") is not None:
+        kind = "value" if kind == "none" else "both"
+    return kind + ("_complex" if operands.get("phase") is not None else "")
+
+
+def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
+    """Operands read once, the output written once; backward reads them and do, and writes gradients."""
+    tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
+    names = [name for name in ("q", "k", "v", "log_a", "log_b", "phase", "bonus") if name in specs]
+    operands = sum(specs[name].nbytes for name in names)
+    complex_operands = any(specs[name].complex for name in ("q", "k", "v"))
+    output = tokens * V * (max(8, specs["v"].itemsize) if complex_operands else specs["v"].itemsize)
+    special = sum(specs[name].numel for name in ("log_a", "log_b", "phase") if name in specs)
+    factor = 4 if "phase" in specs or complex_operands else 1
+    forward = Cost(operands + output, 5 * K * V * tokens * factor, special, shape["T"])
+    backward = Cost(2 * operands + output, 10 * K * V * tokens * factor, special, shape["T"])
+    if pass_ == "forward":
+        return forward
+    if pass_ == "backward":
+        return backward
+    return Cost(forward.bytes + backward.bytes, forward.flops + backward.flops,
+                forward.special + backward.special, 2 * shape["T"])  # fmt: skip
+
+
+def sample(
+    shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "key"
+) -> dict[str, Tensor | None]:
+    """Random float32 operands whose gates follow a regime; q carries the scale K^-1/2."""
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    kind, _, field = gate_kind.partition("_")
+    sizes = {"const": (H,), "scalar": (B, T, H), "key": (B, T, H, K), "both": (B, T, H, K)}
+    gates = sizes.get(kind)
+    if gates is None and (field or regime == "phase"):
+        gates = (H, K)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, device=generator.device)
+
+    return {
+        "q": normal(B, T, H, K) * K**-0.5,
+        "k": normal(B, T, H, K),
+        "v": normal(B, T, H, V),
+        "log_a": log_gates(regime, gates, generator) if gates else None,
+        "log_b": log_gates(regime, (B, T, H, V), generator) if kind in ("value", "both") else None,
+        "phase": phases(gates, generator) if gates and (field or regime == "phase") else None,
+    }
+
+
+def gate_factors(log_a: Tensor | None, H: int, K: int) -> Tensor | None:
+    """A gate of any legal shape as (B|1, T|1, H, K|1)."""
+    if log_a is None:
+        return None
+    if log_a.dim() <= 2:
+        return log_a.reshape(1, 1, H, -1)
+    return log_a if log_a.dim() == 4 else log_a.unsqueeze(-1)
+
+
+@recurrence(
+    "linear_attention",
+    cost=cost,
+    presets=PRESETS,
+    gates=("log_a", "log_b", "phase"),
+    gate_kind=gate_kind,
+    sample=sample,
+    state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
+)
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    log_b: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    phase: Tensor | None = None,
+    bonus: Tensor | None = None,
+    read: str = "post",
+) -> tuple[Tensor, Tensor]:
+    """S_t = (α_t β_tᵀ) ⊙ S_{t-1} + k_t v_tᵀ, o_t = S_tᵀ q_t, one step after another.
+
+    Args:
+        q, k: (B, T, H, K), real or complex. The scale of q is the model's.
+        v: (B, T, H, V).
+        log_a: log magnitude of the key gate, ≤ 0: None (1), (H,), (H, K), (B, T, H) or (B, T, H, K).
+        log_b: log of the value gate, ≤ 0: None or (B, T, H, V).
+        initial_state: S_0 (B, H, K, V), zeros if None.
+        phase: phase of the key gate in radians, shaped like log_a can be; makes the state complex.
+        bonus: u (H, K); the read of S_{t-1} plus diag(u) k_t v_tᵀ. Needs read="pre".
+        read: "post" reads S_t; "pre" reads S_{t-1}.
+
+    Returns:
+        o (B, T, H, V) in the dtype of v (with complex q, k or v: complex; with a phase and real q, k, v:
+        the real part) and S_T (B, H, K, V), float32/complex64 or wider.
+    """
+    if read not in ("post", "pre"):
+        raise UsageError(f"unknown read {read!r} (valid: post, pre)")
+    if bonus is not None and read != "pre":
+        raise UsageError("bonus needs read='pre'")
+    B, T, H, K = q.shape
+    operands = [t for t in (q, k, v, log_a, log_b, phase) if t is not None]
+    wide = torch.float32
+    for operand in operands:
+        wide = torch.promote_types(wide, operand.dtype)
+    real_operands = not (q.is_complex() or k.is_complex() or v.is_complex())
+    if phase is not None:
+        wide = torch.promote_types(wide, torch.complex64)
+    real = wide.to_real()
+
+    gate = None
+    if log_a is not None:
+        gate = torch.exp(gate_factors(log_a.to(real), H, K)).to(wide)
+    if phase is not None:
+        angle = gate_factors(phase.to(real), H, K)
+        turn = torch.polar(torch.ones_like(angle), angle)
+        gate = turn if gate is None else gate * turn
+    gates = [None] * T if gate is None else gate.expand(-1, T, -1, -1).unbind(1)
+    value_gates = [None] * T if log_b is None else torch.exp(log_b.to(real)).unbind(1)
+
+    state = q.new_zeros(B, H, K, v.shape[-1], dtype=wide)
+    state = state if initial_state is None else initial_state.to(wide)
+    outputs = []
+    steps = zip(q.to(wide).unbind(1), k.to(wide).unbind(1), v.to(wide).unbind(1),
+                gates, value_gates, strict=True)  # fmt: skip
+    for q_t, k_t, v_t, a_t, b_t in steps:
+        write = k_t.unsqueeze(-1) * v_t.unsqueeze(-2)
+        before = state
+        if a_t is not None:
+            state = a_t.unsqueeze(-1) * state
+        if b_t is not None:
+            state = b_t.unsqueeze(-2) * state
+        state = state + write
+        seen = state if read == "post" else before
+        if bonus is not None:
+            seen = seen + bonus.to(wide).unsqueeze(-1) * write
+        outputs.append((q_t.unsqueeze(-1) * seen).sum(-2))
+    output = torch.stack(outputs, dim=1)
+    if not wide.is_complex:
+        return output.to(v.dtype), state
+    return (output.real.to(v.dtype) if real_operands else output), state

@@ -1,0 +1,104 @@
+"""Elementwise diagonal scan h_t = a_t ⊙ h_{t-1} + b_t (RECURRENCES.md F1).
+
+The gate is a_t = exp(log_a_t)·exp(i·phase_t); log_a = -inf is a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ssmperf import Cost, Shape, Spec, recurrence
+from ssmperf.regimes import log_gates, phases
+
+PRESETS = {
+    "smoke": [{"B": 2, "T": 64, "C": 64}, {"B": 2, "T": 256, "C": 64}, {"B": 2, "T": 1024, "C": 64}],
+    "standard": [{"B": 8, "T": 2048, "C": 1536}, {"B": 8, "T": 16384, "C": 1536}],
+    "long": [{"B": 1, "T": 131072, "C": 1536}, {"B": 1, "T": 1048576, "C": 1536}],
+}
+
+
+def gate_kind(operands: Mapping[str, Any]) -> str:
+    """`const` (the same at every step) or `data`, with `_complex` where there is a phase."""
+    varying = [operands[name] for name in ("log_a", "phase") if operands.get(name) is not None]
+    length = operands["b"].shape[1]
+    over_time = any(gate.dim() == 3 and gate.shape[1] == length for gate in varying)
+    return ("data" if over_time or length == 1 else "const") + (
+        "_complex" if operands.get("phase") is not None else ""
+    )
+
+
+def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
+    """Forward reads gates and b and writes h; backward reads gates, h, dh and writes the gradients."""
+    elements = shape["B"] * shape["T"] * shape["C"]
+    gates = sum(specs[name].nbytes for name in ("log_a", "phase") if name in specs)
+    stored = max((specs[name].numel for name in ("log_a", "phase") if name in specs), default=0)
+    b = specs["b"].nbytes
+    complex_state = "phase" in specs
+    h = elements * (max(8, 2 * specs["log_a"].itemsize) if complex_state else specs["b"].itemsize)
+    forward = Cost(gates + b + h, (8 if complex_state else 2) * elements,
+                   stored * (3 if complex_state else 1), shape["T"])  # fmt: skip
+    backward = Cost(2 * gates + 2 * h + b, (16 if complex_state else 4) * elements,
+                    stored * (3 if complex_state else 1), shape["T"])  # fmt: skip
+    if pass_ == "forward":
+        return forward
+    if pass_ == "backward":
+        return backward
+    return Cost(forward.bytes + backward.bytes, forward.flops + backward.flops,
+                forward.special + backward.special, 2 * shape["T"])  # fmt: skip
+
+
+def sample(
+    shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "data"
+) -> dict[str, Tensor | None]:
+    """Random float32 operands whose gates follow a regime; b is standard normal."""
+    full = (shape["B"], shape["T"], shape["C"])
+    gates = (1, 1, shape["C"]) if gate_kind.startswith("const") else full
+    with_phase = gate_kind.endswith("_complex") or regime == "phase"
+    return {
+        "log_a": log_gates(regime, gates, generator),
+        "b": torch.randn(*full, generator=generator, device=generator.device),
+        "phase": phases(gates, generator) if with_phase else None,
+    }
+
+
+@recurrence(
+    "scan",
+    cost=cost,
+    presets=PRESETS,
+    gates=("log_a", "phase"),
+    gate_kind=gate_kind,
+    sample=sample,
+    state_shape=lambda shape: (shape["B"], shape["C"]),
+)
+def scan(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """h_t = exp(log_a_t + i·phase_t) ⊙ h_{t-1} + b_t, one step after another.
+
+    Args:
+        log_a: log of the gate's magnitude, ≤ 0, broadcasts to (B, T, C). -inf is a reset.
+        b: input (B, T, C), real or complex.
+        initial_state: h_0 (B, C), zeros if None.
+        phase: the gate's phase in radians, broadcasts to (B, T, C); makes the state complex.
+
+    Returns:
+        h (B, T, C) in the dtype of b (complex with a phase) and h_T (B, C), float32/complex64 or wider.
+    """
+    wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
+    if phase is not None:
+        wide = torch.promote_types(wide, torch.complex64)
+    magnitude = torch.exp(log_a.to(wide.to_real()))
+    gate = magnitude if phase is None else torch.polar(magnitude, phase.to(wide.to_real()))
+    gates = gate.to(wide).expand(b.shape).unbind(1)
+    state = b.new_zeros(b.shape[0], b.shape[2], dtype=wide)
+    state = state if initial_state is None else initial_state.to(wide)
+    states = []
+    for a_t, b_t in zip(gates, b.to(wide).unbind(1), strict=True):
+        state = a_t * state + b_t
+        states.append(state)
+    output = torch.stack(states, dim=1)
+    return (output if wide.is_complex else output.to(b.dtype)), state

@@ -1,0 +1,1 @@
+"""Pure functions of runs: frames, tables, figures, HTML."""

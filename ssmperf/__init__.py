@@ -1,0 +1,58 @@
+"""ssmperf: benchmarks and profiles the linear recurrences inside sequence models.
+
+Importing it imports no torch, compiles nothing and starts no CUDA context; the functions that need
+more import it when they are called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ssmperf.case import Case, Shape
+from ssmperf.errors import (
+    DuplicateName,
+    PluginError,
+    SsmperfError,
+    UnknownName,
+    UnreadableRun,
+    Unsupported,
+    UsageError,
+)
+from ssmperf.record import Record, Status
+from ssmperf.recurrence import Backend, Cost, Recurrence, Spec, backend, model, recurrence
+from ssmperf.report import report
+from ssmperf.suite import Chart, Section, suite
+
+if TYPE_CHECKING:
+    from ssmperf.api import backends, compute, load, models, run
+    from ssmperf.layer import Model, gate_precision
+    from ssmperf.store import Run
+
+_LAZY = {
+    "run": "api",
+    "load": "api",
+    "compute": "api",
+    "models": "api",
+    "backends": "api",
+    "Run": "store",
+    "Model": "layer",
+    "gate_precision": "layer",
+}
+
+__all__ = [
+    "Backend", "Case", "Chart", "Cost", "DuplicateName", "Model", "PluginError", "Record", "Recurrence", "Run",
+    "Section", "Shape", "Spec", "SsmperfError", "Status", "UnknownName", "UnreadableRun", "Unsupported",
+    "UsageError", "backend", "backends", "compute", "gate_precision", "load", "model", "models", "recurrence",
+    "report", "run", "suite",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"ssmperf.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'ssmperf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,1 @@
+"""Running cases in fresh worker processes."""

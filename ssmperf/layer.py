@@ -1,0 +1,66 @@
+"""The base class of models: one mixing layer of a paper, lowered to a recurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ssmperf import registry
+
+GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+
+
+class Model(nn.Module):
+    """One mixing layer, x (B, T, width) -> y (B, T, ·).
+
+    A subclass builds its projections in `__init__(self, shape)` (calling `super().__init__(shape)`
+    first) from the sizes of `shape`, and provides `operands`, `readout` and `definition`.
+    Parameters are created under the caller's random seed, in float32, on the CPU.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__()
+        self.shape = dict(shape)
+
+    @property
+    def width(self) -> int:
+        """Width d of the input x: C for elementwise recurrences, H·V for matrix states."""
+        return self.shape["C"] if "C" in self.shape else self.shape["H"] * self.shape["V"]
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        """The recurrence's operands by name, differentiable in x and the parameters.
+
+        Gates are float32 or wider whatever the dtype of x.
+        """
+        raise NotImplementedError
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        """The layer's y from the recurrence's output (and from x, for output gates and skips)."""
+        raise NotImplementedError
+
+    def definition(self, x: Tensor) -> Tensor:
+        """y by the paper's equation, a literal loop over time that calls nothing of ssmperf."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, *, backend: str = "sequential", state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """y and the final state, computed by the named backend from an optional initial state.
+
+        Raises:
+            UnknownName: the model has no such backend.
+            Unsupported: the backend refuses these operands.
+        """
+        entry = registry.backend(self.name, backend)
+        output, final_state = entry.function(**self.operands(x), initial_state=state)
+        return self.readout(output, x), final_state
+
+
+def gate_precision(x: Tensor) -> Tensor:
+    """x widened to float32 if it is a half type: gates are never formed in half precision."""
+    return x.to(GATE_PRECISION.get(x.dtype, x.dtype))

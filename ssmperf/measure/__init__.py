@@ -1,0 +1,1 @@
+"""Clocks, sampling, memory, verification."""

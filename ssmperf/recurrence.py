@@ -1,0 +1,256 @@
+"""What implementations provide: a Recurrence, its Backends, and the Models that lower to it.
+
+The three decorators register a function or class under its name. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ssmperf import registry
+from ssmperf.case import DTYPES, PASSES, Shape
+from ssmperf.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and width of one tensor, all that a cost model may look at."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    complex: bool = False
+
+    @property
+    def numel(self) -> int:
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work of one call.
+
+    bytes: device memory traffic with every operand read once and every result written once.
+    flops: floating-point operations (a fused multiply-add counts two).
+    special: special-function evaluations (exp, sin, ...).
+    depth: dependent steps of the sequential algorithm.
+    """
+
+    bytes: float
+    flops: float
+    special: float = 0.0
+    depth: int = 1
+
+
+CostModel = Callable[[Shape, Mapping[str, Spec], str], Cost]
+Sampler = Callable[..., dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recurrence:
+    """An algebraic family with one operand signature. `definition` is its literal loop."""
+
+    name: str
+    definition: Callable[..., Any]
+    cost: CostModel
+    presets: Mapping[str, tuple[Shape, ...]]
+    gates: tuple[str, ...]
+    gate_kind: Callable[[Mapping[str, Any]], str]
+    sample: Sampler
+    state_shape: Callable[[Shape], tuple[int, ...]]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.definition)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(self.signature.parameters)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Backend:
+    """One implementation of a recurrence (or of one model), with what it declares about itself.
+
+    of: the recurrence (or model) that it computes.
+    function: `f(*operands, **options) -> (output, final_state)`, differentiable.
+    devices, dtypes, passes: what it can run; anything else is `unsupported`.
+    gates: gate kinds that it can take (None: all of the recurrence's).
+    lengths: maps T to None, or to the reason why that length is refused.
+    needs: packages it imports; capability: least CUDA compute capability.
+    kernels: substrings of the names of device kernels that it must launch on a GPU.
+    deterministic: same bits twice. causal: "bitwise", "tolerance" or "none".
+    error_bound: for approximate backends, (decay span, dtype) -> relative error bound.
+    equivalent: False for a deliberately different function (a baseline).
+    launches: shape -> device launches of a forward call, for predicting unaffordable cases.
+    workspace: (shape, itemsize) -> bytes beyond operands and results of a forward call.
+    prepare: converts operands to a foreign package's native form, outside the time.
+    """
+
+    name: str
+    of: str
+    function: Callable[..., Any]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = DTYPES
+    passes: tuple[str, ...] = PASSES
+    gates: tuple[str, ...] | None = None
+    lengths: Callable[[int], str | None] | None = None
+    needs: tuple[str, ...] = ()
+    capability: tuple[int, int] | None = None
+    kernels: tuple[str, ...] = ()
+    deterministic: bool = True
+    causal: str = "bitwise"
+    error_bound: Callable[[float, str], float] | None = None
+    equivalent: bool = True
+    launches: Callable[[Shape], float] | None = None
+    workspace: Callable[[Shape, int], float] | None = None
+    prepare: Callable[..., Any] | None = None
+    description: str = ""
+
+    def missing(self, device: str) -> str | None:
+        """Why this backend cannot run on a device type of this machine, or None."""
+        for package in self.needs:
+            if importlib.util.find_spec(package) is None:
+                return f"needs the package {package}, which is not installed"
+        if device in self.devices:
+            return None
+        if device == "cpu" and "triton" in self.needs:
+            if os.environ.get("TRITON_INTERPRET") == "1":
+                return None
+            return "needs a CUDA device (TRITON_INTERPRET=1 runs it in Triton's interpreter)"
+        return f"runs on {' and '.join(self.devices)} only"
+
+    def refusal(
+        self,
+        *,
+        device: str,
+        dtype: str | None = None,
+        pass_: str = "forward",
+        gate_kind: str | None = None,
+        length: int | None = None,
+        capability: tuple[int, int] | None = None,
+    ) -> str | None:
+        """Why this backend cannot run such a call, or None if it can."""
+        reason = self.missing(device)
+        if reason:
+            return reason
+        if self.capability and capability and capability < self.capability:
+            need, have = (".".join(map(str, pair)) for pair in (self.capability, capability))
+            return f"needs compute capability {need}, this device has {have}"
+        if dtype is not None and dtype not in self.dtypes:
+            return f"no {dtype} (it takes {', '.join(self.dtypes)})"
+        if pass_ not in self.passes:
+            return f"no {pass_} pass"
+        if gate_kind is not None and self.gates is not None and gate_kind not in self.gates:
+            return f"no {gate_kind} gates (it takes {', '.join(self.gates)})"
+        if length is not None and self.lengths is not None:
+            return self.lengths(length)
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModelEntry:
+    """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind."""
+
+    name: str
+    cls: type
+    recurrence: str
+    paper: str
+    gate: str
+    presets: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
+
+    def shapes(self, preset: str) -> tuple[Shape, ...]:
+        """The model's own shapes of a preset, or its recurrence's."""
+        own = self.presets or registry.recurrence(self.recurrence).presets
+        if preset not in own:
+            raise UsageError(f"unknown preset {preset!r} (valid: {', '.join(own)})")
+        return own[preset]
+
+
+def recurrence(
+    name: str,
+    *,
+    cost: CostModel,
+    presets: Mapping[str, Sequence[Mapping[str, int]]],
+    gates: tuple[str, ...] = (),
+    gate_kind: Callable[[Mapping[str, Any]], str] = lambda operands: "none",
+    sample: Sampler,
+    state_shape: Callable[[Shape], tuple[int, ...]],
+) -> Callable[[F], F]:
+    """Register the decorated literal loop as a recurrence.
+
+    cost: `(shape, specs of the operands, pass) -> Cost`.
+    presets: shapes by preset name (`smoke`, `standard`, `long`).
+    gates: names of the operands that are gates (cast to the case's gate dtype, not its dtype).
+    gate_kind: operands by name -> kind of gate that they hold.
+    sample: `(shape, *, regime, generator, gate_kind=None) -> float32 operands by name`, random data whose
+        gates follow a named regime of `ssmperf.regimes`.
+    state_shape: shape -> the state's tensor shape.
+    """
+
+    def register(function: F) -> F:
+        shapes = {preset: tuple(map(Shape, items)) for preset, items in presets.items()}
+        registry.add_recurrence(
+            Recurrence(name, function, cost, shapes, gates, gate_kind, sample, state_shape)
+        )
+        return function
+
+    return register
+
+
+def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
+    """Register the decorated function as a backend of a recurrence or of one model.
+
+    Only `of` and `name` are required; see `Backend` for the declarations. The function stays usable
+    as it is.
+
+    Raises:
+        DuplicateName: `of` already has a backend of this name.
+        UsageError: an unknown declaration.
+    """
+
+    def register(function: F) -> F:
+        text = (inspect.getdoc(function) or "").partition("\n")[0]
+        try:
+            entry = Backend(name, of, function, **{"description": text, **declarations})
+        except TypeError as error:
+            valid = [n for n in Backend.__dataclass_fields__ if n not in ("name", "of", "function")]
+            raise UsageError(f"backend {name!r}: {error} (declarations: {', '.join(valid)})") from error
+        registry.add_backend(entry)
+        return function
+
+    return register
+
+
+def model(
+    name: str,
+    *,
+    recurrence: str,
+    paper: str,
+    gate: str,
+    presets: Mapping[str, Sequence[Mapping[str, int]]] | None = None,
+) -> Callable[[T], T]:
+    """Register the decorated `ssmperf.Model` class. `gate` is the gate kind its operands have."""
+
+    def register(cls: T) -> T:
+        shapes = {preset: tuple(map(Shape, items)) for preset, items in (presets or {}).items()}
+        registry.add_model(ModelEntry(name, cls, recurrence, paper, gate, shapes))
+        cls.name = name  # type: ignore[attr-defined]
+        return cls
+
+    return register

@@ -1,0 +1,78 @@
+"""What a suite must provide, and the data with which it describes its part of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ssmperf import registry
+from ssmperf.case import Case
+from ssmperf.record import Record
+
+if TYPE_CHECKING:
+    from ssmperf.execute.context import Context
+    from ssmperf.plan import Selection
+
+S = TypeVar("S", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A line chart: one panel for each `facet` value, one line for each `series` value."""
+
+    x: str
+    y: str
+    series: str = "backend"
+    facet: str = "model"
+    log: bool = True
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A suite's part of a report, as data: reports draw it without knowing the suite.
+
+    columns: record fields that its table shows, in order, beside model, backend, shape, dtype, pass.
+    rank: the field whose least value, among `ok` records, marks the fastest (or None).
+    """
+
+    title: str
+    question: str
+    columns: tuple[str, ...]
+    rank: str | None = None
+    charts: tuple[Chart, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Suite(Protocol):
+    """Turns a selection into cases, and a case into a record."""
+
+    name: str
+    section: Section
+
+    def cases(self, selection: Selection) -> Iterable[Case]:
+        """The cases of a selection, refusals included: the plan asks each backend what it refuses."""
+        ...
+
+    def measure(self, case: Case, context: Context) -> Record:
+        """Run one case in a worker. Exceptions become `crash`, `oom` or `unsupported` records."""
+        ...
+
+
+def suite(name: str, *, section: Section) -> Callable[[S], S]:
+    """Register the decorated class (constructed without arguments) as a suite.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(cls: S) -> S:
+        cls.name = name  # type: ignore[attr-defined]
+        cls.section = section  # type: ignore[attr-defined]
+        registry.add_suite(name, cls())
+        return cls
+
+    return register

@@ -1,0 +1,1 @@
+"""The questions asked of every model and backend, one file a suite."""
