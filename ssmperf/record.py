@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssmperf.case import Case
-from ssmperf.errors import UnreadableRun
+from ssmperf.errors import UnreadableRun, UsageError
 
 SCHEMA_VERSION = 1
 
@@ -90,11 +90,14 @@ class Record:
         try:
             case = Case.from_json(data)
             status = Status(data["status"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, UsageError) as error:
             raise UnreadableRun(f"a damaged record: {error!r}") from error
         head = {"schema_version", "case_id", "env_id", "status", "reason", *case.to_json()}
         numbers = {name: value for name, value in data.items() if name not in head}
-        return cls(case, status, data.get("reason"), data.get("env_id"), numbers)
+        try:
+            return cls(case, status, data.get("reason"), data.get("env_id"), numbers)
+        except ValueError as error:
+            raise UnreadableRun(f"a damaged record: {error}") from error
 
 
 def _finite(value: Any) -> Any:

@@ -98,6 +98,11 @@ def models() -> dict[str, ModelEntry]:
     return dict(sorted(_models.items()))
 
 
+def recurrence_of(name: str) -> str:
+    """The recurrence that a model lowers to; a recurrence's name is its own. Raises UnknownName."""
+    return _owners(name)[-1]
+
+
 def backend(of: str, name: str) -> Backend:
     """The backend `name` of a recurrence or model; imports its file if it was not yet imported.
 
@@ -216,7 +221,7 @@ def _get(kind: str, table: dict[str, E], name: str) -> E:
 
 def _owners(of: str) -> list[str]:
     """A model's own backends come before its recurrence's."""
-    if of in _recurrences:
+    if of in recurrences():
         return [of]
     entries = models()
     if of in entries:

@@ -1,0 +1,255 @@
+"""The Python interface: run, load, compute, models, backends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from ssmperf import devices as devices_
+from ssmperf import registry, store
+from ssmperf.case import Case
+from ssmperf.errors import Unsupported, UsageError
+from ssmperf.execute.local import Events, LocalExecutor
+from ssmperf.plan import Plan, Selection, make_plan
+from ssmperf.record import Record, Status
+from ssmperf.recurrence import Backend, ModelEntry
+from ssmperf.store import Run, Writer
+
+DEFAULT_TIMEOUT_S = 180.0
+EXECUTORS = ("local",)
+SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.3), "long": (0.05, 1.0)}  # least, most
+
+
+class Progress(Protocol):
+    """Told how a run goes; called from several threads, one call at a time."""
+
+    def begin(self, total: int, done: int) -> None: ...
+    def start(self, case: Case, device: str) -> None: ...
+    def finish(self, record: Record) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run what a selection names; see `run`."""
+
+    devices: tuple[str, ...] = ("cpu",)
+    executor: str = "local"
+    plugins: tuple[str, ...] = ()
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    out: Path | None = None
+    tag: str | None = None
+    resume: bool = False
+    argv: tuple[str, ...] = ()
+
+
+def select(
+    *, device: str = "auto", devices: Sequence[int] | None = None, **choices: Any
+) -> tuple[Selection, tuple[str, ...]]:
+    """A selection for the device found, and the torch devices to run it on. See `Selection`."""
+    chosen = tuple(devices) if devices is not None else None
+    type_, names = devices_.resolve(device, chosen)
+    return Selection(device=devices_.describe(type_, names), **choices), tuple(names)
+
+
+def run(
+    suites: str | Sequence[str] = "throughput",
+    *,
+    device: str = "auto",
+    devices: Sequence[int] | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    out: str | os.PathLike[str] | None = None,
+    tag: str | None = None,
+    resume: bool = False,
+    **choices: Any,
+) -> Run:
+    """Measure a selection of cases and return the run.
+
+    Args:
+        suites: names of suites, one or several.
+        device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, a worker each.
+        plugins: Python files whose backends, models or suites take part. Their code is run.
+        timeout_s: longest that one case may take, in seconds.
+        out: the run's folder; a new one under `runs/` if None. resume: continue that folder.
+        choices: fields of `ssmperf.plan.Selection`: models, backends, preset, axes (as
+            `ssmperf.axes.Axis` or text such as "T=64:1024:x2"), dtypes, passes, regimes, seed, ...
+
+    Raises:
+        UsageError: an unknown name, an empty selection, an unusable folder.
+    """
+    from ssmperf.axes import parse_axis
+
+    for plugin in plugins:
+        registry.load_plugin(plugin)
+    names = (suites,) if isinstance(suites, str) else tuple(suites)
+    for key in ("models", "backends", "dtypes", "passes", "regimes", "gate_dtypes"):
+        if isinstance(choices.get(key), (str, list)):
+            value = choices[key]
+            choices[key] = (value,) if isinstance(value, str) else tuple(value)
+    axes = choices.pop("axes", ())
+    axes = (axes,) if isinstance(axes, str) else axes
+    choices["axes"] = tuple(parse_axis(axis) if isinstance(axis, str) else axis for axis in axes)
+    selection, found = select(device=device, devices=devices, **choices)
+    options = Options(found, plugins=tuple(str(Path(p).resolve()) for p in plugins), timeout_s=timeout_s,
+                      out=Path(out) if out is not None else None, tag=tag, resume=resume)  # fmt: skip
+    return execute(selection, names, options)
+
+
+def execute(
+    selection: Selection, suites: Sequence[str], options: Options, progress: Progress | None = None
+) -> Run:
+    """Plan, run and store: what `run` and the command line share."""
+    if options.executor not in EXECUTORS:
+        raise UsageError(f"unknown executor {options.executor!r} (valid: {', '.join(EXECUTORS)})")
+    if not options.timeout_s > 0:
+        raise UsageError(f"the timeout must be above 0 seconds, got {options.timeout_s:g}")
+    planned = make_plan(selection, suites)
+    path = options.out or _new_folder(suites)
+    meta = _meta(planned, suites, options)
+    earlier: list[Record] = []
+    if options.resume:
+        writer, before = Writer.resume(path, meta)
+        earlier = before.records
+    else:
+        writer = Writer.create(path, meta)
+    try:
+        _run_plan(planned, selection, options, writer, {record.case.id for record in earlier}, progress)
+    finally:
+        writer.close()
+    return store.load(path)
+
+
+def plan(selection: Selection, suites: Sequence[str]) -> Plan:
+    """What a run of this selection would do. Raises UsageError."""
+    return make_plan(selection, suites)
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder. Raises UnreadableRun."""
+    return store.load(path)
+
+
+def models() -> list[ModelEntry]:
+    """All registered models, in alphabetical order."""
+    return list(registry.models().values())
+
+
+def backends(model_or_recurrence: str) -> list[Backend]:
+    """All backends of a model or recurrence that this machine can import, by name.
+
+    Raises:
+        UnknownName: neither a model nor a recurrence.
+    """
+    return registry.backends(model_or_recurrence)
+
+
+def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> Any:
+    """Call a backend directly: `compute("scan", "blelloch", log_a, b, phase=phase)`.
+
+    Args:
+        recurrence: a recurrence (or a model with backends of its own).
+        operands, options: the recurrence's operands, on CPU or GPU, of any dtype it takes.
+
+    Returns:
+        (output, final_state), differentiable.
+
+    Raises:
+        Unsupported: the backend cannot compute this here; the message says why.
+        UnknownName: no such recurrence or backend.
+    """
+    import torch
+
+    problem = registry.import_problem(recurrence, backend)
+    if problem:
+        raise Unsupported(f"{recurrence}/{backend} {problem}")
+    entry = registry.backend(recurrence, backend)
+    definition = registry.recurrence(registry.recurrence_of(recurrence))
+    bound = definition.signature.bind(*operands, **options)
+    tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
+    if not tensors:
+        raise UsageError(f"{recurrence} needs tensors (its operands: {', '.join(definition.tensors)})")
+    data = [value for name, value in bound.arguments.items()
+            if isinstance(value, torch.Tensor) and name not in (*definition.gates, "initial_state")]  # fmt: skip
+    device = tensors[0].device
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    reason = entry.refusal(
+        device=device.type, dtype=_dtype_name(data or tensors), gate_kind=definition.gate_kind(bound.arguments),
+        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None), capability=capability,
+    )  # fmt: skip
+    if reason:
+        raise Unsupported(f"{recurrence}/{backend} {reason}")
+    return entry.function(*operands, **options)
+
+
+def _dtype_name(tensors: Sequence[Any]) -> str:
+    """The narrowest real dtype among tensors: the one that a kernel's data path must take."""
+    names = {str(t.dtype.to_real() if t.is_complex() else t.dtype).removeprefix("torch.") for t in tensors}
+    order = ("float16", "bfloat16", "float32", "float64")
+    known = [name for name in order if name in names]
+    return known[0] if known else next(iter(names))
+
+
+def _run_plan(
+    plan: Plan,
+    selection: Selection,
+    options: Options,
+    writer: Writer,
+    done: set[str],
+    progress: Progress | None,
+) -> None:
+    lock = threading.Lock()
+
+    def finish(record: Record) -> None:
+        with lock:
+            writer.append(record)
+            if progress:
+                progress.finish(record)
+
+    def start(case: Case, device: str) -> None:
+        if progress:
+            with lock:
+                progress.start(case, device)
+
+    def note(env_id: str, environment: Mapping[str, Any]) -> None:
+        with lock:
+            writer.add_environment(env_id, environment)
+
+    least, most = SAMPLING_S[selection.preset_name]
+    executor = LocalExecutor(options.devices, writer.path / "logs", options.timeout_s, least, most,
+                             options.plugins)  # fmt: skip
+    if progress:
+        progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
+    try:
+        for item in plan.refused:
+            if item.case.id not in done:
+                finish(Record(item.case, Status.UNSUPPORTED, item.refusal))
+        todo = [case for case in plan.to_run if case.id not in done]
+        executor.run(todo, Events(note, start, finish))
+    finally:
+        if progress:
+            progress.end()
+
+
+def _meta(plan: Plan, suites: Sequence[str], options: Options) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tag": options.tag,
+        "argv": list(options.argv),
+        "suites": {name: registry.suite(name).section.to_json() for name in suites},
+        "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
+    }
+
+
+def _new_folder(suites: Sequence[str]) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{stamp}-{'-'.join(suites)}"
+    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
+    return next(path for path in candidates if not path.exists())
+

@@ -1,0 +1,241 @@
+"""The command line: one function a verb, no logic of its own.
+
+Nothing here imports torch before a verb runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ssmperf.errors import SsmperfError, UsageError
+
+EXIT_OK, EXIT_USAGE, EXIT_BAD_CASE, EXIT_INTERRUPTED = 0, 2, 3, 130
+
+app = typer.Typer(
+    name="ssmperf",
+    help="Benchmarks and profiles the linear recurrences inside sequence models.",
+    epilog="Exit codes: 0 fine; 1 a regression; 2 wrong usage or unreadable input; "
+    "3 a wrong, crashed or missing case; 4 cannot tell.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="Python file with more backends, models or suites. Runs its code."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+class Listing(StrEnum):
+    """What `ssmperf list` can list."""
+
+    MODELS = "models"
+    BACKENDS = "backends"
+    SUITES = "suites"
+    SHAPES = "shapes"
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Benchmarks and profiles the linear recurrences inside sequence models."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"ssmperf {installed('ssmperf')}")
+        raise typer.Exit
+
+
+@app.command("list", epilog="Examples:  ssmperf list models  ·  ssmperf list backends --json")
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.MODELS,
+    as_json: Json = False,
+    plugin: Plugins = None,
+    debug: Debug = False,
+) -> None:
+    """List models, backends, suites or shapes, and what of them is available here."""
+    from ssmperf import listing
+
+    _load_plugins(plugin)
+    entries = getattr(listing, what.value)()
+    typer.echo(json.dumps(entries, indent=2) if as_json else listing.as_table(what.value, entries))
+
+
+@app.command(
+    epilog="Examples:  ssmperf run --suite throughput  ·  ssmperf run --suite correctness,throughput --models gla "
+    "--axis T=1024:65536:x2 --dtype bfloat16  ·  ssmperf run --suite correctness --plugin my_kernel.py"
+)
+def run(
+    suite: Annotated[str, typer.Option(help="Suites, separated by commas.")],
+    models: Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")] = None,
+    backends: Annotated[str | None, typer.Option(help="Backends, separated by commas. Default: all.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="smoke, standard or long. Default: smoke on the CPU, standard on a GPU.")
+    ] = None,
+    axis: Annotated[
+        list[str] | None, typer.Option(help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtypes: float64, float32, bfloat16, float16.")] = None,
+    passes: Annotated[
+        str | None, typer.Option("--pass", help="Passes: forward, backward, forward_backward.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    devices: Annotated[str | None, typer.Option(help="CUDA indices for a worker each: 0,1,2,3.")] = None,
+    executor: Annotated[str, typer.Option(help="local.")] = "local",
+    plugin: Plugins = None,
+    timeout: Annotated[float, typer.Option(help="Longest that one case may take, in seconds.")] = 180.0,
+    regime: Annotated[
+        str | None, typer.Option(help="Gate regimes instead of the models' own operands, separated by commas.")
+    ] = None,
+    gate_dtype: Annotated[str, typer.Option(help="Dtypes of the log gates.")] = "float32",
+    layout: Annotated[str, typer.Option(help="channels_last.")] = "channels_last",
+    level: Annotated[str, typer.Option(help="op.")] = "op",
+    timing: Annotated[str, typer.Option(help="native.")] = "native",
+    seed: Annotated[int, typer.Option(help="Seed of parameters, text and states.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
+    tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Measure the selected models and backends, and write a run folder."""
+    from ssmperf import api, display
+    from ssmperf.axes import parse_axis
+
+    _load_plugins(plugin)
+    selection, found = api.select(
+        device=device, devices=_indices(devices), models=_names(models), backends=_names(backends),
+        preset=preset, axes=tuple(parse_axis(text) for text in axis or ()), dtypes=_names(dtype),
+        passes=_names(passes), regimes=_names(regime), gate_dtypes=_names(gate_dtype) or ("float32",),
+        layouts=_names(layout) or (), level=level, timing=timing, seed=seed,
+    )  # fmt: skip
+    options = api.Options(found, executor, tuple(str(path.resolve()) for path in plugin or ()), timeout, out, tag,
+                          resume, tuple(sys.argv[1:]))  # fmt: skip
+    suites = _names(suite) or ()
+    if dry_run:
+        typer.echo(display.plan(api.plan(selection, suites)))
+        return
+    result = api.execute(selection, suites, options, display.progress())
+    display.table(result)
+    typer.echo(display.closing(result))
+    if strict and display.bad_cases(result):
+        raise typer.Exit(EXIT_BAD_CASE)
+
+
+@app.command(
+    epilog="Examples:  ssmperf report runs/20260101-120000-throughput  ·  ssmperf report RUN1 RUN2 --html both.html"
+)
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="markdown, csv, parquet or json. Default: a table.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures."""
+    from ssmperf import api, display
+
+    loaded = [api.load(path) for path in runs]
+    for warning in (warning for run in loaded for warning in run.warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
+    wanted += [("figures", figures)] if figures else []
+    wanted += [(format_, out)] if format_ else []
+    for name, destination in wanted or [("table", None)]:
+        display.write_report(name, loaded, destination)
+
+
+@app.command(epilog="Example:  ssmperf doctor --json")
+def doctor(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is installed, what can run here, and this machine's measured ceilings."""
+    from ssmperf import diagnosis
+
+    found = diagnosis.examine(device)
+    typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+
+
+def main() -> None:
+    """Run the command line; errors are one line on stderr, unless --debug."""
+    if _completing():
+        app()
+        return
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("interrupted; what was measured is kept (continue with --resume and the same --out)", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_OK
+    except SsmperfError as error:
+        if debug:
+            raise
+        _fail(str(error), EXIT_USAGE)
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            _fail("interrupted; what was measured is kept (continue with --resume and the same --out)",
+                  EXIT_INTERRUPTED)  # fmt: skip
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            _fail(error.format_message(), EXIT_USAGE)
+        if debug:
+            raise
+        _fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", EXIT_BAD_CASE)
+    sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _completing() -> bool:
+    return any(name.startswith("_SSMPERF_COMPLETE") or name == "_SSMPERF_COMPLETE" for name in os.environ)
+
+
+def _fail(message: str, code: int) -> Any:
+    typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _load_plugins(paths: list[Path] | None) -> None:
+    from ssmperf import registry
+
+    for path in paths or ():
+        registry.load_plugin(path)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """Comma-separated names; an empty list of names is refused."""
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError(f"expected names separated by commas, got {text!r}")
+    return names
+
+
+def _indices(text: str | None) -> tuple[int, ...] | None:
+    names = _names(text)
+    if names is None:
+        return None
+    if not all(name.isdigit() for name in names):
+        raise UsageError(f"--devices takes CUDA indices such as 0,1,2, got {text!r}")
+    return tuple(int(name) for name in names)
+
+
+if __name__ == "__main__":
+    main()

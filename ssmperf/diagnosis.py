@@ -1,0 +1,68 @@
+"""What `ssmperf doctor` examines: packages, devices, backends, ceilings."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from ssmperf import devices as devices_
+from ssmperf import listing
+
+OPTIONAL = {
+    "triton": "the triton backends",
+    "ray": "--executor ray",
+    "fla": "peer kernels of flash-linear-attention",
+    "accelerated_scan": "peer kernels of accelerated-scan",
+    "cuda.core": "the cuda backends",
+    "jax": "the jax backends",
+}
+
+
+def examine(device: str) -> dict[str, Any]:
+    """Environment, optional packages, measured ceilings and unavailable backends of a device.
+
+    Raises:
+        UsageError: no such device.
+    """
+    from ssmperf.environment import capture
+    from ssmperf.roofline import measure_ceilings
+
+    _, names = devices_.resolve(device)
+    return {
+        "device": names[0],
+        "environment": capture(names[0]),
+        "ceilings": measure_ceilings(names[0]).to_json(),
+        "packages": {name: _installed(name) for name in OPTIONAL},
+        "backends": listing.backends(),
+    }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """The findings as readable text."""
+    lines = [f"device: {found['device']}"]
+    lines += _nested(found["environment"])
+    lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
+    for name, installed in found["packages"].items():
+        lines.append(f"  {name}: {'installed' if installed else f'not installed (needed for {OPTIONAL[name]})'}")
+    lines.append("backends:")
+    for entry in found["backends"]:
+        lines.append(f"  {entry['recurrence']}/{entry['name']}: {entry['reason'] or 'available'}")
+    return "\n".join(lines)
+
+
+def _nested(data: dict[str, Any], depth: int = 0) -> list[str]:
+    indent = "  " * depth
+    lines = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}:", *_nested(value, depth + 1)]
+        else:
+            lines.append(f"{indent}{name}: {value}")
+    return lines
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

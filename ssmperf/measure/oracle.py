@@ -1,0 +1,126 @@
+"""The float64 oracle of a recurrence: its literal loop, forward and by autograd, at any length.
+
+Autograd of a long literal loop keeps every step. So the loop runs in segments: forward without a
+graph, keeping the states between segments; then backward from the last segment to the first, each
+given its initial state and the adjoint of its final state. That is the same arithmetic as autograd of
+the whole loop, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.operands import has_time
+
+SEGMENT_BYTES = 4 * 2**30
+KEPT_PER_STEP = 8  # tensors of the state's size that autograd keeps for one step, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Output, final state and, where they were asked for, the gradients by operand name."""
+
+    output: Tensor
+    final_state: Tensor
+    gradients: Mapping[str, Tensor]
+
+
+def widen(value: Any, dtype: torch.dtype) -> Any:
+    """A floating-point or complex tensor in a real dtype or its complex counterpart."""
+    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return value
+    return value.to(dtype.to_complex() if value.is_complex() else dtype)
+
+
+def evaluate(
+    definition: Callable[..., tuple[Tensor, Tensor]],
+    operands: Mapping[str, Any],
+    *,
+    length: int,
+    dtype: torch.dtype = torch.float64,
+    grad_output: Tensor | None = None,
+    grad_state: Tensor | None = None,
+    segment: int | None = None,
+) -> Evaluation:
+    """Evaluate a definition in a dtype; with `grad_output`, also the gradient of every tensor operand.
+
+    operands: by name, `initial_state` among them if there is one.
+    grad_output, grad_state: the loss's gradients at the output and (optional) at the final state.
+    segment: steps a segment, chosen from the state's size if None.
+    """
+    wide = {name: widen(value, dtype) for name, value in operands.items()}
+    state = wide.pop("initial_state", None)
+    with torch.no_grad():
+        if segment is None:
+            segment = _segment_length(definition, wide, state, length)
+        starts = list(range(0, length, segment))
+        states, outputs = [state], []
+        for start in starts:
+            piece = _slice(wide, start, start + segment, length)
+            output, state = definition(**piece, initial_state=states[-1])
+            outputs.append(output)
+            states.append(state)
+    result = torch.cat(outputs, dim=1)
+    if grad_output is None:
+        return Evaluation(result, states[-1], {})
+    adjoint = torch.zeros_like(states[-1]) if grad_state is None else widen(grad_state, dtype)
+    gradients = _backward(definition, wide, states, starts, segment, length,
+                          widen(grad_output, dtype), adjoint)  # fmt: skip
+    return Evaluation(result, states[-1], gradients)
+
+
+def _backward(
+    definition: Callable[..., tuple[Tensor, Tensor]],
+    operands: Mapping[str, Any],
+    states: list[Tensor | None],
+    starts: list[int],
+    segment: int,
+    length: int,
+    grad_output: Tensor,
+    adjoint: Tensor,
+) -> dict[str, Tensor]:
+    tensors = {name: value for name, value in operands.items() if isinstance(value, Tensor)}
+    timed = {name for name, value in tensors.items() if has_time(value, length)}
+    pieces: dict[str, list[Tensor]] = {name: [] for name in timed}
+    totals = {name: torch.zeros_like(value) for name, value in tensors.items() if name not in timed}
+    for index in reversed(range(len(starts))):
+        start, stop = starts[index], min(starts[index] + segment, length)
+        leaves = {name: value.detach().requires_grad_()
+                  for name, value in _slice(tensors, start, stop, length).items()}  # fmt: skip
+        constants = {name: value for name, value in operands.items() if name not in tensors}
+        begin = states[index]
+        begin = torch.zeros_like(adjoint) if begin is None else begin
+        leaves["initial_state"] = begin.detach().requires_grad_()
+        with torch.enable_grad():
+            output, final = definition(**leaves, **constants)
+        found = torch.autograd.grad(
+            [output, final], list(leaves.values()), [grad_output[:, start:stop], adjoint],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+        by_name = dict(zip(leaves, found, strict=True))
+        adjoint = by_name.pop("initial_state")
+        for name, gradient in by_name.items():
+            if name in timed:
+                pieces[name].append(gradient)
+            else:
+                totals[name] += gradient
+    joined = {name: torch.cat(parts[::-1], dim=1) for name, parts in pieces.items()}
+    return {**joined, **totals, "initial_state": adjoint}
+
+
+def _slice(operands: Mapping[str, Any], start: int, stop: int, length: int) -> dict[str, Any]:
+    return {name: value[:, start:stop] if has_time(value, length) else value
+            for name, value in operands.items()}  # fmt: skip
+
+
+def _segment_length(
+    definition: Callable[..., tuple[Tensor, Tensor]], operands: Mapping[str, Any], state: Any, length: int
+) -> int:
+    _, after = definition(**_slice(operands, 0, 1, length), initial_state=state)
+    step = KEPT_PER_STEP * after.numel() * after.element_size()
+    return max(1, min(length, SEGMENT_BYTES // step))

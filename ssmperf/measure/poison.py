@@ -1,0 +1,40 @@
+"""Fresh memory filled with NaN, so that an element which a kernel does not write shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided",
+                  "aten::new_empty_strided")  # fmt: skip
+
+
+class _FillEmpty(TorchDispatchMode):
+    """Fills what torch.empty and its kin return."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in _UNINITIALISED and (result.is_floating_point() or result.is_complex()):
+            result.fill_(float("nan"))
+        return result
+
+
+@contextmanager
+def poisoned(device: torch.device, *, like: Sequence[Tensor]) -> Iterator[None]:
+    """Within it, uninitialised memory reads as NaN.
+
+    On the CPU every torch.empty is filled. On CUDA, where a dispatch mode would keep compiled
+    functions from compiling, the allocator's free blocks of the sizes of `like` are filled.
+    """
+    if device.type == "cpu":
+        with _FillEmpty():
+            yield
+        return
+    blocks = [torch.full_like(tensor, float("nan")) for tensor in like for _ in range(2)]
+    del blocks
+    yield

@@ -1,0 +1,31 @@
+"""Which device kernels a call really launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def launched_kernels(call: Callable[[], Any]) -> list[str]:
+    """Names of the CUDA kernels that one call launches, in order, copies and fills left out."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    events = profiler.events() or []
+    kernels = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [str(event.name) for event in kernels if not str(event.name).startswith(("Memcpy", "Memset"))]
+
+
+def fell_back(declared: tuple[str, ...], launched: list[str]) -> str | None:
+    """Why a call did not run the kernels that its backend declares, or None.
+
+    declared: substrings of kernel names, one of which at least must have been launched.
+    """
+    if not declared or any(name in kernel for name in declared for kernel in launched):
+        return None
+    seen = ", ".join(sorted(set(launched))[:3]) or "none"
+    return f"it fell back: none of its kernels {', '.join(declared)} was launched (seen: {seen})"

@@ -1,0 +1,133 @@
+"""Samples a call until its median is known well enough, or the time is up, and says which.
+
+Stopping as soon as an interval looks narrow picks the intervals that are narrow by luck. So a pilot, which
+also warms up, decides how many samples to take, and the interval comes from fresh samples only. A round that
+turns out too wide becomes the pilot of the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ssmperf import statistics
+from ssmperf.statistics import Summary
+
+PILOT_SHARE = 0.25  # of the longest time, at most
+FEWEST = 6  # fresh samples: their range is the first to reach the stopped interval's level
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The outcome of sampling: every time taken, what it says, and whether that can be trusted.
+
+    samples_s: seconds a call, in the order taken; the interval is theirs.
+    spans_s: when each of them began and ended on the sampling clock, for telemetry to mark.
+    pilot_s: the samples before them, which decided their number.
+    summary: None if no sample is left (all were taken under a throttle).
+    converged: the interval is within the goal, and the samples neither drift nor have two modes.
+    reason: why not, or None.
+    """
+
+    samples_s: tuple[float, ...]
+    spans_s: tuple[tuple[float, float], ...]
+    pilot_s: tuple[float, ...]
+    relative_width: float
+    summary: Summary | None = field(init=False)
+    converged: bool = field(init=False)
+    reason: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        summary = statistics.summarise(self.samples_s, statistics.STOPPED_CONFIDENCE) if self.samples_s else None
+        reason = _doubt(self.samples_s, summary, self.relative_width)
+        object.__setattr__(self, "summary", summary)
+        object.__setattr__(self, "reason", reason)
+        object.__setattr__(self, "converged", reason is None)
+
+    def excluding(self, marks: Sequence[bool]) -> Samples:
+        """The same without the marked samples (those that telemetry saw taken under a throttle)."""
+        kept = [i for i, marked in zip(range(len(self.samples_s)), marks, strict=True) if not marked]
+        return dataclasses.replace(
+            self,
+            samples_s=tuple(self.samples_s[i] for i in kept),
+            spans_s=tuple(self.spans_s[i] for i in kept),
+        )
+
+
+def sample(
+    call: Callable[[], float],
+    *,
+    min_time_s: float = 0.0,
+    max_time_s: float,
+    relative_width: float = 0.01,
+    min_samples: int = 5,
+    max_samples: int = 10_000,
+    now: Callable[[], float] = time.monotonic,
+) -> Samples:
+    """Run `call` until the 95 % interval of its median is within ±relative_width, or the time is up.
+
+    Args:
+        call: runs once and returns its seconds.
+        min_time_s, max_time_s: bounds of the whole time, by `now`. `min_samples` are taken even if they last longer.
+        max_samples: bound of all samples, the pilot included.
+        now: a monotonic clock in seconds.
+
+    Raises:
+        ValueError: bounds that contradict each other.
+    """
+    fewest = max(min_samples, FEWEST)
+    if not (0 <= min_time_s <= max_time_s and min_samples >= 1 and max_samples >= min_samples + fewest):
+        raise ValueError(
+            "needs 0 ≤ min_time_s ≤ max_time_s, min_samples ≥ 1 and max_samples ≥ min_samples + "
+            f"max(min_samples, {FEWEST}), got {min_time_s=}, {max_time_s=}, {min_samples=}, {max_samples=}"
+        )
+    began = now()
+    taken: list[float] = []
+    spans: list[tuple[float, float]] = []
+
+    def take() -> None:
+        start = now()
+        taken.append(call())
+        spans.append((start, now()))
+
+    def affordable() -> int:
+        each = statistics.summarise([end - start for start, end in spans]).median
+        left = max_time_s - (now() - began)
+        by_time = max_samples if each <= 0 else math.floor(max(left, 0.0) / each)
+        return min(by_time, max_samples - len(taken))
+
+    while len(taken) < min_samples:
+        take()
+        if now() - began >= PILOT_SHARE * max_time_s:
+            break
+
+    size = wanted = fewest
+    while True:
+        size = max(size, min(max(wanted, statistics.needed(taken, relative_width)), affordable()))
+        first = len(taken)
+        while len(taken) - first < size or (now() - began < min_time_s and len(taken) < max_samples):
+            take()
+            if now() - began >= max_time_s and len(taken) - first >= fewest:
+                break
+        samples = Samples(tuple(taken[first:]), tuple(spans[first:]), tuple(taken[:first]), relative_width)
+        if samples.converged or affordable() < size:
+            return samples
+        wanted = 2 * size
+
+
+def _doubt(samples_s: Sequence[float], summary: Summary | None, relative_width: float) -> str | None:
+    """Why the median of these samples cannot be trusted, or None."""
+    if summary is None:
+        return "no samples left"
+    if summary.low is None:
+        return f"{summary.n} samples are too few for an interval ({statistics.MIN_INTERVAL} give one)"
+    if statistics.bimodal(samples_s, relative_width):
+        return "the samples have two modes"
+    if statistics.drifts(samples_s, relative_width):
+        return "the samples drift"
+    if summary.relative_width > relative_width:
+        return f"the interval is ±{summary.relative_width:.2%} after {summary.n} samples"
+    return None

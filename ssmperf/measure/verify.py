@@ -1,0 +1,237 @@
+"""Judging a backend against the float64 oracle before any time is taken.
+
+Each case is judged twice, on fresh values written into the same buffers: output and final state
+first, then (where the pass has them) every gradient. A cached result, a stale graph, a changed input,
+an unwritten row or a lazily evaluated result is `wrong`, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.measure.oracle import Evaluation, evaluate, widen
+from ssmperf.measure.poison import poisoned
+from ssmperf.operands import first_step
+from ssmperf.record import Status
+
+# Rounding bands, relative to the largest reference value (RECURRENCES.md §6.1): forward, gradient.
+BANDS = {
+    torch.float64: (1e-12, 1e-11),
+    torch.float32: (1e-5, 1e-4),
+    torch.bfloat16: (2.0**-7, 2.0**-7),
+    torch.float16: (2.0**-10, 2.0**-10),
+}
+
+
+@dataclass(frozen=True)
+class Values:
+    """Operands of a case (with `initial_state` where there is one) and what arrives from the loss."""
+
+    operands: Mapping[str, Any]
+    grad_output: Tensor
+    grad_state: Tensor
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.operands.items() if isinstance(value, Tensor)}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The oracle's answer for some values, and the error of an independent low-precision evaluation."""
+
+    exact: Evaluation
+    low_errors: Mapping[str, float]
+    output_dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a judgement ended. Errors and tolerances are relative to the largest reference value."""
+
+    status: Status
+    reason: str | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+
+
+def tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool, bound: float | None = None) -> float:
+    """Largest relative error that is right: 2 × (low-precision error + rounding band), or a declared bound.
+
+    low_error: error of an independent low-precision evaluation of the same operands.
+    bound: what an approximate backend declares for this decay span.
+    """
+    derived = 2 * (low_error + BANDS[dtype][gradient])
+    return max(derived, bound or 0.0)
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference over the largest absolute reference (absolute, where that is 0)."""
+    if actual.numel() == 0:
+        return 0.0
+    difference = (widen(actual, torch.float64) - widen(expected, torch.float64)).abs().max().item()
+    scale = float(expected.abs().max().item())
+    return float(difference) / (scale or 1.0)
+
+
+def draw_cotangents(output: Tensor, state: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Random standard-normal gradients of the loss at the output and at the final state."""
+    generator = torch.Generator(output.device).manual_seed(seed)
+    made = (torch.randn(t.shape, dtype=t.dtype, device=t.device, generator=generator)
+            for t in (output, state))  # fmt: skip
+    first, second = made
+    return first, second
+
+
+def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
+    """Output and state of the definition's first step: their dtypes and trailing shapes."""
+    first = {name: first_step(value, length) for name, value in operands.items()}
+    output, state = definition(**first)
+    return output, state
+
+
+def refer(
+    definition: Callable[..., Any], values: Values, *, length: int, dtype: torch.dtype, gradients: bool
+) -> Reference:
+    """The float64 answer for some values, and how far an independent low-precision evaluation is off.
+
+    That evaluation is the definition in float32 (float64 for a float64 case) on operands moved by
+    up to half a unit in the last place of the case's dtype, its output rounded to that dtype.
+    """
+    cotangents = {"grad_output": values.grad_output, "grad_state": values.grad_state} if gradients else {}
+    exact = evaluate(definition, values.operands, length=length, **cotangents)
+    working = torch.promote_types(dtype, torch.float32)
+    low = evaluate(
+        definition, _shake(values.operands, working), length=length, dtype=working,
+        **{name: widen(value, working) for name, value in cotangents.items()},
+    )  # fmt: skip
+    output_dtype = contract(definition, values.operands, length)[0].dtype
+    low_errors = {"output": relative_error(low.output.to(output_dtype), exact.output),
+                  "final_state": relative_error(low.final_state, exact.final_state)}  # fmt: skip
+    for name, gradient in low.gradients.items():
+        low_errors[name] = relative_error(gradient, exact.gradients[name])
+    return Reference(exact, low_errors, output_dtype)
+
+
+def judge(
+    function: Callable[..., Any],
+    values: Values,
+    reference: Reference,
+    *,
+    dtype: torch.dtype,
+    gradients: bool,
+    bound: float | None = None,
+) -> Verdict:
+    """Call a backend once on these values and compare all that it gives with the reference."""
+    leaves = {name: value.requires_grad_(gradients and value.requires_grad is False)
+              for name, value in values.tensors.items()}  # fmt: skip
+    before = {name: value.detach().clone() for name, value in leaves.items()}
+    others = {name: value for name, value in values.operands.items() if name not in leaves}
+    try:
+        with poisoned(values.grad_output.device, like=[*leaves.values(), values.grad_output]):
+            with torch.set_grad_enabled(gradients):
+                result = function(**leaves, **others)
+            problem = _malformed(result, reference)
+            if problem:
+                return Verdict(Status.WRONG, problem)
+            output, state = result
+            found = _gradients(output, state, leaves, values) if gradients else {}
+        changed = [name for name, value in leaves.items() if not torch.equal(value.detach(), before[name])]
+    finally:
+        for value in leaves.values():
+            value.requires_grad_(False)
+    if changed:
+        return Verdict(Status.WRONG, f"it changed its input {', '.join(changed)}")
+    if isinstance(found, str):
+        return Verdict(Status.WRONG, found)
+    return _compare(output.detach(), state, found, reference, dtype, bound)
+
+
+def _compare(
+    output: Tensor,
+    state: Tensor | None,
+    gradients: Mapping[str, Tensor],
+    reference: Reference,
+    dtype: torch.dtype,
+    bound: float | None,
+) -> Verdict:
+    exact = reference.exact
+    pairs: dict[str, tuple[Tensor, Tensor]] = {"output": (output, exact.output)}
+    if state is not None:
+        pairs["final_state"] = (state.detach(), exact.final_state)
+    pairs |= {name: (gradient, exact.gradients[name]) for name, gradient in gradients.items()}
+    errors: dict[str, float] = {}
+    limits: dict[str, float] = {}
+    verdict: Verdict | None = None
+    for name, (actual, expected) in pairs.items():
+        label = name if name in ("output", "final_state") else f"gradient of {name}"
+        errors[label] = relative_error(actual, expected)
+        limits[label] = tolerance(reference.low_errors[name], dtype, gradient=name in gradients, bound=bound)
+        if verdict is None:
+            verdict = _verdict_of(label, actual, expected, errors[label], limits[label])
+    if verdict is None:
+        return Verdict(Status.OK, None, errors, limits)
+    return Verdict(verdict.status, verdict.reason, errors, limits)
+
+
+def _verdict_of(label: str, actual: Tensor, expected: Tensor, error: float, limit: float) -> Verdict | None:
+    strange = ~torch.isfinite(actual)
+    count = int(strange.sum().item())
+    if count and bool(torch.isfinite(expected).all()):
+        where = tuple(int(i) for i in strange.nonzero()[0])
+        return Verdict(Status.NAN, f"{label}: {count} of {actual.numel()} values are not finite, first at {where}")
+    if not error <= limit:
+        return Verdict(Status.WRONG, f"{label}: relative error {error:.2e} is above the tolerance {limit:.2e}")
+    return None
+
+
+def _malformed(result: Any, reference: Reference) -> str | None:
+    if not isinstance(result, tuple) or len(result) != 2:
+        return f"it returned {type(result).__name__}, the contract is (output, final_state)"
+    for label, value, expected, dtype in (
+        ("output", result[0], reference.exact.output, reference.output_dtype),
+        ("final_state", result[1], reference.exact.final_state, None),
+    ):
+        if type(value) is not Tensor:
+            return f"{label} is a {type(value).__name__}, not a plain tensor"
+        if value.shape != expected.shape:
+            return f"{label} has shape {tuple(value.shape)}, the contract says {tuple(expected.shape)}"
+        if dtype is not None and value.dtype != dtype:
+            return f"{label} is {value.dtype}, the contract says {dtype}"
+    return None
+
+
+def _gradients(
+    output: Tensor, state: Tensor, leaves: Mapping[str, Tensor], values: Values
+) -> dict[str, Tensor] | str:
+    """Gradients of all leaves, or what is wrong with the graph."""
+    ends = [(tensor, gradient) for tensor, gradient in
+            ((output, values.grad_output), (state, values.grad_state)) if tensor.requires_grad]  # fmt: skip
+    if not output.requires_grad:
+        return "its output has no graph: no gradient can flow"
+    found = torch.autograd.grad(
+        [tensor for tensor, _ in ends], list(leaves.values()),
+        [gradient.to(tensor.dtype) for tensor, gradient in ends], allow_unused=True,
+    )  # fmt: skip
+    missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+    if missing:
+        return f"no gradient reaches {', '.join(missing)}"
+    return dict(zip(leaves, found, strict=True))
+
+
+def _shake(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Operands moved by up to half a unit in the last place of their own dtype, each element on its own."""
+    shaken = {}
+    for name, value in operands.items():
+        if isinstance(value, Tensor):
+            real = value.dtype.to_real() if value.is_complex() else value.dtype
+            generator = torch.Generator(value.device).manual_seed(len(shaken))
+            noise = torch.rand(value.shape, device=value.device, generator=generator) * 2 - 1
+            value = widen(value, dtype) * (1 + torch.finfo(real).eps / 2 * noise)
+        shaken[name] = value
+    return shaken

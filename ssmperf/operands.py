@@ -1,0 +1,109 @@
+"""The operands of a case: a model's own parameterisation of embedded text, or a named gate regime."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import corpus, registry
+from ssmperf.case import Case, Shape
+from ssmperf.layer import Model
+from ssmperf.recurrence import Recurrence
+
+VOCABULARY = 256  # bytes
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The torch dtype of a case's dtype name."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def gate_dtype_of(case: Case) -> torch.dtype:
+    """Gates are at least as wide as asked, and float64 in float64 cases."""
+    return torch.float64 if case.dtype == "float64" else dtype_of(case.gate_dtype)
+
+
+@functools.lru_cache(maxsize=2)
+def build_model(name: str, shape: Shape, seed: int) -> Model:
+    """A model with the parameters that this seed gives, the same on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = registry.model(name).cls(shape)
+    assert isinstance(layer, Model)
+    return layer.requires_grad_(False)
+
+
+def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: str = "cpu") -> Tensor:
+    """Text as (B, T, width) float32: each byte's row of a random standard-normal table."""
+    table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(seed)).to(device)
+    offset = 7919 * seed + 104729 * draw * B * T
+    tokens = torch.frombuffer(bytearray(corpus.read(B * T, offset=offset)), dtype=torch.uint8)
+    return table[tokens.to(device).long()].view(B, T, width)
+
+
+def build(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor | Any]:
+    """Operands by name, of the case's dtypes, contiguous leaves without gradients.
+
+    draw: 0, 1, ... gives fresh values of the same distribution (the same parameters, other text).
+    """
+    recurrence = registry.recurrence(case.recurrence)
+    if case.operand_source == "model" and case.model is not None:
+        wide = _model_operands(case, draw, device)
+    else:
+        wide = _regime_operands(case, recurrence, draw, device)
+    return {name: _cast(name, value, case, recurrence) for name, value in wide.items() if value is not None}
+
+
+def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
+    """A random standard-normal initial state of the dtype and shape that these operands give."""
+    recurrence = registry.recurrence(case.recurrence)
+    first = {name: first_step(value, case.shape["T"]) for name, value in operands.items()}
+    _, state = recurrence.definition(**first)
+    generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
+    return torch.randn(state.shape, dtype=state.dtype, device=device, generator=generator)
+
+
+def first_step(value: Any, T: int) -> Any:
+    """The operand restricted to the first time step."""
+    return value[:, :1] if has_time(value, T) else value
+
+
+def has_time(value: Any, T: int) -> bool:
+    """Whether a tensor operand has a time axis (its second) of length T."""
+    return isinstance(value, Tensor) and value.dim() >= 3 and value.shape[1] == T
+
+
+def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
+    assert case.model is not None
+    layer = build_model(case.model, case.shape.with_(B=1, T=1), case.seed).to(device)
+    x = embed_text(case.shape["B"], case.shape["T"], layer.width, seed=case.seed, draw=draw, device=device)
+    with torch.no_grad():
+        if case.dtype == "float64":
+            return layer.double().operands(x.double())
+        return layer.float().operands(x)
+
+
+def _regime_operands(case: Case, recurrence: Recurrence, draw: int, device: str) -> dict[str, Any]:
+    generator = torch.Generator(device).manual_seed(_seed(case, draw))
+    options = {"gate_kind": registry.model(case.model).gate} if case.model else {}
+    return recurrence.sample(case.shape, regime=case.operand_source, generator=generator, **options)
+
+
+def _seed(case: Case, draw: int) -> int:
+    return zlib.crc32(f"{case.operand_source} {case.seed} {draw}".encode())
+
+
+def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
+    """Gates to the gate dtype; data to the dtype, or to the narrowest complex that torch has."""
+    if not isinstance(value, Tensor):
+        return value
+    dtype = gate_dtype_of(case) if name in recurrence.gates else dtype_of(case.dtype)
+    if value.is_complex():
+        dtype = torch.promote_types(dtype, torch.float32).to_complex()
+    return value.detach().to(dtype).contiguous().clone()

@@ -1,0 +1,216 @@
+"""From a selection to cases: which to run, and which to record as unsupported, with the reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ssmperf import registry
+from ssmperf.axes import Axis, spread
+from ssmperf.case import DTYPES, PASSES, Case, Shape
+from ssmperf.errors import UnknownName, UsageError
+from ssmperf.recurrence import Backend, ModelEntry
+
+PRESETS = ("smoke", "standard", "long")
+LONGEST_CALL_S = 1.0
+SECONDS_PER_LAUNCH = 8e-6
+BYTES_PER_SECOND = 1.5e12  # what an unfused kernel reaches on a large GPU
+BACKWARD_FACTOR = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device that a plan is for, as far as it can be known without a CUDA context."""
+
+    type: str
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the user asked for. None means the default of the suite."""
+
+    device: Device = Device("cpu")
+    models: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    preset: str | None = None
+    axes: tuple[Axis, ...] = ()
+    dtypes: tuple[str, ...] | None = None
+    passes: tuple[str, ...] | None = None
+    regimes: tuple[str, ...] | None = None
+    gate_dtypes: tuple[str, ...] = ("float32",)
+    layouts: tuple[str, ...] = ("channels_last",)
+    level: str = "op"
+    timing: str = "native"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for values, valid, what in (
+            (self.dtypes or (), DTYPES, "dtype"),
+            (self.gate_dtypes, DTYPES, "gate dtype"),
+            (self.passes or (), PASSES, "pass"),
+            ((self.preset,) if self.preset else (), PRESETS, "preset"),
+            (self.layouts, ("channels_last",), "layout"),
+            ((self.level,), ("op",), "level"),
+            ((self.timing,), ("native",), "timing"),
+        ):
+            for value in values:
+                if value not in valid:
+                    raise UnknownName(what, value, valid)
+        if self.models is not None:
+            for name in self.models:
+                registry.model(name)
+        if self.backends is not None:
+            registry.check_backend_names(list(self.backends))
+
+    @property
+    def preset_name(self) -> str:
+        return self.preset or ("smoke" if self.device.type == "cpu" else "standard")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A case, and why it is not run (None: it is)."""
+
+    case: Case
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All cases of a run, in the order in which they are run: neighbours share operands."""
+
+    cases: tuple[Planned, ...]
+
+    @property
+    def to_run(self) -> list[Case]:
+        return [planned.case for planned in self.cases if planned.refusal is None]
+
+    @property
+    def refused(self) -> list[Planned]:
+        return [planned for planned in self.cases if planned.refusal is not None]
+
+
+def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
+    """The plan of a selection for some suites.
+
+    Raises:
+        UnknownName: no such suite.
+        UsageError: nothing is selected.
+    """
+    if not suites:
+        raise UsageError(f"no suite named (known: {', '.join(registry.suites())})")
+    cases: dict[str, Case] = {}
+    for name in suites:
+        for case in registry.suite(name).cases(selection):
+            cases.setdefault(case.id, case)
+    if not cases:
+        raise UsageError(_empty(selection))
+    for axis in selection.axes:
+        if not any(axis.name in case.shape for case in cases.values()):
+            raise UsageError(f"axis {axis.name!r} is no dimension of the selected models")
+    planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
+    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+
+
+def product(
+    selection: Selection,
+    suite: str,
+    *,
+    passes: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cache: str,
+    shapes: Callable[[tuple[Shape, ...]], tuple[Shape, ...]] = lambda shapes: shapes,
+) -> Iterator[Case]:
+    """All cases of a selection for a suite with these defaults, one for each legal combination.
+
+    shapes: turns a preset's shapes into the suite's own; not applied where the user gave axes.
+    """
+    for model, source, recurrence, entry_shapes in _subjects(selection):
+        chosen = spread(entry_shapes, selection.axes) if selection.axes else shapes(entry_shapes)
+        names = _backends_of(model or recurrence, selection.backends)
+        for shape, dtype, gate_dtype, layout, pass_, name in itertools.product(
+            chosen, selection.dtypes or dtypes, selection.gate_dtypes, selection.layouts,
+            selection.passes or passes, names,
+        ):  # fmt: skip
+            yield Case(
+                suite=suite, recurrence=recurrence, backend=name, shape=shape, model=model, dtype=dtype,
+                gate_dtype="float64" if dtype == "float64" else gate_dtype, layout=layout, operand_source=source, device=selection.device.type,
+                pass_=pass_, cache=cache, timing=selection.timing, level=selection.level,
+                seed=selection.seed,
+            )  # fmt: skip
+
+
+def refusal(case: Case, selection: Selection) -> str | None:
+    """Why a case cannot be run on the selection's device, or None."""
+    owner = case.model or case.recurrence
+    problem = registry.import_problem(owner, case.backend)
+    if problem:
+        return problem
+    backend = registry.backend(owner, case.backend)
+    gate = registry.model(case.model).gate if case.model else None
+    return backend.refusal(
+        device=case.device, dtype=case.dtype, pass_=case.pass_, gate_kind=gate,
+        length=case.shape["T"], capability=selection.device.capability,
+    ) or _unaffordable(backend, case, selection)  # fmt: skip
+
+
+def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
+    """Predicted calls beyond a second, or beyond the device's memory, are skipped by the presets."""
+    if case.device == "cpu" or selection.axes:
+        return None
+    factor = 1.0 if case.pass_ == "forward" else BACKWARD_FACTOR
+    itemsize = 8 if case.dtype == "float64" else 4
+    workspace = factor * (backend.workspace(case.shape, itemsize) if backend.workspace else 0.0)
+    memory = selection.device.memory_bytes
+    if memory is not None and workspace > 0.8 * memory:
+        return (f"predicted workspace {workspace / 2**30:.0f} GiB is more than 80 % of the device's "
+                f"{memory / 2**30:.0f} GiB (choose a shape with --axis to try)")  # fmt: skip
+    launches = backend.launches(case.shape) if backend.launches else 0.0
+    seconds = factor * launches * SECONDS_PER_LAUNCH + 4 * workspace / BYTES_PER_SECOND
+    if seconds > LONGEST_CALL_S:
+        return (f"predicted {seconds:.1f} s a call is more than the preset's {LONGEST_CALL_S:.0f} s "
+                "(choose a shape with --axis to try)")  # fmt: skip
+    return None
+
+
+def _subjects(selection: Selection) -> Iterator[tuple[str | None, str, str, tuple[Shape, ...]]]:
+    """(model, operand source, recurrence, shapes): models, or bare recurrences under a regime."""
+    preset = selection.preset_name
+    entries: list[ModelEntry] = [
+        registry.model(name) for name in selection.models or () if selection.models is not None
+    ]
+    if selection.models is None and selection.regimes:
+        for regime in selection.regimes:
+            for name, recurrence in registry.recurrences().items():
+                yield None, regime, name, _preset_shapes(recurrence.presets, preset)
+        return
+    for entry in entries or registry.models().values():
+        for source in selection.regimes or ("model",):
+            yield entry.name, source, entry.recurrence, entry.shapes(preset)
+
+
+def _preset_shapes(presets: object, preset: str) -> tuple[Shape, ...]:
+    assert isinstance(presets, dict)
+    shapes = presets[preset]
+    assert isinstance(shapes, tuple)
+    return shapes
+
+
+def _backends_of(owner: str, chosen: tuple[str, ...] | None) -> list[str]:
+    names = registry.backend_names(owner)
+    return names if chosen is None else [name for name in names if name in chosen]
+
+
+def _order(case: Case) -> tuple[object, ...]:
+    return (case.model or "", case.recurrence, case.operand_source, tuple(case.shape.values()), case.dtype,
+            case.gate_dtype, case.suite, case.backend, PASSES.index(case.pass_))  # fmt: skip
+
+
+def _empty(selection: Selection) -> str:
+    wanted = ", ".join(selection.backends or ())
+    owners: Iterable[str] = selection.models or registry.models()
+    known = sorted({name for owner in owners for name in registry.backend_names(owner)})
+    return f"nothing is selected: no chosen model has the backend {wanted} (they have {', '.join(known)})"

@@ -1,0 +1,153 @@
+"""Runs on disk: nothing written is ever lost, and what cannot be read is a clear error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
+from ssmperf.record import SCHEMA_VERSION
+from ssmperf.store import RECORDS_FILE, RUN_FILE, Writer, load, merge
+
+
+def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:
+    case = Case(suite="throughput", recurrence="scan", backend="blelloch", shape=Shape(B=1, T=T, C=1))
+    return Record(case, status, None if status is Status.OK else "because", "e", numbers)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of three records."""
+    writer = Writer.create(tmp_path / "run", {"tag": "t"})
+    writer.add_environment("e", {"cpu": "x"})
+    for T in (1, 2, 3):
+        writer.append(record(T))
+    writer.close()
+    return tmp_path / "run"
+
+
+def test_round_trip(run: Path) -> None:
+    loaded = load(run)
+    assert [r.case.shape["T"] for r in loaded.records] == [1, 2, 3]
+    assert loaded.environments == {"e": {"cpu": "x"}}
+    assert loaded.meta["tag"] == "t"
+    assert loaded.warnings == []
+
+
+def test_each_record_is_on_disk_when_append_returns(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", {})
+    for T in (1, 2):
+        writer.append(record(T))
+        assert len(load(tmp_path / "run").records) == T
+    writer.close()
+
+
+def test_every_torn_tail_loses_at_most_the_last_record(run: Path) -> None:
+    whole = (run / RECORDS_FILE).read_bytes()
+    third = whole[:-1].rfind(b"\n") + 1
+    for length in range(third + 1, len(whole) - 1):
+        (run / RECORDS_FILE).write_bytes(whole[:length])
+        loaded = load(run)
+        assert [r.case.shape["T"] for r in loaded.records] == [1, 2]
+        assert "torn" in loaded.warnings[0]
+
+
+def test_resume_after_a_torn_tail_starts_on_a_new_line(run: Path) -> None:
+    whole = (run / RECORDS_FILE).read_bytes()
+    for cut, left in ((5, [1, 2]), (1, [1, 2, 3]), (0, [1, 2, 3])):
+        (run / RECORDS_FILE).write_bytes(whole[: len(whole) - cut])
+        writer, before = Writer.resume(run, {})
+        assert [r.case.shape["T"] for r in before.records] == left
+        writer.append(record(9))
+        writer.close()
+        assert [r.case.shape["T"] for r in load(run).records] == [*left, 9]
+
+
+def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(run: Path) -> None:
+    lines = (run / RECORDS_FILE).read_text().splitlines()
+    (run / RECORDS_FILE).write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
+    with pytest.raises(UnreadableRun, match="line 2"):
+        load(run)
+
+
+def test_of_two_records_of_a_case_the_last_counts(run: Path) -> None:
+    writer, _ = Writer.resume(run, {})
+    writer.append(record(2, latency_s=5.0))
+    writer.close()
+    loaded = load(run)
+    assert [r.case.shape["T"] for r in loaded.records] == [1, 3, 2]
+    assert loaded.records[-1].numbers["latency_s"] == 5.0
+    assert len(merge([loaded, loaded])) == 3
+
+
+def test_an_existing_folder_is_refused_without_resume(run: Path) -> None:
+    before = (run / RECORDS_FILE).read_bytes()
+    with pytest.raises(UsageError, match="--resume"):
+        Writer.create(run, {})
+    assert (run / RECORDS_FILE).read_bytes() == before
+
+
+def test_resume_starts_a_missing_or_half_made_folder(tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / f"{RUN_FILE}.tmp").write_text("{")
+    for path in (tmp_path / "missing", half):
+        writer, before = Writer.resume(path, {})
+        writer.append(record(1))
+        writer.close()
+        assert before.records == []
+        assert len(load(path).records) == 1
+
+
+def test_resume_refuses_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UnreadableRun, match="not a run folder"):
+        Writer.resume(tmp_path, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["thesis.tex"]
+
+
+def test_unreadable_runs(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableRun, match=RUN_FILE):
+        load(tmp_path / "nothing")
+    meta = json.loads((run / RUN_FILE).read_text())
+    (run / RUN_FILE).write_text(json.dumps(meta | {"schema_version": SCHEMA_VERSION + 1}))
+    with pytest.raises(UnreadableRun, match="upgrade"):
+        load(run)
+    for text in ("{", "[]", '{"schema_version": "one"}'):
+        (run / RUN_FILE).write_text(text)
+        with pytest.raises(UnreadableRun):
+            load(run)
+
+
+def test_an_unwritable_place_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="cannot write"):
+        Writer.create(tmp_path / "file" / "run", {})
+
+
+def test_a_full_disk_loses_nothing_already_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, _ = Writer.resume(run, {})
+    write = os.write
+
+    def short(descriptor: int, data: bytes) -> int:
+        return write(descriptor, data[:10])
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(UsageError, match=os.strerror(errno.ENOSPC)):
+        writer.append(record(4))
+    monkeypatch.undo()
+    assert [r.case.shape["T"] for r in load(run).records] == [1, 2, 3]
+    writer.append(record(4))
+    writer.close()
+    assert load(run).warnings == []
+
+
+def test_frame_is_tidy(run: Path) -> None:
+    frame = load(run).frame()
+    assert list(frame["T"]) == [1, 2, 3]
+    assert set(frame["status"]) == {"ok"}
+    assert list(frame["shape"]) == ["B1 T1 C1", "B1 T2 C1", "B1 T3 C1"]
