@@ -1,0 +1,114 @@
+"""HGRN: elementwise gated recurrence with a lower-bounded forget gate, real and complex."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Model, UsageError, gate_precision, model
+
+PAPER = "Hierarchically Gated Recurrent Neural Network for Sequence Modeling (Qin et al., 2023), section 3, "
+
+
+def checked_bound(lower_bound: float) -> float:
+    """Raises UsageError for a lower bound outside [0, 1)."""
+    if not 0 <= lower_bound < 1:
+        raise UsageError(f"the forget gate's lower bound must be in [0, 1), got {lower_bound}")
+    return lower_bound
+
+
+def forget_gate(z: Tensor, lower_bound: float) -> tuple[Tensor, Tensor]:
+    """log f ≤ 0 and 1 − f of f = β + (1 − β)σ(z), at gate precision and accurate near f = 1 and f = β.
+
+    f = σ(z)(1 + β e^(−z)), so log f is a difference of softplus that is logsigmoid(z) for β = 0.
+    """
+    z = gate_precision(z)
+    log_bound = math.log(lower_bound) if lower_bound else -math.inf
+    log_f = functional.softplus(log_bound - z) - functional.softplus(-z)
+    return log_f, (1 - lower_bound) * torch.sigmoid(-z)
+
+
+@model("hgrn", recurrence="scan", paper=PAPER + "real form", gate="data")
+class HGRN(Model):
+    """h_t = f_t ⊙ h_{t−1} + (1 − f_t) ⊙ i_t, y_t = o_t ⊙ h_t, f_t = β + (1 − β)σ(·), i = SiLU(·), o = σ(·).
+
+    The lower bound β grows with depth (cumax): 0 in the first layer, the default here, and 5/6 in the last
+    of six at initialisation. The norm of y belongs to the block. x and y are (B, T, C).
+    """
+
+    def __init__(self, shape: Mapping[str, int], *, lower_bound: float = 0.0) -> None:
+        super().__init__(shape)
+        C = self.shape["C"]
+        self.lower_bound = checked_bound(lower_bound)
+        self.forget = nn.Linear(C, C)
+        self.input = nn.Linear(C, C)
+        self.output = nn.Linear(C, C)
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        log_f, rest = forget_gate(self.forget(x), self.lower_bound)
+        candidate = functional.silu(gate_precision(self.input(x)))
+        return {"log_a": log_f, "b": (rest * candidate).to(x.dtype)}
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.output(x)) * output
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x, beta = x.double(), self.lower_bound
+        f = beta + (1 - beta) * torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
+        i = functional.silu(x @ W["input.weight"].mT + W["input.bias"])
+        o = torch.sigmoid(x @ W["output.weight"].mT + W["output.bias"])
+        h, y = torch.zeros_like(f[:, 0]), []
+        for t in range(x.shape[1]):
+            h = f[:, t] * h + (1 - f[:, t]) * i[:, t]
+            y.append(o[:, t] * h)
+        return torch.stack(y, dim=1)
+
+
+@model("hgrn_complex", recurrence="scan", paper=PAPER + "complex form", gate="data_complex")
+class HGRNComplex(Model):
+    """h_t = f_t e^(iθ) ⊙ h_{t−1} + (1 − f_t) ⊙ c_t, y_t = o_t ⊙ [Re h_t, Im h_t], c_t complex.
+
+    θ_c = 10000^(−2c/C) at initialisation, learnable and not data-dependent. The SiLU acts on the real and
+    imaginary parts, which are interleaved. f and β as in HGRN. x is (B, T, C), y (B, T, 2C).
+    """
+
+    def __init__(self, shape: Mapping[str, int], *, lower_bound: float = 0.0) -> None:
+        super().__init__(shape)
+        C = self.shape["C"]
+        self.lower_bound = checked_bound(lower_bound)
+        self.forget = nn.Linear(C, C)
+        self.input = nn.Linear(C, 2 * C)
+        self.output = nn.Linear(C, 2 * C)
+        self.theta = nn.Parameter(torch.pow(10000.0, -2 * torch.arange(C) / C))
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        log_f, rest = forget_gate(self.forget(x), self.lower_bound)
+        parts = functional.silu(gate_precision(self.input(x))).unflatten(-1, (-1, 2))
+        return {
+            "log_a": log_f,
+            "b": torch.view_as_complex(rest.unsqueeze(-1) * parts),
+            "phase": gate_precision(self.theta).view(1, 1, -1),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        features = torch.cat([output.real, output.imag], dim=-1).to(x.dtype)
+        return torch.sigmoid(self.output(x)) * features
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x, beta = x.double(), self.lower_bound
+        f = beta + (1 - beta) * torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
+        parts = functional.silu(x @ W["input.weight"].mT + W["input.bias"])
+        c = parts[..., 0::2] + 1j * parts[..., 1::2]
+        o = torch.sigmoid(x @ W["output.weight"].mT + W["output.bias"])
+        h, y = torch.zeros_like(c[:, 0]), []
+        for t in range(x.shape[1]):
+            h = f[:, t] * torch.exp(1j * W["theta"]) * h + (1 - f[:, t]) * c[:, t]
+            y.append(o[:, t] * torch.cat([h.real, h.imag], dim=-1))
+        return torch.stack(y, dim=1)

@@ -1,0 +1,73 @@
+"""LRU: a linear time-invariant recurrence with a stable complex diagonal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Model, gate_precision, model
+
+
+@model(
+    "lru",
+    recurrence="scan",
+    paper="Resurrecting Recurrent Neural Networks for Long Sequences (Orvieto et al., 2023), section 3",
+    gate="const_complex",
+)
+class LRU(Model):
+    """h_t = λ ⊙ h_{t−1} + γ ⊙ (B x_t), y_t = Re(C h_t) + D ⊙ x_t, λ = exp(−exp(ν) + i exp(θ)), B, C complex.
+
+    As many states as channels. log γ is trained, from √(1 − |λ|²). λ starts area-uniform on the ring
+    [0.9, 0.999] with phases up to π/10, the paper's choice for long ranges. x and y are (B, T, C).
+    """
+
+    def __init__(
+        self,
+        shape: Mapping[str, int],
+        *,
+        min_radius: float = 0.9,
+        max_radius: float = 0.999,
+        max_phase: float = math.pi / 10,
+    ) -> None:
+        super().__init__(shape)
+        N = d = self.shape["C"]
+        low, high = min_radius**2, max_radius**2
+        nu = torch.log(-0.5 * torch.log(low + (high - low) * torch.rand(N)))
+        self.nu = nn.Parameter(nu)
+        self.theta = nn.Parameter(torch.log(max_phase * (1 - torch.rand(N))))  # rand may be 0, never 1
+        self.log_gamma = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * torch.exp(nu))))
+        self.B_real = nn.Parameter(torch.randn(N, d) / math.sqrt(2 * d))
+        self.B_imag = nn.Parameter(torch.randn(N, d) / math.sqrt(2 * d))
+        self.C_real = nn.Parameter(torch.randn(d, N) / math.sqrt(N))
+        self.C_imag = nn.Parameter(torch.randn(d, N) / math.sqrt(N))
+        self.D = nn.Parameter(torch.randn(d))
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        gamma = torch.exp(gate_precision(self.log_gamma))
+        real, imag = (gate_precision(functional.linear(x, part)) for part in (self.B_real, self.B_imag))
+        return {
+            "log_a": -torch.exp(gate_precision(self.nu)).view(1, 1, -1),
+            "b": torch.complex(gamma * real, gamma * imag),
+            "phase": torch.exp(gate_precision(self.theta)).view(1, 1, -1),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        real = functional.linear(output.real.to(x.dtype), self.C_real)
+        return real - functional.linear(output.imag.to(x.dtype), self.C_imag) + self.D * x
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        eigenvalues = torch.exp(-torch.exp(W["nu"]) + 1j * torch.exp(W["theta"]))
+        B = W["B_real"] + 1j * W["B_imag"]
+        C = W["C_real"] + 1j * W["C_imag"]
+        h, y = torch.zeros_like(x[:, 0] + 0j), []
+        for t in range(x.shape[1]):
+            h = eigenvalues * h + torch.exp(W["log_gamma"]) * (x[:, t] + 0j).matmul(B.mT)
+            y.append(h.matmul(C.mT).real + W["D"] * x[:, t])
+        return torch.stack(y, dim=1)

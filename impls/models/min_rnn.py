@@ -1,0 +1,145 @@
+"""minGRU and minLSTM, with plain and with positive (log-space) candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Model, gate_precision, model
+
+PAPER = "Were RNNs All We Needed? (Feng et al., 2024), "
+
+
+def log_positive(x: Tensor) -> Tensor:
+    """log g(x) of the positive map g(x) = x + ½ for x ≥ 0, σ(x) below."""
+    return torch.where(x >= 0, torch.log(functional.relu(x) + 0.5), -functional.softplus(-x))
+
+
+@model("mingru", recurrence="scan", paper=PAPER + "section 3.1", gate="data")
+class MinGRU(Model):
+    """h_t = (1 − z_t) ⊙ h_{t−1} + z_t ⊙ ñ_t, z = σ(W_z x + b), ñ = W_n x + b. x and y are (B, T, C)."""
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        C = self.shape["C"]
+        self.update = nn.Linear(C, C)
+        self.candidate = nn.Linear(C, C)
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        update = gate_precision(self.update(x))
+        return {
+            "log_a": functional.logsigmoid(-update),
+            "b": (torch.sigmoid(update) * self.candidate(x)).to(x.dtype),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        z = torch.sigmoid(x @ W["update.weight"].mT + W["update.bias"])
+        n = x @ W["candidate.weight"].mT + W["candidate.bias"]
+        h, y = torch.zeros_like(z[:, 0]), []
+        for t in range(x.shape[1]):
+            h = (1 - z[:, t]) * h + z[:, t] * n[:, t]
+            y.append(h)
+        return torch.stack(y, dim=1)
+
+
+@model("mingru_pos", recurrence="scan", paper=PAPER + "appendix B (log-space form)", gate="data")
+class MinGRUPositive(MinGRU):
+    """minGRU with the candidate g(ñ) > 0: another function than minGRU, fit for a scan in log space.
+
+    Its state starts at 0, not at g(0) = ½ as in the published log-space code.
+    """
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        update, candidate = gate_precision(self.update(x)), gate_precision(self.candidate(x))
+        return {
+            "log_a": functional.logsigmoid(-update),
+            "b": torch.exp(functional.logsigmoid(update) + log_positive(candidate)).to(x.dtype),
+        }
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        z = torch.sigmoid(x @ W["update.weight"].mT + W["update.bias"])
+        n = x @ W["candidate.weight"].mT + W["candidate.bias"]
+        g = torch.where(n >= 0, n + 0.5, torch.sigmoid(n))
+        h, y = torch.zeros_like(z[:, 0]), []
+        for t in range(x.shape[1]):
+            h = (1 - z[:, t]) * h + z[:, t] * g[:, t]
+            y.append(h)
+        return torch.stack(y, dim=1)
+
+
+@model("minlstm", recurrence="scan", paper=PAPER + "section 3.2", gate="data")
+class MinLSTM(Model):
+    """h_t = f' ⊙ h_{t−1} + i' ⊙ c̃_t, f' = f/(f + i), i' = i/(f + i), f and i sigmoids.
+
+    x and y are (B, T, C).
+    """
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        C = self.shape["C"]
+        self.forget = nn.Linear(C, C)
+        self.input = nn.Linear(C, C)
+        self.candidate = nn.Linear(C, C)
+
+    def log_odds(self, x: Tensor) -> Tensor:
+        """δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""
+        forget, input_ = gate_precision(self.forget(x)), gate_precision(self.input(x))
+        return functional.logsigmoid(input_) - functional.logsigmoid(forget)
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        delta = self.log_odds(x)
+        return {
+            "log_a": functional.logsigmoid(-delta),
+            "b": (torch.sigmoid(delta) * self.candidate(x)).to(x.dtype),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        f = torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
+        i = torch.sigmoid(x @ W["input.weight"].mT + W["input.bias"])
+        c = x @ W["candidate.weight"].mT + W["candidate.bias"]
+        h, y = torch.zeros_like(f[:, 0]), []
+        for t in range(x.shape[1]):
+            h = (f[:, t] * h + i[:, t] * c[:, t]) / (f[:, t] + i[:, t])
+            y.append(h)
+        return torch.stack(y, dim=1)
+
+
+@model("minlstm_pos", recurrence="scan", paper=PAPER + "appendix B (log-space form)", gate="data")
+class MinLSTMPositive(MinLSTM):
+    """minLSTM with the candidate g(c̃) > 0, g as in minGRU's positive form; the state starts at 0."""
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        delta, candidate = self.log_odds(x), gate_precision(self.candidate(x))
+        return {
+            "log_a": functional.logsigmoid(-delta),
+            "b": torch.exp(functional.logsigmoid(delta) + log_positive(candidate)).to(x.dtype),
+        }
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        f = torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
+        i = torch.sigmoid(x @ W["input.weight"].mT + W["input.bias"])
+        c = x @ W["candidate.weight"].mT + W["candidate.bias"]
+        g = torch.where(c >= 0, c + 0.5, torch.sigmoid(c))
+        h, y = torch.zeros_like(f[:, 0]), []
+        for t in range(x.shape[1]):
+            h = (f[:, t] * h + i[:, t] * g[:, t]) / (f[:, t] + i[:, t])
+            y.append(h)
+        return torch.stack(y, dim=1)
