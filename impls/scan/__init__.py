@@ -39,16 +39,28 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     b = specs["b"].nbytes
     complex_state = "phase" in specs
     h = elements * (max(8, 2 * specs["log_a"].itemsize) if complex_state else specs["b"].itemsize)
-    forward = Cost(gates + b + h, (8 if complex_state else 2) * elements,
-                   stored * (3 if complex_state else 1), shape["T"])  # fmt: skip
-    backward = Cost(2 * gates + 2 * h + b, (16 if complex_state else 4) * elements,
-                    stored * (3 if complex_state else 1), shape["T"])  # fmt: skip
+    forward = Cost(
+        gates + b + h,
+        (8 if complex_state else 2) * elements,
+        stored * (3 if complex_state else 1),
+        shape["T"],
+    )
+    backward = Cost(
+        2 * gates + 2 * h + b,
+        (16 if complex_state else 4) * elements,
+        stored * (3 if complex_state else 1),
+        shape["T"],
+    )
     if pass_ == "forward":
         return forward
     if pass_ == "backward":
         return backward
-    return Cost(forward.bytes + backward.bytes, forward.flops + backward.flops,
-                forward.special + backward.special, 2 * shape["T"])  # fmt: skip
+    return Cost(
+        forward.bytes + backward.bytes,
+        forward.flops + backward.flops,
+        forward.special + backward.special,
+        2 * shape["T"],
+    )
 
 
 def sample(

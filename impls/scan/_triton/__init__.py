@@ -1,0 +1,1 @@
+"""Kernels of the `triton` backend: arithmetic and carries, the two passes, and their launch."""

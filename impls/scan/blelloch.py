@@ -1,0 +1,78 @@
+"""Work-efficient parallel prefix: an up-sweep of block sums, a down-sweep of block prefixes.
+
+Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ssmperf import Shape, backend
+
+from .common import gate, operands, over_time, result
+
+Element = tuple[Tensor, Tensor]  # (a, b): the map h -> a⊙h + b
+
+
+def combine(left: Element, right: Element) -> Element:
+    """The map `left` followed by the map `right`. Associative, not commutative."""
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
+def sweep(a: Tensor, b: Tensor, initial_state: Tensor) -> Tensor:
+    """All states h_t (B, T, ...) of gates a (B|1, T, ...) and inputs b (B, T, ...).
+
+    2(N-1) + T combines for N, the next power of two of T. Starting the down-sweep from the constant map h_0
+    instead of the identity makes every prefix start from h_0.
+    """
+    T = b.shape[1]
+    missing = (1 << (T - 1).bit_length()) - T
+    tail = (0, 0) * (b.dim() - 2) + (0, missing)
+    sums = (functional.pad(a, tail, value=1.0), functional.pad(b, tail))
+    left_sums = []
+    while sums[0].shape[1] > 1:
+        left, right = _halves(sums)
+        left_sums.append(left)
+        sums = combine(left, right)
+    prefix = (torch.ones_like(a[:, :1]), initial_state.unsqueeze(1))
+    for left in reversed(left_sums):
+        through_left = combine(prefix, left)
+        prefix = (_interleave(prefix[0], through_left[0]), _interleave(prefix[1], through_left[1]))
+    return combine((prefix[0][:, :T], prefix[1][:, :T]), (a, b))[1]
+
+
+def _halves(element: Element) -> tuple[Element, Element]:
+    a, b = element
+    return (a[:, 0::2], b[:, 0::2]), (a[:, 1::2], b[:, 1::2])
+
+
+def _interleave(even: Tensor, odd: Tensor) -> Tensor:
+    return torch.stack([even, odd], dim=2).flatten(1, 2)
+
+
+def launches(shape: Shape) -> float:
+    """Three operators a level upwards and five downwards."""
+    return 8 * math.ceil(math.log2(max(2, shape["T"]))) + 8
+
+
+def workspace(shape: Shape, itemsize: int) -> float:
+    """Block sums and prefixes, a and b, of a length padded to a power of two."""
+    N = 1 << (shape["T"] - 1).bit_length()
+    return 11 * shape["B"] * N * shape["C"] * max(4, itemsize)
+
+
+@backend("scan", name="blelloch", launches=launches, workspace=workspace)
+def blelloch(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Up- and down-sweep over pairs (gate, input), 2 log2 T dependent steps, any length.
+
+    Shapes, dtypes and results: see the recurrence `scan`.
+    """
+    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
+    a = over_time(gate(log_a, phase).to(inputs.dtype), inputs.shape[1])
+    return result(sweep(a, inputs, state), b)

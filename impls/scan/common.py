@@ -1,0 +1,112 @@
+"""What the scan backends share: operands in working precision, decay factors, and the adjoint scan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+
+
+def operands(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None, phase: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """log_a and phase (B|1, T|1, C|1), b (B, T, C) and h_0 (B, C), in working precision.
+
+    That is float32, or wider where an operand is wider, and complex with a phase or a complex b.
+    """
+    wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
+    if phase is not None:
+        wide = torch.promote_types(wide, torch.complex64)
+        phase = phase.to(wide.to_real())[(None,) * (3 - phase.dim())]
+    log_a = log_a.to(wide.to_real())[(None,) * (3 - log_a.dim())]
+    if initial_state is None:
+        initial_state = b.new_zeros(b.shape[0], b.shape[2])
+    return log_a, phase, b.to(wide), initial_state.to(wide)
+
+
+def result(h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The states h in working precision as (output in the dtype of b, final state)."""
+    return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
+
+
+def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
+    """exp(log_a + i·phase); exactly 0, with a log gradient of 0, where log_a is -inf."""
+    magnitude = torch.exp(log_a)
+    return magnitude if phase is None else torch.polar(magnitude, phase)
+
+
+def over_time(gates: Tensor, T: int) -> Tensor:
+    """Gates (B|1, T|1, ...) as a view with all T steps."""
+    return gates.expand(-1, T, *gates.shape[2:])
+
+
+def segment_sums(x: Tensor) -> Tensor:
+    """Σ_{s<j≤t} x_j as (..., t, s, C) from x (..., T, C); 0 where s ≥ t.
+
+    Each segment is summed by itself, never as a difference of long sums, so that -inf is legal in x.
+    """
+    T = x.shape[-2]
+    later = torch.ones(T, T, dtype=torch.bool, device=x.device).tril(-1)
+    return torch.where(later.unsqueeze(-1), x.unsqueeze(-2), 0).cumsum(-3)
+
+
+def transfer(log_a: Tensor, phase: Tensor | None) -> Tensor:
+    """The product of the gates s+1..t as (..., t, s, C), 0 where s > t, from gates (..., T, C)."""
+    T = log_a.shape[-2]
+    causal = torch.ones(T, T, dtype=torch.bool, device=log_a.device).tril().unsqueeze(-1)
+    magnitude = torch.where(causal, segment_sums(log_a), -math.inf)
+    return gate(magnitude, None if phase is None else segment_sums(phase))
+
+
+def adjoint_scan(
+    inclusive: InclusiveScan, log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor
+) -> Tensor:
+    """All states of `inclusive`, a scan without autograd, differentiable by the same scan from the end."""
+    T = b.shape[1]
+    phase = None if phase is None else over_time(phase, T)
+    states: Tensor = AdjointScan.apply(inclusive, over_time(log_a, T), phase, b, initial_state)  # type: ignore[no-untyped-call]
+    return states
+
+
+class AdjointScan(torch.autograd.Function):
+    """h = inclusive(log_a, phase, b, h_0), whose backward is the same scan run from the end.
+
+    λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  d log_a + i d phase = λ_t conj(a_t h_{t-1});
+    dh_0 = conj(a_1) λ_1 (RECURRENCES.md §5, F1). Gates come with all T steps and broadcast over the rest.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inclusive: InclusiveScan, log_a: Tensor, phase: Tensor | None, b: Tensor, h_0: Tensor
+    ) -> Tensor:
+        h = inclusive(log_a, phase, b, h_0)
+        ctx.inclusive = inclusive
+        ctx.save_for_backward(log_a, phase, h_0, h)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
+        log_a, phase, h_0, h = ctx.saved_tensors
+        back_phase = None if phase is None else -_from_the_end(phase)
+        zero = torch.zeros_like(h_0)
+        adjoint = ctx.inclusive(_from_the_end(log_a), back_phase, grad_h.flip(1), zero).flip(1)
+        a = gate(log_a, phase)
+        grad_a = grad_phase = None
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            before = torch.cat([h_0.unsqueeze(1), h[:, :-1]], dim=1)
+            grad_gate = adjoint * (a * before).conj()
+            grad_a = grad_gate.real.sum_to_size(log_a.shape)
+            grad_phase = None if phase is None else grad_gate.imag.sum_to_size(phase.shape)
+        return None, grad_a, grad_phase, adjoint, a[:, 0].conj() * adjoint[:, 0]
+
+
+def _from_the_end(gates: Tensor) -> Tensor:
+    """Step t of the reversed scan takes gate t+1; its first step starts from zero, so any gate does."""
+    return torch.cat([torch.zeros_like(gates[:, :1]), gates[:, 1:].flip(1)], dim=1)

@@ -1,0 +1,61 @@
+"""Step-efficient parallel prefix: every element absorbs the one 1, 2, 4, ... steps before it.
+
+Hillis and Steele, Data parallel algorithms (1986); RECURRENCES.md §4.4.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, backend
+
+from .common import gate, operands, over_time, result
+
+Element = tuple[Tensor, Tensor]  # (a, b): the map h -> a⊙h + b
+
+
+def combine(left: Element, right: Element) -> Element:
+    """The map `left` followed by the map `right`."""
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
+def doubling(a: Tensor, b: Tensor, initial_state: Tensor) -> Tensor:
+    """All states h_t (B, T, ...) of gates a (B|1, T, ...) and inputs b (B, T, ...).
+
+    Each round reads one buffer and writes the other: T log2 T - T + 1 combines in ceil(log2 T) rounds.
+    """
+    first = a[:, :1] * initial_state.unsqueeze(1) + b[:, :1]
+    b = torch.cat([first, b[:, 1:]], dim=1)
+    stride = 1
+    while stride < b.shape[1]:
+        combined = combine((a[:, :-stride], b[:, :-stride]), (a[:, stride:], b[:, stride:]))
+        a = torch.cat([a[:, :stride], combined[0]], dim=1)
+        b = torch.cat([b[:, :stride], combined[1]], dim=1)
+        stride *= 2
+    return b
+
+
+def launches(shape: Shape) -> float:
+    """Three operators and two copies a round."""
+    return 5 * math.ceil(math.log2(max(2, shape["T"]))) + 8
+
+
+def workspace(shape: Shape, itemsize: int) -> float:
+    """Two buffers of a and b, and a round's products."""
+    return 9 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
+
+
+@backend("scan", name="hillis_steele", launches=launches, workspace=workspace)
+def hillis_steele(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Doubling strides over pairs (gate, input), log2 T dependent steps, log2 T times the work.
+
+    Shapes, dtypes and results: see the recurrence `scan`.
+    """
+    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
+    a = over_time(gate(log_a, phase).to(inputs.dtype), inputs.shape[1])
+    return result(doubling(a, inputs, state), b)

@@ -1,0 +1,93 @@
+"""The scan as two prefix sums in the log domain.
+
+Heinsen, Efficient parallelization of a ubiquitous sequential computation (2023); RECURRENCES.md §4.5.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, Unsupported, backend
+
+from .common import adjoint_scan, operands, result
+
+FLOOR = {torch.float32: -104.0, torch.float64: -746.0}  # the largest integers whose exp is exactly 0
+SPAN_LIMIT = {torch.float32: 1e4, torch.float64: 1e6}
+
+
+def log_scan(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor) -> Tensor:
+    """All states h_t (B, T, ...), differentiable; the backward is a log-space scan too.
+
+    Raises:
+        Unsupported: the gates decay over a span too long for the precision.
+    """
+    return adjoint_scan(_heinsen, log_a, phase, b, initial_state)
+
+
+def error_bound(span: float, dtype: str) -> float:
+    """Relative error: the rounding of L, of size |L| in units of the precision, becomes relative."""
+    floor = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
+    return max(floor, (1e-15 if dtype == "float64" else 4e-7) * span)
+
+
+def _heinsen(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor) -> Tensor:
+    """h_t = exp(L_t) Σ_{s≤t} exp(log b_s - L_s) with L = Σ log a and h_0 as the input before the first.
+
+    The inner sum is a logcumsumexp of positive terms. Signed and complex inputs are split into the positive
+    streams ±Re, ±Im, and phases turn the inputs into a rotating frame beforehand, so all logs stay real and
+    a zero is -inf. A reset counts as the floor, whose exp is 0.
+    """
+    L = log_a.clamp(min=FLOOR[log_a.dtype]).cumsum(1)
+    span, limit = -L[:, -1].min().item(), SPAN_LIMIT[log_a.dtype]
+    if span > limit:
+        raise Unsupported(f"decay span {span:.0f} is beyond {limit:.0f}, where logs lose too many digits")
+    L = torch.cat([torch.zeros_like(L[:, :1]), L], dim=1)
+    inputs = torch.cat([initial_state.unsqueeze(1), b], dim=1)
+    turn = None
+    if phase is not None:
+        angle = torch.remainder(phase.double().cumsum(1), 2 * math.pi).to(phase.dtype)
+        angle = torch.cat([torch.zeros_like(angle[:, :1]), angle], dim=1)
+        turn = torch.polar(torch.ones_like(angle), angle)
+        inputs = inputs * turn.conj()
+    if inputs.is_complex():
+        h = torch.complex(_signed(inputs.real, L), _signed(inputs.imag, L))
+    else:
+        h = _signed(inputs, L)
+    return (h if turn is None else h * turn)[:, 1:]
+
+
+def _signed(inputs: Tensor, L: Tensor) -> Tensor:
+    positive = _positive(inputs, L)
+    return positive - _positive(-inputs, L) if bool((inputs < 0).any()) else positive
+
+
+def _positive(inputs: Tensor, L: Tensor) -> Tensor:
+    return torch.exp(L + torch.logcumsumexp(inputs.clamp(min=0).log() - L, dim=1))
+
+
+def launches(shape: Shape) -> float:
+    """A fixed number of operators; a cumulative sum over a strided axis is one launch."""
+    return 24
+
+
+def workspace(shape: Shape, itemsize: int) -> float:
+    """L, the inputs, and logs and sums of two streams."""
+    return 6 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
+
+
+@backend("scan", name="logspace", error_bound=error_bound, launches=launches, workspace=workspace)
+def logspace(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Heinsen's scan: a cumulative sum and a logcumsumexp; its error grows with the decay span.
+
+    Shapes, dtypes and results: see the recurrence `scan`.
+
+    Raises:
+        Unsupported: Σ -log_a exceeds 10⁴ in a channel (10⁶ in float64).
+    """
+    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
+    return result(log_scan(log_a, phase, inputs, state), b)

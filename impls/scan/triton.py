@@ -1,0 +1,70 @@
+"""Fused diagonal scan in Triton, channels innermost, parallel over time within and across programs.
+
+A program walks tiles of RUNS·R steps × BC channels. A run is R consecutive steps held in registers: it is
+composed to one affine map with a multiply and a fused multiply-add a step, the maps of the RUNS runs are
+scanned across threads, and each run is replayed from its true starting state. So the tree scan costs 1/R of
+the elements. Where batch and channels are too few to fill the device, time is cut into chunks: a first
+launch composes each chunk's map; the second folds the maps before its chunk and replays.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssmperf import Unsupported, UsageError, backend
+
+from ._triton.function import Scan
+
+GATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+INPUT_DTYPES = (*GATE_DTYPES, torch.complex64)
+
+
+@backend(
+    "scan",
+    name="triton",
+    devices=("cuda",),
+    dtypes=("float32", "bfloat16", "float16"),
+    needs=("triton",),
+    capability=(8, 0),
+    kernels=("scan_forward",),
+    launches=lambda shape: 2,
+)
+def scan(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Fused kernels: runs of steps in registers, parallel over time within and across programs.
+
+    Args:
+        log_a, phase: (B, T, C) or broadcasting to it (without a copy); float32 or half.
+        b: (B, T, C), float32, half or complex64.
+        initial_state: (B, C).
+
+    Returns:
+        h (B, T, C) in the dtype of b (complex64 with a phase) and h_T (B, C), float32 or complex64.
+
+    Raises:
+        Unsupported: double precision.
+        UsageError: a gate that does not broadcast to b.
+    """
+    if b.dtype not in INPUT_DTYPES:
+        raise Unsupported(f"b of dtype {b.dtype} (it takes float32, bfloat16, float16, complex64)")
+    if b.is_complex() and phase is None:
+        phase = log_a.new_zeros(1, 1, 1)
+    log_a = _gate("log_a", log_a, b.shape)
+    if phase is not None:
+        phase = _gate("phase", phase, b.shape)
+    if initial_state is not None:
+        initial_state = initial_state.to(torch.float32 if phase is None else torch.complex64)
+    h, final = Scan.apply(log_a, phase, b, initial_state)
+    return h, final
+
+
+def _gate(name: str, gate: Tensor, shape: torch.Size) -> Tensor:
+    """(B|1, T|1, C|1), channels next to each other."""
+    if gate.dtype not in GATE_DTYPES:
+        raise Unsupported(f"{name} of dtype {gate.dtype} (it takes float32, bfloat16, float16)")
+    gate = gate[(None,) * (3 - gate.dim())]
+    if any(size not in (1, whole) for size, whole in zip(gate.shape, shape, strict=True)):
+        raise UsageError(f"{name} {tuple(gate.shape)} does not broadcast to {tuple(shape)}")
+    return gate if gate.shape[2] == 1 or gate.stride(2) == 1 else gate.contiguous()

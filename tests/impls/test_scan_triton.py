@@ -1,0 +1,285 @@
+"""The triton scan against the definition in float64: on a GPU, or in Triton's interpreter on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Unsupported, UsageError, registry
+from ssmperf.regimes import REGIMES, log_gates
+
+ENTRY = registry.backend("scan", "triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if reason := ENTRY.missing(DEVICE):
+    pytest.skip(reason, allow_module_level=True)
+
+from ssmperf.impls.scan._triton import function  # noqa: E402
+
+DEFINITION = registry.recurrence("scan").definition
+# Two roundings in a half dtype: h as saved for backward, and the gradient itself.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+STEPS, RUNS, CHANNELS = 2, 4, 8
+TILE = STEPS * RUNS
+SMALL = function.Tiles(steps=STEPS, runs=RUNS, channels=CHANNELS, vector=1, warps=1, stages=1, programs=1)
+REAL, COMPLEX_GATE, COMPLEX = "real", "real-b-complex-gate", "complex"
+KINDS = (REAL, COMPLEX_GATE, COMPLEX)
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets small tiles, and the number of time chunks wanted where there is one program otherwise."""
+
+    def set_tiles(chunks: int = 1) -> None:
+        monkeypatch.setattr(function, "tiles", lambda pass_, state: SMALL)
+        monkeypatch.setattr(function, "processors", lambda device: chunks)
+
+    yield set_tiles
+
+
+def operands(
+    B: int, T: int, C: int, *, kind: str = REAL, regime: str = "sigmoid", seed: int = 0,
+    log_a: tuple[int, ...] | None = None, phase: tuple[int, ...] | None = None, state: bool = True,
+    dtype: torch.dtype = torch.float32, gate_dtype: torch.dtype = torch.float32, turns: float = 1.0,
+) -> dict[str, Tensor | None]:  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.float32 if kind == REAL else torch.complex64
+    b = torch.randn(B, T, C, generator=generator, dtype=torch.complex64 if kind == COMPLEX else torch.float32)
+    drawn = {
+        "log_a": log_gates(regime, log_a or (B, T, C), generator).to(gate_dtype),
+        "b": b if kind == COMPLEX else b.to(dtype),
+        "initial_state": torch.randn(B, C, generator=generator, dtype=wide) if state else None,
+        "phase": None,
+    }
+    if kind != REAL:
+        drawn["phase"] = (turns * torch.randn(phase or (B, T, C), generator=generator)).to(gate_dtype)
+    return {name: x if x is None else x.to(DEVICE) for name, x in drawn.items()}
+
+
+def outcome(
+    compute: Callable[..., Any], given: dict[str, Tensor | None], *, double: bool
+) -> dict[str, Tensor]:
+    """h, h_T and the gradients under fixed random output gradients, all in double precision."""
+    leaves = {}
+    for name, x in given.items():
+        if x is not None:
+            wide = torch.complex128 if x.is_complex() else torch.float64
+            leaves[name] = (x.to(wide) if double else x.detach().clone()).requires_grad_()
+    arguments = {"initial_state": None, "phase": None} | leaves
+    h, final = compute(
+        arguments["log_a"], arguments["b"], arguments["initial_state"], phase=arguments["phase"]
+    )
+    generator = torch.Generator().manual_seed(99)
+    low = torch.complex64 if h.is_complex() else given["b"].dtype
+    weights = [torch.randn(x.shape, generator=generator, dtype=torch.complex64 if x.is_complex() else None)
+               for x in (h, final)]  # fmt: skip
+    weights = [weights[0].to(low).to(DEVICE, h.dtype), weights[1].to(DEVICE, final.dtype)]
+    gradients = torch.autograd.grad([h, final], list(leaves.values()), weights)
+    results = {"h": h, "h_T": final} | {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
+    return {
+        name: x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
+        for name, x in results.items()
+    }
+
+
+def check(given: dict[str, Tensor | None], tolerance: float = 0.0) -> None:
+    dtype = given["b"].dtype
+    tolerance = max(tolerance, ROUNDING.get(dtype, 1e-5))
+    if given["log_a"].dtype != torch.float32:
+        tolerance = max(tolerance, ROUNDING[given["log_a"].dtype])
+    got = outcome(ENTRY.function, given, double=False)
+    want = outcome(DEFINITION, given, double=True)
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].shape == want[name].shape, name
+        assert torch.isfinite(torch.view_as_real(got[name]) if got[name].is_complex() else got[name]).all()
+        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("T", [1, TILE - 1, TILE + 1, 2 * TILE + 3])
+@pytest.mark.parametrize("regime", ["sigmoid", "reset"])
+def test_agrees_with_the_definition(cut: Callable[..., None], kind: str, T: int, regime: str) -> None:
+    cut()
+    check(operands(1, T, 5, kind=kind, regime=regime))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("state", [True, False])
+def test_time_in_chunks(cut: Callable[..., None], kind: str, state: bool) -> None:
+    given = operands(1, 4 * TILE + 3, 5, kind=kind, regime="reset", state=state)
+    cut(chunks=5)
+    assert function.Plan.of(given["b"], "forward").chunks == 5
+    check(given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("gate_dtype", [torch.float32, torch.bfloat16])
+def test_half_precision(cut: Callable[..., None], dtype: torch.dtype, gate_dtype: torch.dtype) -> None:
+    cut()
+    check(operands(1, TILE + 1, 5, dtype=dtype, gate_dtype=gate_dtype))
+
+
+def test_half_input_of_a_complex_gate(cut: Callable[..., None]) -> None:
+    cut()
+    check(operands(1, TILE + 1, 5, kind=COMPLEX_GATE, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("log_a", "phase"),
+    [
+        ((5,), None),
+        ((1, 1, 5), None),
+        ((2, 1, 1), None),
+        ((1, 19, 5), None),
+        ((2, 19, 1), None),
+        ((1, 19, 1), None),
+        ((5,), (5,)),
+        ((1,), (2, 19, 5)),
+        ((2, 19, 1), (1, 1, 5)),
+        ((2, 1, 1), (19, 1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_gates_that_broadcast(
+    cut: Callable[..., None], log_a: tuple[int, ...], phase: tuple[int, ...] | None, chunks: int
+) -> None:
+    cut(chunks)
+    kind = REAL if phase is None else COMPLEX_GATE
+    check(operands(2, 19, 5, kind=kind, log_a=log_a, phase=phase), tolerance=5e-5)
+
+
+def test_const_gate_gradient_needs_no_more_than_a_partial_sum_a_chunk(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(2, 3 * TILE, 5, log_a=(1, 1, 5))
+    plan = function.Plan.of(given["b"], "backward")
+    _, partial = function.gate_gradient(given["log_a"], True, plan)
+    assert partial is not None
+    assert partial.shape == (2, plan.chunks, 5)
+
+
+def test_complex_input_with_a_real_gate(cut: Callable[..., None]) -> None:
+    cut()
+    check(operands(1, TILE + 1, 5, kind=COMPLEX) | {"phase": None})
+
+
+def test_channels_beyond_a_block_and_strided_operands(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(2, TILE + 1, 2 * CHANNELS + 3)
+    strided = {
+        name: x.transpose(0, -1).contiguous().transpose(0, -1) for name, x in given.items() if x is not None
+    }
+    check(given | strided)
+
+
+@pytest.mark.parametrize("turns", [100.0, 10_000.0])
+def test_large_phases(cut: Callable[..., None], turns: float) -> None:
+    cut()
+    check(operands(1, TILE + 1, 5, kind=COMPLEX, turns=turns))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], kind: str) -> None:
+    cut()
+    given = operands(1, 2 * TILE + 3, 5, kind=kind)
+    whole, final = ENTRY.function(*list(given.values())[:3], phase=given["phase"])
+    parts, state = [], given["initial_state"]
+    for span in (slice(0, TILE - 3), slice(TILE - 3, None)):
+        phase = None if given["phase"] is None else given["phase"][:, span]
+        part, state = ENTRY.function(given["log_a"][:, span], given["b"][:, span], state, phase=phase)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+    torch.testing.assert_close(state, final)
+
+
+@pytest.mark.parametrize("kind", [REAL, COMPLEX])
+def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
+    cut(chunks=3)
+    given = operands(1, 3 * TILE, 5, kind=kind)
+    first = outcome(ENTRY.function, given, double=False)
+    second = outcome(ENTRY.function, given, double=False)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    later = given["b"].clone()
+    later[:, TILE + 3 :] += 1
+    changed = outcome(ENTRY.function, given | {"b": later}, double=False)
+    assert torch.equal(first["h"][:, : TILE + 3], changed["h"][:, : TILE + 3])
+
+
+def test_only_wanted_gradients(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(1, TILE, 5)
+    h, _ = ENTRY.function(given["log_a"], given["b"].requires_grad_())
+    (gradient,) = torch.autograd.grad(h.sum(), [given["b"]])
+    want, _ = DEFINITION(given["log_a"], given["b"])
+    torch.testing.assert_close(gradient, torch.autograd.grad(want.sum(), [given["b"]])[0])
+
+
+@pytest.mark.parametrize("kind", [REAL, COMPLEX])
+def test_the_shipped_tiles(kind: str) -> None:
+    check(operands(1, 9, 3, kind=kind))
+
+
+def test_refuses_double_precision() -> None:
+    given = operands(1, 3, 5)
+    with pytest.raises(Unsupported, match="float64"):
+        ENTRY.function(given["log_a"], given["b"].double())
+    with pytest.raises(Unsupported, match="log_a of dtype"):
+        ENTRY.function(given["log_a"].double(), given["b"])
+
+
+def test_refuses_a_gate_that_does_not_broadcast() -> None:
+    given = operands(1, 3, 5)
+    with pytest.raises(UsageError, match="does not broadcast"):
+        ENTRY.function(given["log_a"][:, :2], given["b"])
+
+
+class TestOnDevice:
+    """The shipped tiles at sizes that only a GPU can afford."""
+
+    pytestmark = needs_gpu
+
+    @pytest.mark.parametrize("regime", REGIMES)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_regimes(self, regime: str, kind: str) -> None:
+        check(operands(2, 1037, 96, kind=kind, regime=regime), tolerance=5e-5)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("gate_dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("regime", ["sigmoid", "gla", "reset"])
+    def test_dtypes(self, dtype: torch.dtype, gate_dtype: torch.dtype, regime: str) -> None:
+        check(operands(2, 512, 64, regime=regime, dtype=dtype, gate_dtype=gate_dtype))
+
+    @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 129, 1), (2, 128, 33), (5, 1023, 130), (8, 640, 1536)])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_shapes(self, shape: tuple[int, int, int], kind: str) -> None:
+        check(operands(*shape, kind=kind))
+
+    @pytest.mark.parametrize("log_a", [(96,), (1, 1, 96), (1, 1037, 96), (2, 1037, 1), (2, 1, 1)], ids=str)
+    @pytest.mark.parametrize("kind", [REAL, COMPLEX])
+    def test_gates_that_broadcast(self, log_a: tuple[int, ...], kind: str) -> None:
+        check(operands(2, 1037, 96, kind=kind, log_a=log_a, phase=log_a), tolerance=2e-4)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("shape", [(2, 43_884, 33), (1, 131_072, 64)], ids=str)
+    @pytest.mark.parametrize("kind", [REAL, COMPLEX])
+    def test_long(self, shape: tuple[int, int, int], kind: str) -> None:
+        check(operands(*shape, kind=kind, regime="hgrn_top"), tolerance=5e-5)
+
+    def test_one_pass_equals_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = operands(1, 16_384, 256, regime="hgrn_top")
+        assert function.Plan.of(given["b"], "forward").chunks > 1
+        chunked = outcome(ENTRY.function, given, double=False)
+        monkeypatch.setattr(function, "processors", lambda device: 1)
+        whole = outcome(ENTRY.function, given, double=False)
+        for name in whole:
+            torch.testing.assert_close(chunked[name], whole[name], rtol=1e-4, atol=1e-4)
