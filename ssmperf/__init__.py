@@ -41,11 +41,37 @@ _LAZY = {
 }
 
 __all__ = [
-    "Backend", "Case", "Chart", "Cost", "DuplicateName", "Model", "PluginError", "Record", "Recurrence", "Run",
-    "Section", "Shape", "Spec", "SsmperfError", "Status", "UnknownName", "UnreadableRun", "Unsupported",
-    "UsageError", "backend", "backends", "compute", "gate_precision", "load", "model", "models", "recurrence",
-    "report", "run", "suite",
-]  # fmt: skip
+    "Backend",
+    "Case",
+    "Chart",
+    "Cost",
+    "DuplicateName",
+    "Model",
+    "PluginError",
+    "Record",
+    "Recurrence",
+    "Run",
+    "Section",
+    "Shape",
+    "Spec",
+    "SsmperfError",
+    "Status",
+    "UnknownName",
+    "UnreadableRun",
+    "Unsupported",
+    "UsageError",
+    "backend",
+    "backends",
+    "compute",
+    "gate_precision",
+    "load",
+    "model",
+    "models",
+    "recurrence",
+    "report",
+    "run",
+    "suite",
+]
 
 
 def __getattr__(name: str) -> Any:

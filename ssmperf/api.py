@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ssmperf import devices as devices_
 from ssmperf import registry, store
+from ssmperf.axes import parse_axis
 from ssmperf.case import Case
 from ssmperf.errors import Unsupported, UsageError
 from ssmperf.execute.local import Events, LocalExecutor
@@ -21,6 +22,7 @@ from ssmperf.record import Record, Status
 from ssmperf.recurrence import Backend, ModelEntry
 from ssmperf.store import Run, Writer
 
+Names = str | Sequence[str]
 DEFAULT_TIMEOUT_S = 180.0
 EXECUTORS = ("local",)
 SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.3), "long": (0.05, 1.0)}  # least, most
@@ -59,47 +61,89 @@ def select(
 
 
 def run(
-    suites: str | Sequence[str] = "throughput",
+    suite: Names = "throughput",
     *,
+    models: Names | None = None,
+    backends: Names | None = None,
+    preset: str | None = None,
+    axis: Names = (),
+    dtype: Names | None = None,
+    pass_: Names | None = None,
     device: str = "auto",
     devices: Sequence[int] | None = None,
-    plugins: Sequence[str | os.PathLike[str]] = (),
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    executor: str = "local",
+    plugin: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    timeout: float = DEFAULT_TIMEOUT_S,
+    regime: Names | None = None,
+    gate_dtype: Names = "float32",
+    layout: Names = "channels_last",
+    level: str = "op",
+    timing: str = "native",
+    seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     tag: str | None = None,
     resume: bool = False,
-    **choices: Any,
 ) -> Run:
-    """Measure a selection of cases and return the run.
+    """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
     Args:
-        suites: names of suites, one or several.
+        suite, models, backends, dtype, pass_, regime, gate_dtype, layout: a name, names separated by
+            commas, or a sequence of names; None is the suite's default.
+        preset: smoke, standard or long; by default smoke on the CPU and standard on a GPU.
+        axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
         device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, a worker each.
-        plugins: Python files whose backends, models or suites take part. Their code is run.
-        timeout_s: longest that one case may take, in seconds.
+        plugin: Python files whose backends, models or suites take part. Their code is run.
+        timeout: longest that one case may take, in seconds.
         out: the run's folder; a new one under `runs/` if None. resume: continue that folder.
-        choices: fields of `ssmperf.plan.Selection`: models, backends, preset, axes (as
-            `ssmperf.axes.Axis` or text such as "T=64:1024:x2"), dtypes, passes, regimes, seed, ...
 
     Raises:
         UsageError: an unknown name, an empty selection, an unusable folder.
     """
-    from ssmperf.axes import parse_axis
+    files = [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin)
+    for file in files:
+        registry.load_plugin(file)
+    axes = [axis] if isinstance(axis, str) else axis
+    selection, found = select(
+        device=device,
+        devices=devices,
+        models=names(models),
+        backends=names(backends),
+        preset=preset,
+        axes=tuple(map(parse_axis, axes)),
+        dtypes=names(dtype),
+        passes=names(pass_),
+        regimes=names(regime),
+        gate_dtypes=names(gate_dtype) or (),
+        layouts=names(layout) or (),
+        level=level,
+        timing=timing,
+        seed=seed,
+    )
+    options = Options(
+        found,
+        executor,
+        tuple(str(Path(file).resolve()) for file in files),
+        timeout,
+        Path(out) if out is not None else None,
+        tag,
+        resume,
+    )
+    return execute(selection, names(suite) or (), options)
 
-    for plugin in plugins:
-        registry.load_plugin(plugin)
-    names = (suites,) if isinstance(suites, str) else tuple(suites)
-    for key in ("models", "backends", "dtypes", "passes", "regimes", "gate_dtypes"):
-        if isinstance(choices.get(key), (str, list)):
-            value = choices[key]
-            choices[key] = (value,) if isinstance(value, str) else tuple(value)
-    axes = choices.pop("axes", ())
-    axes = (axes,) if isinstance(axes, str) else axes
-    choices["axes"] = tuple(parse_axis(axis) if isinstance(axis, str) else axis for axis in axes)
-    selection, found = select(device=device, devices=devices, **choices)
-    options = Options(found, plugins=tuple(str(Path(p).resolve()) for p in plugins), timeout_s=timeout_s,
-                      out=Path(out) if out is not None else None, tag=tag, resume=resume)  # fmt: skip
-    return execute(selection, names, options)
+
+def names(given: Names | None) -> tuple[str, ...] | None:
+    """A name, comma-separated names or a sequence of names as a tuple without repetitions.
+
+    Raises:
+        UsageError: no name in it.
+    """
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given
+    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not found:
+        raise UsageError(f"expected names separated by commas, got {given!r}")
+    return found
 
 
 def execute(
@@ -175,14 +219,20 @@ def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> An
     tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
     if not tensors:
         raise UsageError(f"{recurrence} needs tensors (its operands: {', '.join(definition.tensors)})")
-    data = [value for name, value in bound.arguments.items()
-            if isinstance(value, torch.Tensor) and name not in (*definition.gates, "initial_state")]  # fmt: skip
+    data = [
+        value
+        for name, value in bound.arguments.items()
+        if isinstance(value, torch.Tensor) and name not in (*definition.gates, "initial_state")
+    ]
     device = tensors[0].device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     reason = entry.refusal(
-        device=device.type, dtype=_dtype_name(data or tensors), gate_kind=definition.gate_kind(bound.arguments),
-        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None), capability=capability,
-    )  # fmt: skip
+        device=device.type,
+        dtype=_dtype_name(data or tensors),
+        gate_kind=definition.gate_kind(bound.arguments),
+        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None),
+        capability=capability,
+    )
     if reason:
         raise Unsupported(f"{recurrence}/{backend} {reason}")
     return entry.function(*operands, **options)
@@ -222,8 +272,9 @@ def _run_plan(
             writer.add_environment(env_id, environment)
 
     least, most = SAMPLING_S[selection.preset_name]
-    executor = LocalExecutor(options.devices, writer.path / "logs", options.timeout_s, least, most,
-                             options.plugins)  # fmt: skip
+    executor = LocalExecutor(
+        options.devices, writer.path / "logs", options.timeout_s, least, most, options.plugins
+    )
     if progress:
         progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
     try:
@@ -252,4 +303,3 @@ def _new_folder(suites: Sequence[str]) -> Path:
     base = Path("runs") / f"{stamp}-{'-'.join(suites)}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())
-

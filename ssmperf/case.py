@@ -118,8 +118,18 @@ class Case:
     @property
     def operand_key(self) -> tuple[object, ...]:
         """What the operands depend on: cases with equal keys share operands and oracle."""
-        return (self.model, self.recurrence, self.shape, self.dtype, self.gate_dtype, self.layout,
-                self.operand_source, self.device, self.level, self.seed)  # fmt: skip
+        return (
+            self.model,
+            self.recurrence,
+            self.shape,
+            self.dtype,
+            self.gate_dtype,
+            self.layout,
+            self.operand_source,
+            self.device,
+            self.level,
+            self.seed,
+        )
 
     def __str__(self) -> str:
         subject = self.model or f"{self.recurrence}[{self.operand_source}]"

@@ -30,7 +30,9 @@ app = typer.Typer(
 
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", metavar="FILE", help="Python file with more backends, models or suites. Runs its code."),
+    typer.Option(
+        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Runs its code."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
@@ -71,15 +73,17 @@ def list_(
 
 
 @app.command(
-    epilog="Examples:  ssmperf run --suite throughput  ·  ssmperf run --suite correctness,throughput --models gla "
-    "--axis T=1024:65536:x2 --dtype bfloat16  ·  ssmperf run --suite correctness --plugin my_kernel.py"
+    epilog="Examples:  ssmperf run --suite throughput  ·  ssmperf run --suite correctness,throughput "
+    "--models gla --axis T=1024:65536:x2 --dtype bfloat16  ·  "
+    "ssmperf run --suite correctness --plugin my_kernel.py"
 )
 def run(
     suite: Annotated[str, typer.Option(help="Suites, separated by commas.")],
     models: Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")] = None,
     backends: Annotated[str | None, typer.Option(help="Backends, separated by commas. Default: all.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="smoke, standard or long. Default: smoke on the CPU, standard on a GPU.")
+        str | None,
+        typer.Option(help="smoke, standard or long. Default: smoke on the CPU, standard on a GPU."),
     ] = None,
     axis: Annotated[
         list[str] | None, typer.Option(help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.")
@@ -94,7 +98,8 @@ def run(
     plugin: Plugins = None,
     timeout: Annotated[float, typer.Option(help="Longest that one case may take, in seconds.")] = 180.0,
     regime: Annotated[
-        str | None, typer.Option(help="Gate regimes instead of the models' own operands, separated by commas.")
+        str | None,
+        typer.Option(help="Gate regimes instead of the models' own operands, separated by commas."),
     ] = None,
     gate_dtype: Annotated[str, typer.Option(help="Dtypes of the log gates.")] = "float32",
     layout: Annotated[str, typer.Option(help="channels_last.")] = "channels_last",
@@ -116,14 +121,32 @@ def run(
 
     _load_plugins(plugin)
     selection, found = api.select(
-        device=device, devices=_indices(devices), models=_names(models), backends=_names(backends),
-        preset=preset, axes=tuple(parse_axis(text) for text in axis or ()), dtypes=_names(dtype),
-        passes=_names(passes), regimes=_names(regime), gate_dtypes=_names(gate_dtype) or ("float32",),
-        layouts=_names(layout) or (), level=level, timing=timing, seed=seed,
-    )  # fmt: skip
-    options = api.Options(found, executor, tuple(str(path.resolve()) for path in plugin or ()), timeout, out, tag,
-                          resume, tuple(sys.argv[1:]))  # fmt: skip
-    suites = _names(suite) or ()
+        device=device,
+        devices=_indices(devices),
+        models=api.names(models),
+        backends=api.names(backends),
+        preset=preset,
+        axes=tuple(parse_axis(text) for text in axis or ()),
+        dtypes=api.names(dtype),
+        passes=api.names(passes),
+        regimes=api.names(regime),
+        gate_dtypes=api.names(gate_dtype) or ("float32",),
+        layouts=api.names(layout) or (),
+        level=level,
+        timing=timing,
+        seed=seed,
+    )
+    options = api.Options(
+        found,
+        executor,
+        tuple(str(path.resolve()) for path in plugin or ()),
+        timeout,
+        out,
+        tag,
+        resume,
+        tuple(sys.argv[1:]),
+    )
+    suites = api.names(suite) or ()
     if dry_run:
         typer.echo(display.plan(api.plan(selection, suites)))
         return
@@ -135,11 +158,14 @@ def run(
 
 
 @app.command(
-    epilog="Examples:  ssmperf report runs/20260101-120000-throughput  ·  ssmperf report RUN1 RUN2 --html both.html"
+    epilog="Examples:  ssmperf report runs/20260101-120000-throughput  ·  "
+    "ssmperf report RUN1 RUN2 --html both.html"
 )
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")
+    ] = None,
     format_: Annotated[
         str | None, typer.Option("--format", help="markdown, csv, parquet or json. Default: a table.")
     ] = None,
@@ -182,7 +208,10 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except KeyboardInterrupt:
-        _fail("interrupted; what was measured is kept (continue with --resume and the same --out)", EXIT_INTERRUPTED)
+        _fail(
+            "interrupted; what was measured is kept (continue with --resume and the same --out)",
+            EXIT_INTERRUPTED,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_OK
@@ -192,8 +221,10 @@ def main() -> None:
         _fail(str(error), EXIT_USAGE)
     except Exception as error:
         if type(error).__name__ == "Abort":
-            _fail("interrupted; what was measured is kept (continue with --resume and the same --out)",
-                  EXIT_INTERRUPTED)  # fmt: skip
+            _fail(
+                "interrupted; what was measured is kept (continue with --resume and the same --out)",
+                EXIT_INTERRUPTED,
+            )
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail(error.format_message(), EXIT_USAGE)
         if debug:
@@ -218,23 +249,13 @@ def _load_plugins(paths: list[Path] | None) -> None:
         registry.load_plugin(path)
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """Comma-separated names; an empty list of names is refused."""
+def _indices(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise UsageError(f"expected names separated by commas, got {text!r}")
-    return names
-
-
-def _indices(text: str | None) -> tuple[int, ...] | None:
-    names = _names(text)
-    if names is None:
-        return None
-    if not all(name.isdigit() for name in names):
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
         raise UsageError(f"--devices takes CUDA indices such as 0,1,2, got {text!r}")
-    return tuple(int(name) for name in names)
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 if __name__ == "__main__":

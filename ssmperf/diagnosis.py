@@ -43,7 +43,9 @@ def as_text(found: dict[str, Any]) -> str:
     lines += _nested(found["environment"])
     lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
     for name, installed in found["packages"].items():
-        lines.append(f"  {name}: {'installed' if installed else f'not installed (needed for {OPTIONAL[name]})'}")
+        lines.append(
+            f"  {name}: {'installed' if installed else f'not installed (needed for {OPTIONAL[name]})'}"
+        )
     lines.append("backends:")
     for entry in found["backends"]:
         lines.append(f"  {entry['recurrence']}/{entry['name']}: {entry['reason'] or 'available'}")

@@ -65,8 +65,10 @@ def counts(records: list[Record]) -> str:
 
 def plan(plan: Plan) -> str:
     """The plan as lines: what would run, and what is skipped and why."""
-    lines = [f"{item.case.id}  {item.case}" + (f"  SKIPPED: {item.refusal}" if item.refusal else "")
-             for item in plan.cases]  # fmt: skip
+    lines = [
+        f"{item.case.id}  {item.case}" + (f"  SKIPPED: {item.refusal}" if item.refusal else "")
+        for item in plan.cases
+    ]
     run, refused = len(plan.to_run), len(plan.refused)
     return "\n".join([*lines, f"{len(plan.cases)} cases: {run} to run, {refused} skipped with a reason"])
 
@@ -123,9 +125,13 @@ class BarProgress:
         )
 
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), MofNCompleteColumn(),
-            TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True),
-        )  # fmt: skip
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
         self.task = self.bar.add_task("starting a worker", total=total, completed=done)
         self.bar.start()
 

@@ -1,12 +1,12 @@
 """The exception tree. Every error a user can cause is a SsmperfError with a one-line message.
 
-    SsmperfError
-    ├── Unsupported          a backend cannot compute this; the reason is the message
-    └── UsageError           wrong usage or unreadable input: exit code 2
-        ├── UnknownName      asked for a name nobody registered
-        ├── DuplicateName    registered a name twice
-        ├── PluginError      a plug-in file that cannot be loaded
-        └── UnreadableRun    a run folder that is missing, damaged or of a newer schema
+SsmperfError
+├── Unsupported          a backend cannot compute this; the reason is the message
+└── UsageError           wrong usage or unreadable input: exit code 2
+    ├── UnknownName      asked for a name nobody registered
+    ├── DuplicateName    registered a name twice
+    ├── PluginError      a plug-in file that cannot be loaded
+    └── UnreadableRun    a run folder that is missing, damaged or of a newer schema
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def models() -> list[dict[str, Any]]:
 
 def backends() -> list[dict[str, Any]]:
     """Every backend of every recurrence with what it declares."""
-    return [{"recurrence": name, **entry} for name in registry.recurrences() for entry in _backends(name, None)]
+    return [
+        {"recurrence": name, **entry} for name in registry.recurrences() for entry in _backends(name, None)
+    ]
 
 
 def suites() -> list[dict[str, Any]]:
@@ -60,25 +62,41 @@ def _backends(owner: str, gate: str | None) -> list[dict[str, Any]]:
             continue
         entry = registry.backend(owner, name)
         reason = entry.refusal(device=device, gate_kind=gate)
-        found.append({
-            "name": name, "available": reason is None, "reason": reason, "devices": list(entry.devices),
-            "dtypes": list(entry.dtypes), "passes": list(entry.passes),
-            "gates": list(entry.gates) if entry.gates is not None else None,
-            "deterministic": entry.deterministic, "causal": entry.causal,
-            "approximate": entry.error_bound is not None, "equivalent": entry.equivalent,
-            "description": entry.description,
-        })  # fmt: skip
+        found.append(
+            {
+                "name": name,
+                "available": reason is None,
+                "reason": reason,
+                "devices": list(entry.devices),
+                "dtypes": list(entry.dtypes),
+                "passes": list(entry.passes),
+                "gates": list(entry.gates) if entry.gates is not None else None,
+                "deterministic": entry.deterministic,
+                "causal": entry.causal,
+                "approximate": entry.error_bound is not None,
+                "equivalent": entry.equivalent,
+                "description": entry.description,
+            }
+        )
     return found
 
 
 def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
     if what == "models":
         names = [item["name"] + ("" if item["available"] else " (not here)") for item in entry["backends"]]
-        return {"model": entry["name"], "recurrence": entry["recurrence"], "paper": entry["paper"],
-                "backends": ", ".join(names)}  # fmt: skip
+        return {
+            "model": entry["name"],
+            "recurrence": entry["recurrence"],
+            "paper": entry["paper"],
+            "backends": ", ".join(names),
+        }
     if what == "backends":
-        return {"recurrence": entry["recurrence"], "backend": entry["name"],
-                "description": entry.get("description", ""), "here": entry["reason"] or "available"}  # fmt: skip
+        return {
+            "recurrence": entry["recurrence"],
+            "backend": entry["name"],
+            "description": entry.get("description", ""),
+            "here": entry["reason"] or "available",
+        }
     if what == "shapes":
         texts = [" ".join(f"{letter}{size}" for letter, size in shape.items()) for shape in entry["shapes"]]
         return {"model": entry["model"], "preset": entry["preset"], "shapes": "; ".join(texts)}

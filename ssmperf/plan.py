@@ -47,11 +47,14 @@ class Selection:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        from ssmperf.regimes import REGIMES  # imports torch
+
         for values, valid, what in (
             (self.dtypes or (), DTYPES, "dtype"),
             (self.gate_dtypes, DTYPES, "gate dtype"),
             (self.passes or (), PASSES, "pass"),
             ((self.preset,) if self.preset else (), PRESETS, "preset"),
+            (self.regimes or (), tuple(REGIMES), "regime"),
             (self.layouts, ("channels_last",), "layout"),
             ((self.level,), ("op",), "level"),
             ((self.timing,), ("native",), "timing"),
@@ -131,16 +134,32 @@ def product(
     for model, source, recurrence, entry_shapes in _subjects(selection):
         chosen = spread(entry_shapes, selection.axes) if selection.axes else shapes(entry_shapes)
         names = _backends_of(model or recurrence, selection.backends)
+        able = [dtype for dtype in dtypes if model is None or dtype in registry.model(model).dtypes]
         for shape, dtype, gate_dtype, layout, pass_, name in itertools.product(
-            chosen, selection.dtypes or dtypes, selection.gate_dtypes, selection.layouts,
-            selection.passes or passes, names,
-        ):  # fmt: skip
+            chosen,
+            selection.dtypes or able,
+            selection.gate_dtypes,
+            selection.layouts,
+            selection.passes or passes,
+            names,
+        ):
             yield Case(
-                suite=suite, recurrence=recurrence, backend=name, shape=shape, model=model, dtype=dtype,
-                gate_dtype="float64" if dtype == "float64" else gate_dtype, layout=layout, operand_source=source, device=selection.device.type,
-                pass_=pass_, cache=cache, timing=selection.timing, level=selection.level,
+                suite=suite,
+                recurrence=recurrence,
+                backend=name,
+                shape=shape,
+                model=model,
+                dtype=dtype,
+                gate_dtype="float64" if dtype == "float64" else gate_dtype,
+                layout=layout,
+                operand_source=source,
+                device=selection.device.type,
+                pass_=pass_,
+                cache=cache,
+                timing=selection.timing,
+                level=selection.level,
                 seed=selection.seed,
-            )  # fmt: skip
+            )
 
 
 def refusal(case: Case, selection: Selection) -> str | None:
@@ -150,11 +169,18 @@ def refusal(case: Case, selection: Selection) -> str | None:
     if problem:
         return problem
     backend = registry.backend(owner, case.backend)
-    gate = registry.model(case.model).gate if case.model else None
+    model = registry.model(case.model) if case.model else None
+    if model and case.dtype not in model.dtypes:
+        return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
+    gate = model.gate if model else None
     return backend.refusal(
-        device=case.device, dtype=case.dtype, pass_=case.pass_, gate_kind=gate,
-        length=case.shape["T"], capability=selection.device.capability,
-    ) or _unaffordable(backend, case, selection)  # fmt: skip
+        device=case.device,
+        dtype=case.dtype,
+        pass_=case.pass_,
+        gate_kind=gate,
+        length=case.shape["T"],
+        capability=selection.device.capability,
+    ) or _unaffordable(backend, case, selection)
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
@@ -166,13 +192,17 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     workspace = factor * (backend.workspace(case.shape, itemsize) if backend.workspace else 0.0)
     memory = selection.device.memory_bytes
     if memory is not None and workspace > 0.8 * memory:
-        return (f"predicted workspace {workspace / 2**30:.0f} GiB is more than 80 % of the device's "
-                f"{memory / 2**30:.0f} GiB (choose a shape with --axis to try)")  # fmt: skip
+        return (
+            f"predicted workspace {workspace / 2**30:.0f} GiB is more than 80 % of the device's "
+            f"{memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
+        )
     launches = backend.launches(case.shape) if backend.launches else 0.0
     seconds = factor * launches * SECONDS_PER_LAUNCH + 4 * workspace / BYTES_PER_SECOND
     if seconds > LONGEST_CALL_S:
-        return (f"predicted {seconds:.1f} s a call is more than the preset's {LONGEST_CALL_S:.0f} s "
-                "(choose a shape with --axis to try)")  # fmt: skip
+        return (
+            f"predicted {seconds:.1f} s a call is more than the preset's {LONGEST_CALL_S:.0f} s "
+            "(choose a shape with --axis to try)"
+        )
     return None
 
 
@@ -205,8 +235,17 @@ def _backends_of(owner: str, chosen: tuple[str, ...] | None) -> list[str]:
 
 
 def _order(case: Case) -> tuple[object, ...]:
-    return (case.model or "", case.recurrence, case.operand_source, tuple(case.shape.values()), case.dtype,
-            case.gate_dtype, case.suite, case.backend, PASSES.index(case.pass_))  # fmt: skip
+    return (
+        case.model or "",
+        case.recurrence,
+        case.operand_source,
+        tuple(case.shape.values()),
+        case.dtype,
+        case.gate_dtype,
+        case.suite,
+        case.backend,
+        PASSES.index(case.pass_),
+    )
 
 
 def _empty(selection: Selection) -> str:

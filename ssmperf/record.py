@@ -47,8 +47,11 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.status is not Status.OK:
-            timed = [name for name, value in self.numbers.items()
-                     if name.endswith(_ONLY_WHEN_OK) and value is not None]  # fmt: skip
+            timed = [
+                name
+                for name, value in self.numbers.items()
+                if name.endswith(_ONLY_WHEN_OK) and value is not None
+            ]
             if timed:
                 raise ValueError(f"a {self.status} record must not carry {', '.join(timed)}")
             if not self.reason:

@@ -165,7 +165,10 @@ class Backend:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ModelEntry:
-    """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind."""
+    """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind.
+
+    dtypes: what its data operands can have; complex operands have no half type.
+    """
 
     name: str
     cls: type
@@ -173,6 +176,7 @@ class ModelEntry:
     paper: str
     gate: str
     presets: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = DTYPES
 
     def shapes(self, preset: str) -> tuple[Shape, ...]:
         """The model's own shapes of a preset, or its recurrence's."""
@@ -244,12 +248,20 @@ def model(
     paper: str,
     gate: str,
     presets: Mapping[str, Sequence[Mapping[str, int]]] | None = None,
+    dtypes: tuple[str, ...] = DTYPES,
 ) -> Callable[[T], T]:
-    """Register the decorated `ssmperf.Model` class. `gate` is the gate kind its operands have."""
+    """Register the decorated `ssmperf.Model` class.
+
+    gate: the gate kind that its operands have. presets: shapes of its own, by preset.
+    dtypes: what its data operands can have (a model with complex operands has no half type).
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
 
     def register(cls: T) -> T:
         shapes = {preset: tuple(map(Shape, items)) for preset, items in (presets or {}).items()}
-        registry.add_model(ModelEntry(name, cls, recurrence, paper, gate, shapes))
+        registry.add_model(ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes))
         cls.name = name  # type: ignore[attr-defined]
         return cls
 

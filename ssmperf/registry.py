@@ -239,8 +239,10 @@ def _submodules(package: str) -> list[str]:
 def _backend_files(owner: str) -> set[str]:
     if not owner.isidentifier() or importlib.util.find_spec(IMPLS) is None:
         return set()
+    if owner == "models":
+        return set()
     names = {module.rpartition(".")[2] for module in _submodules(f"{IMPLS}.{owner}")}
-    return names - set(NOT_BACKENDS) if owner != "models" else set()
+    return {name for name in names - set(NOT_BACKENDS) if not name.startswith("_")}
 
 
 def _discover(room: str) -> None:

@@ -28,6 +28,7 @@ _MARGIN, _PILOT_MARGIN = 2.0, 3.0
 _OUTLIER_FENCE = 1.5  # Tukey's, in interquartile ranges beyond the quartiles
 _ALPHA = 1e-3  # of the tests for drift and for two modes
 _MINORITY = 0.1  # a smaller group is a tail of outliers, not a mode
+_WIDE_GAP = 2.0  # between two groups, in widths of the wider one
 
 Array = npt.NDArray[np.float64]
 
@@ -115,21 +116,26 @@ def drifts(samples: Sequence[float], relative_size: float) -> bool:
 def bimodal(samples: Sequence[float], relative_size: float) -> bool:
     """Whether samples fall into two modes that are farther apart than relative_size of the median.
 
-    The split is where the samples are sparsest. Of three equal stretches between the two groups' medians,
-    the middle one of a unimodal density never holds the fewest: a valley there (sign test) means two modes.
+    The split is where the samples are sparsest. Two groups are modes if the gap between them dwarfs both
+    (which few samples can show), or if a valley lies between them: of three equal stretches between the
+    groups' medians, the middle one of a unimodal density never holds the fewest (sign test).
     """
     ordered = _ordered(samples)
     n = len(ordered)
-    fewest = max(3, math.ceil(_MINORITY * n))
+    fewest = max(4, math.ceil(_MINORITY * n))
     reach = max(1, n // 50)
     splits = np.arange(fewest, n - fewest + 1)
     if len(splits) == 0:
         return False
-    gaps = ordered[np.minimum(splits + reach - 1, n - 1)] - ordered[np.maximum(splits - reach, 0)]
+    gaps = ordered[splits + reach - 1] - ordered[splits - reach]
     split = int(splits[gaps.argmax()])
-    left, right = float(np.median(ordered[:split])), float(np.median(ordered[split:]))
+    lower, upper = ordered[:split], ordered[split:]
+    left, right = float(np.median(lower)), float(np.median(upper))
     if right - left <= relative_size * abs(float(np.median(ordered))):
         return False
+    widest = max(float(np.ptp(np.quantile(group, (0.1, 0.9)))) for group in (lower, upper))
+    if upper[0] - lower[-1] > _WIDE_GAP * widest:
+        return True
     third = (right - left) / 3
     edges = np.searchsorted(ordered, (left, left + third, right - third, right), side="left")
     low, middle, high = (int(count) for count in np.diff(edges))

@@ -133,8 +133,9 @@ class Writer:
         try:
             action()
         except OSError as error:
-            raise UsageError(f"cannot write to {self.path}: {error.strerror or error}; "
-                             "what was recorded before is kept") from error  # fmt: skip
+            raise UsageError(
+                f"cannot write to {self.path}: {error.strerror or error}; what was recorded before is kept"
+            ) from error
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -153,8 +154,10 @@ def load(path: str | os.PathLike[str]) -> Run:
     if not isinstance(meta, dict) or not isinstance(meta.get("schema_version"), int):
         raise UnreadableRun(f"{folder / RUN_FILE} is not a run of ssmperf")
     if meta["schema_version"] > SCHEMA_VERSION:
-        raise UnreadableRun(f"{folder} has schema {meta['schema_version']}; this ssmperf reads up to "
-                            f"{SCHEMA_VERSION}: upgrade ssmperf")  # fmt: skip
+        raise UnreadableRun(
+            f"{folder} has schema {meta['schema_version']}; this ssmperf reads up to "
+            f"{SCHEMA_VERSION}: upgrade ssmperf"
+        )
     records, warnings = _read_records(folder / RECORDS_FILE)
     return Run(folder, meta, records, warnings)
 

@@ -57,8 +57,12 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
         return forward
     if pass_ == "backward":
         return backward
-    return Cost(forward.bytes + backward.bytes, forward.flops + backward.flops,
-                forward.special + backward.special, 2 * shape["T"])  # fmt: skip
+    return Cost(
+        forward.bytes + backward.bytes,
+        forward.flops + backward.flops,
+        forward.special + backward.special,
+        2 * shape["T"],
+    )
 
 
 def sample(
@@ -158,8 +162,9 @@ def linear_attention(
     state = q.new_zeros(B, H, K, v.shape[-1], dtype=wide)
     state = state if initial_state is None else initial_state.to(wide)
     outputs = []
-    steps = zip(q.to(wide).unbind(1), k.to(wide).unbind(1), v.to(wide).unbind(1),
-                gates, value_gates, strict=True)  # fmt: skip
+    steps = zip(
+        q.to(wide).unbind(1), k.to(wide).unbind(1), v.to(wide).unbind(1), gates, value_gates, strict=True
+    )
     for q_t, k_t, v_t, a_t, b_t in steps:
         write = k_t.unsqueeze(-1) * v_t.unsqueeze(-2)
         before = state

@@ -14,6 +14,7 @@ from torch import Tensor
 from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.measure import verify
+from ssmperf.measure.timing import Stopwatch, Timing
 from ssmperf.measure.verify import Reference, Values, Verdict
 from ssmperf.operands import build, dtype_of, initial_state
 from ssmperf.record import Record, Status
@@ -49,10 +50,11 @@ class Context:
     device: str
     env_id: str
     settings: Settings
-    ceilings: Ceilings | None = None
+    ceilings: Ceilings
     plugins: tuple[str, ...] = ()
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _draws: dict[tuple[object, ...], Draw] = field(default_factory=dict)
+    _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
 
     def recurrence(self, case: Case) -> Recurrence:
         return registry.recurrence(case.recurrence)
@@ -74,9 +76,12 @@ class Context:
         draw = self.draw(case, number, with_state=with_state)
         if gradients not in draw.references:
             draw.references[gradients] = verify.refer(
-                self.recurrence(case).definition, draw.values, length=case.shape["T"],
-                dtype=dtype_of(case.dtype), gradients=gradients,
-            )  # fmt: skip
+                self.recurrence(case).definition,
+                draw.values,
+                length=case.shape["T"],
+                dtype=dtype_of(case.dtype),
+                gradients=gradients,
+            )
         return draw.references[gradients]
 
     def verify(self, case: Case, *, with_state: bool) -> tuple[Verdict, Values]:
@@ -103,6 +108,18 @@ class Context:
         for name, tensor in buffers.tensors.items():
             tensor.copy_(first.values.operands[name])
         return self._judge(case, buffers, 0, with_state=with_state, gradients=False)
+
+    def time(self, case: Case, call: Callable[[], Any]) -> Timing:
+        """Time a call by the device's clocks, in the case's cache state."""
+        if case.cache not in self._stopwatches:
+            self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
+        settings = self.settings
+        return self._stopwatches[case.cache].time(
+            call,
+            min_time_s=settings.min_time_s,
+            max_time_s=settings.max_time_s,
+            relative_width=settings.relative_width,
+        )
 
     def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:
         """A record with the verdict's errors, the tolerances and the command that repeats the case."""
@@ -140,8 +157,9 @@ class Context:
         backend = self.backend(case)
         function = self._timed_first_call(case, backend.function)
         bound = backend.error_bound(decay_span(values.operands), case.dtype) if backend.error_bound else None
-        return verify.judge(function, values, reference, dtype=dtype_of(case.dtype),
-                            gradients=gradients, bound=bound)  # fmt: skip
+        return verify.judge(
+            function, values, reference, dtype=dtype_of(case.dtype), gradients=gradients, bound=bound
+        )
 
     def _timed_first_call(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
         key = (case.backend, case.operand_key)

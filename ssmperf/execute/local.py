@@ -26,7 +26,7 @@ from ssmperf.errors import SsmperfError
 from ssmperf.record import Record, Status
 
 START_TIMEOUT_S = 300.0
-MEMORY_FRACTION = 0.5  # of what is available when a CPU worker starts
+MEMORY_FRACTION = 0.25  # of what is available when a CPU worker starts
 TAIL_BYTES = 4096
 
 
@@ -111,6 +111,7 @@ class _Lane:
         self.executor, self.device, self.groups = executor, device, groups
         self.events, self.stop = events, stop
         self.worker: _Worker | None = None
+        self.ceilings: Mapping[str, Any] | None = None
         self.error: BaseException | None = None
 
     def guarded_run(self) -> None:
@@ -149,20 +150,23 @@ class _Lane:
         self.events.on_record(record)
 
     def _start(self) -> _Worker:
-        worker = _Worker(self.executor, self.device)
+        worker = _Worker(self.executor, self.device, self.ceilings)
         try:
             env_id, environment = worker.wait_until_ready()
         except BaseException:
             worker.kill()
             raise
+        self.ceilings = environment["ceilings"]
         self.events.on_environment(env_id, environment)
         return worker
 
 
 class _Worker:
-    """One worker process and its two pipes."""
+    """One worker process and its two pipes. ceilings: what an earlier worker of this device measured."""
 
-    def __init__(self, executor: LocalExecutor, device: str) -> None:
+    def __init__(
+        self, executor: LocalExecutor, device: str, ceilings: Mapping[str, Any] | None
+    ) -> None:
         executor.log_dir.mkdir(parents=True, exist_ok=True)
         self.log = executor.log_dir / f"worker-{device.replace(':', '')}.log"
         requests_read, self._requests = os.pipe()
@@ -173,6 +177,7 @@ class _Worker:
             "min_time_s": executor.min_time_s,
             "max_time_s": executor.max_time_s,
             "memory_limit_bytes": int(MEMORY_FRACTION * available_memory_bytes()),
+            "ceilings": ceilings,
             "parent_pid": os.getpid(),
             "requests": requests_read,
             "answers": answers_write,
@@ -181,9 +186,12 @@ class _Worker:
             self._log_start = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ssmperf.execute.worker", json.dumps(config)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 pass_fds=(requests_read, answers_write),
-            )  # fmt: skip
+            )
         os.close(requests_read)
         os.close(answers_write)
         self._buffer = b""
@@ -246,7 +254,9 @@ class _Worker:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         with self.log.open("rb") as file:
             file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            lines = [
+                line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()
+            ]
         fatal = next((line for line in lines if line.startswith("Fatal Python error")), None)
         last = fatal or (lines[-1] if lines else None)
         return f"the worker was {how}" + (f": {last[:200]}" if last else "")

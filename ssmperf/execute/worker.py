@@ -72,14 +72,15 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
     from ssmperf.environment import capture, env_id
     from ssmperf.execute.context import Context, Settings
-    from ssmperf.roofline import measure_ceilings
+    from ssmperf.roofline import Ceilings, measure_ceilings
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
     registry.models()
-    ceilings = measure_ceilings(config["device"])
+    known = config["ceilings"]
+    ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
     settings = Settings(config["min_time_s"], config["max_time_s"])
     context = Context(config["device"], env_id(environment), settings, ceilings, tuple(config["plugins"]))

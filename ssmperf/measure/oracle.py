@@ -69,8 +69,9 @@ def evaluate(
     if grad_output is None:
         return Evaluation(result, states[-1], {})
     adjoint = torch.zeros_like(states[-1]) if grad_state is None else widen(grad_state, dtype)
-    gradients = _backward(definition, wide, states, starts, segment, length,
-                          widen(grad_output, dtype), adjoint)  # fmt: skip
+    gradients = _backward(
+        definition, wide, states, starts, segment, length, widen(grad_output, dtype), adjoint
+    )
     return Evaluation(result, states[-1], gradients)
 
 
@@ -90,8 +91,10 @@ def _backward(
     totals = {name: torch.zeros_like(value) for name, value in tensors.items() if name not in timed}
     for index in reversed(range(len(starts))):
         start, stop = starts[index], min(starts[index] + segment, length)
-        leaves = {name: value.detach().requires_grad_()
-                  for name, value in _slice(tensors, start, stop, length).items()}  # fmt: skip
+        leaves = {
+            name: value.detach().requires_grad_()
+            for name, value in _slice(tensors, start, stop, length).items()
+        }
         constants = {name: value for name, value in operands.items() if name not in tensors}
         begin = states[index]
         begin = torch.zeros_like(adjoint) if begin is None else begin
@@ -99,9 +102,12 @@ def _backward(
         with torch.enable_grad():
             output, final = definition(**leaves, **constants)
         found = torch.autograd.grad(
-            [output, final], list(leaves.values()), [grad_output[:, start:stop], adjoint],
-            allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
+            [output, final],
+            list(leaves.values()),
+            [grad_output[:, start:stop], adjoint],
+            allow_unused=True,
+            materialize_grads=True,
+        )
         by_name = dict(zip(leaves, found, strict=True))
         adjoint = by_name.pop("initial_state")
         for name, gradient in by_name.items():
@@ -114,8 +120,9 @@ def _backward(
 
 
 def _slice(operands: Mapping[str, Any], start: int, stop: int, length: int) -> dict[str, Any]:
-    return {name: value[:, start:stop] if has_time(value, length) else value
-            for name, value in operands.items()}  # fmt: skip
+    return {
+        name: value[:, start:stop] if has_time(value, length) else value for name, value in operands.items()
+    }
 
 
 def _segment_length(

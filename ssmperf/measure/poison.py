@@ -10,18 +10,31 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided",
-                  "aten::new_empty_strided")  # fmt: skip
+_UNINITIALISED = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty_strided",
+)
+MOST_FILLED = 2**25  # elements
 
 
 class _FillEmpty(TorchDispatchMode):
-    """Fills what torch.empty and its kin return."""
+    """Fills what torch.empty and its kin return; of a very large block only the end, where tails are missed."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func._schema.name in _UNINITIALISED and (result.is_floating_point() or result.is_complex()):
-            result.fill_(float("nan"))
+            _fill(result)
         return result
+
+
+def _fill(block: Tensor) -> None:
+    if block.numel() <= MOST_FILLED or not block.is_contiguous():
+        block.fill_(float("nan"))
+    else:
+        block.view(-1)[-MOST_FILLED:].fill_(float("nan"))
 
 
 @contextmanager
@@ -32,7 +45,7 @@ def poisoned(device: torch.device, *, like: Sequence[Tensor]) -> Iterator[None]:
     functions from compiling, the allocator's free blocks of the sizes of `like` are filled.
     """
     if device.type == "cpu":
-        with _FillEmpty():
+        with _FillEmpty():  # type: ignore[no-untyped-call]
             yield
         return
     blocks = [torch.full_like(tensor, float("nan")) for tensor in like for _ in range(2)]

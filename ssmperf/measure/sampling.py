@@ -17,6 +17,7 @@ from ssmperf import statistics
 from ssmperf.statistics import Summary
 
 PILOT_SHARE = 0.25  # of the longest time, at most
+MOST_GROWTH = 8  # of a round over the one that decided its size, which may have been warming up
 FEWEST = 6  # fresh samples: their range is the first to reach the stopped interval's level
 
 
@@ -41,7 +42,9 @@ class Samples:
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        summary = statistics.summarise(self.samples_s, statistics.STOPPED_CONFIDENCE) if self.samples_s else None
+        summary = (
+            statistics.summarise(self.samples_s, statistics.STOPPED_CONFIDENCE) if self.samples_s else None
+        )
         reason = _doubt(self.samples_s, summary, self.relative_width)
         object.__setattr__(self, "summary", summary)
         object.__setattr__(self, "reason", reason)
@@ -71,7 +74,8 @@ def sample(
 
     Args:
         call: runs once and returns its seconds.
-        min_time_s, max_time_s: bounds of the whole time, by `now`. `min_samples` are taken even if they last longer.
+        min_time_s, max_time_s: bounds of the whole time, by `now`.
+        min_samples: of the pilot, and fresh ones (at least six), whose number outranks the longest time.
         max_samples: bound of all samples, the pilot included.
         now: a monotonic clock in seconds.
 
@@ -104,18 +108,20 @@ def sample(
         if now() - began >= PILOT_SHARE * max_time_s:
             break
 
-    size = wanted = fewest
+    size, last = fewest, 0
     while True:
-        size = max(size, min(max(wanted, statistics.needed(taken, relative_width)), affordable()))
-        first = len(taken)
-        while len(taken) - first < size or (now() - began < min_time_s and len(taken) < max_samples):
+        wanted = statistics.needed(taken[last:], relative_width)
+        wanted = max(size, min(wanted, MOST_GROWTH * (len(taken) - last)))
+        size = max(size, min(wanted, affordable()))
+        last = len(taken)
+        while len(taken) - last < size or (now() - began < min_time_s and len(taken) < max_samples):
             take()
-            if now() - began >= max_time_s and len(taken) - first >= fewest:
+            if now() - began >= max_time_s and len(taken) - last >= fewest:
                 break
-        samples = Samples(tuple(taken[first:]), tuple(spans[first:]), tuple(taken[:first]), relative_width)
+        samples = Samples(tuple(taken[last:]), tuple(spans[last:]), tuple(taken[:last]), relative_width)
         if samples.converged or affordable() < size:
             return samples
-        wanted = 2 * size
+        size = min(2 * size, affordable())
 
 
 def _doubt(samples_s: Sequence[float], summary: Summary | None, relative_width: float) -> str | None:

@@ -25,9 +25,24 @@ def test_forms(text: str, sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["T", "T=", "=4", "Q=4", "T=0", "T=-4", "T=a", "T=1.5", "T=8:4:x2", "T=1:8:x1", "T=1:8:+0", "T=1:8", "T=0:8:x2",
-     "T=1:100000:+1", "T=4,0"],
-)  # fmt: skip
+    [
+        "T",
+        "T=",
+        "=4",
+        "Q=4",
+        "T=0",
+        "T=-4",
+        "T=a",
+        "T=1.5",
+        "T=8:4:x2",
+        "T=1:8:x1",
+        "T=1:8:+0",
+        "T=1:8",
+        "T=0:8:x2",
+        "T=1:100000:+1",
+        "T=4,0",
+    ],
+)
 def test_bad_axes_are_one_line_errors(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_axis(text)

@@ -10,13 +10,26 @@ import pytest
 
 from ssmperf import Case, Shape, UsageError
 
-BASE = Case(suite="throughput", recurrence="scan", backend="blelloch", shape=Shape(B=2, T=7, C=3), model="hgrn")
+BASE = Case(
+    suite="throughput", recurrence="scan", backend="blelloch", shape=Shape(B=2, T=7, C=3), model="hgrn"
+)
 CHANGES = {
-    "suite": "correctness", "recurrence": "linear_attention", "backend": "sequential",
-    "shape": Shape(B=2, T=8, C=3), "model": "lru", "dtype": "bfloat16", "gate_dtype": "bfloat16",
-    "layout": "time_last", "operand_source": "sigmoid", "device": "cuda", "pass_": "backward",
-    "cache": "hot", "timing": "end-to-end", "level": "block", "seed": 1,
-}  # fmt: skip
+    "suite": "correctness",
+    "recurrence": "linear_attention",
+    "backend": "sequential",
+    "shape": Shape(B=2, T=8, C=3),
+    "model": "lru",
+    "dtype": "bfloat16",
+    "gate_dtype": "bfloat16",
+    "layout": "time_last",
+    "operand_source": "sigmoid",
+    "device": "cuda",
+    "pass_": "backward",
+    "cache": "hot",
+    "timing": "end-to-end",
+    "level": "block",
+    "seed": 1,
+}
 
 
 def test_every_field_changes_the_id() -> None:

@@ -12,9 +12,21 @@ from ssmperf.record import SCHEMA_VERSION
 
 CASE = Case(suite="throughput", recurrence="scan", backend="blelloch", shape=Shape(B=2, T=7, C=3))
 REQUIRED = {
-    "schema_version", "case_id", "env_id", "suite", "model", "recurrence", "backend", "shape", "dtype",
-    "device", "pass", "seed", "status", "reason",
-}  # fmt: skip
+    "schema_version",
+    "case_id",
+    "env_id",
+    "suite",
+    "model",
+    "recurrence",
+    "backend",
+    "shape",
+    "dtype",
+    "device",
+    "pass",
+    "seed",
+    "status",
+    "reason",
+}
 
 
 def test_json_has_every_required_key_and_survives_a_round_trip() -> None:
@@ -22,7 +34,9 @@ def test_json_has_every_required_key_and_survives_a_round_trip() -> None:
     data = json.loads(record.to_line())
     assert data.keys() >= REQUIRED
     assert data["shape"] == {"B": 2, "T": 7, "C": 3}
-    assert Record.from_json(data) == Record(CASE, Status.OK, None, "e1", {"latency_s": 1.5e-3, "samples_s": [1.0, 2.0]})
+    assert Record.from_json(data) == Record(
+        CASE, Status.OK, None, "e1", {"latency_s": 1.5e-3, "samples_s": [1.0, 2.0]}
+    )
 
 
 @pytest.mark.parametrize("name", ["latency_s", "tokens_per_s", "energy_j", "copy_fraction"])
@@ -41,7 +55,10 @@ def test_a_failed_case_needs_a_reason() -> None:
 def test_nan_and_infinity_become_null() -> None:
     record = Record(CASE, Status.OK, None, None, {"a": math.nan, "b": [math.inf], "c": {"d": -math.inf}})
     assert {k: v for k, v in json.loads(record.to_line()).items() if k in "abc"} == {
-        "a": None, "b": [None], "c": {"d": None}}  # fmt: skip
+        "a": None,
+        "b": [None],
+        "c": {"d": None},
+    }
 
 
 def test_a_newer_schema_is_refused() -> None:
@@ -50,7 +67,9 @@ def test_a_newer_schema_is_refused() -> None:
         Record.from_json(data)
 
 
-@pytest.mark.parametrize("damage", [{"status": "fine"}, {"shape": {"T": 0}}, {"schema_version": "x"}, {"dtype": "f8"}])
+@pytest.mark.parametrize(
+    "damage", [{"status": "fine"}, {"shape": {"T": 0}}, {"schema_version": "x"}, {"dtype": "f8"}]
+)
 def test_damaged_records_are_refused(damage: dict[str, object]) -> None:
     with pytest.raises(UnreadableRun):
         Record.from_json(Record(CASE, Status.OK).to_json() | damage)

@@ -1,0 +1,1 @@
+"""Kernels of the `triton` backend and the autograd function that launches them."""

@@ -1,0 +1,86 @@
+"""What the kernels share: where a program stands, and decay factors that never exceed one.
+
+Every exponent is a sum of log gates that starts afresh in its chunk or block of SUB steps, so it is ≤ 0,
+keeps float32's relative accuracy after a reset, and -inf gives 0 without an -inf - -inf.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SUB = tl.constexpr(16)  # steps of a block inside which key gates are applied pair by pair
+NONE, SCALAR, KEY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+RESET = tl.constexpr(-104.0)  # float32 exp of anything below is 0
+
+
+@triton.jit
+def locate(H, NT, TILES: tl.constexpr):
+    """(tile, chunk, batch·head) of this program, int64."""
+    pid = tl.program_id(0).to(tl.int64)
+    tile, rest = pid % TILES, pid // TILES
+    chunk, bh = rest % NT, rest // NT
+    return tile, chunk, bh
+
+
+@triton.jit
+def head_offset(bh, T, H):
+    """Row index of step 0 of (batch, head) in a (B, T, H, ·) tensor."""
+    return (bh // H) * T * H + bh % H
+
+
+@triton.jit
+def load_rows(x, t, T, stride, cols, W: tl.constexpr):
+    """Rows t of x (·, W) at the given columns, zero outside."""
+    mask = (t < T)[:, None] & (cols < W)[None, :]
+    return tl.load(x + t[:, None] * stride + cols[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def gate_base(log_a, bh, T, H, K: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr):
+    """Address of a head's first gate: log_a is (H, K|1) if CONST, else (B, T, H, K|1)."""
+    width = K if GATE == KEY else 1
+    row = bh % H if CONST else head_offset(bh, T, H)
+    return log_a + row * width
+
+
+@triton.jit
+def gate_stride(H, K: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr):
+    """Distance between the gates of two steps."""
+    width = K if GATE == KEY else 1
+    return H * 0 if CONST else H * width
+
+
+@triton.jit
+def decay(
+    log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr, TO_END: tl.constexpr
+):
+    """Log of the decay from before step `start` to each of C steps, or (TO_END) from each to the last.
+
+    [C, cols] for key gates, [C, 1] for scalar ones.
+    """
+    rows = tl.arange(0, C)
+    t = start + rows
+    inside = t < T
+    if TO_END:
+        t = t + 1
+        inside = (rows < C - 1) & (t < T)
+    if GATE == KEY:
+        mask = inside[:, None] & (cols < K)[None, :]
+        gates = tl.load(log_a + t[:, None] * stride + cols[None, :], mask=mask, other=0.0)
+        return tl.cumsum(gates, axis=0, reverse=TO_END)
+    else:
+        gates = tl.load(log_a + t * stride, mask=inside, other=0.0)
+        return tl.cumsum(gates, axis=0, reverse=TO_END)[:, None]
+
+
+@triton.jit
+def total_decay(log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr):
+    """Sum of the log gates of C steps: [cols] for key gates, a scalar for scalar ones."""
+    t = start + tl.arange(0, C)
+    if GATE == KEY:
+        mask = (t < T)[:, None] & (cols < K)[None, :]
+        gates = tl.load(log_a + t[:, None] * stride + cols[None, :], mask=mask, other=0.0)
+        return tl.sum(gates, axis=0)
+    else:
+        return tl.sum(tl.load(log_a + t * stride, mask=t < T, other=0.0), axis=0)

@@ -1,0 +1,210 @@
+"""Kernels over whole chunks: scores, state increments, the carry, and the products with states."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .blocks import (
+    KEY,
+    NONE,
+    RESET,
+    SCALAR,
+    decay,
+    gate_base,
+    gate_stride,
+    head_offset,
+    load_rows,
+    locate,
+    total_decay,
+)
+
+COUNTS = ("T", "H", "NT")
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_scores(
+    x, y, log_a, scores, T, H, NT,
+    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """scores[i, j] = (x_i · y_j) · decay from j to i for j ≤ i, else 0; per head and chunk, (C, C)."""
+    _, chunk, bh = locate(H, NT, 1)
+    row = head_offset(bh, T, H)
+    steps = tl.arange(0, C)
+    t = chunk * C + steps
+    acc = tl.zeros((C, C), dtype=tl.float32)
+    for first in range(0, K, BK):
+        cols = first + tl.arange(0, BK)
+        x_tile = load_rows(x + row * K, t, T, H * K, cols, K)
+        y_tile = load_rows(y + row * K, t, T, H * K, cols, K)
+        acc = tl.dot(x_tile, tl.trans(y_tile), acc, input_precision=PRECISION)
+    lower = steps[:, None] >= steps[None, :]
+    if GATE == SCALAR:
+        gates = tl.load(
+            gate_base(log_a, bh, T, H, K, GATE, CONST) + t * gate_stride(H, K, GATE, CONST),
+            mask=t < T, other=0.0,
+        )  # fmt: skip
+        reset = gates < RESET
+        # resets are counted, not summed: the span of the rest stays small, so a difference is exact enough
+        span = tl.cumsum(tl.where(reset, 0.0, gates), axis=0)
+        resets = tl.cumsum(reset.to(tl.int32), axis=0)
+        linked = lower & (resets[:, None] == resets[None, :])
+        exponent = tl.where(linked, span[:, None] - span[None, :], float("-inf"))
+        acc = acc * tl.exp(exponent)
+    acc = tl.where(lower, acc, 0.0)
+    at = (bh * NT + chunk) * C * C + steps[:, None] * C + steps[None, :]
+    tl.store(scores + at, acc.to(scores.dtype.element_ty))
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_increment(
+    x, y, log_a, increments, totals, T, H, NT,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Σ_t (x_t ⊙ decay to the chunk's end) y_tᵀ; REVERSE: from its start. Also the chunk's log decay."""
+    tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK) * tl.cdiv(V, BV))
+    row = head_offset(bh, T, H)
+    t = chunk * C + tl.arange(0, C)
+    keys = (tile // tl.cdiv(V, BV)) * BK + tl.arange(0, BK)
+    values = (tile % tl.cdiv(V, BV)) * BV + tl.arange(0, BV)
+    x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
+    y_tile = load_rows(y + row * V, t, T, H * V, values, V)
+    if GATE != NONE:
+        base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
+        factor = tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, not REVERSE))
+        x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
+    acc = tl.dot(tl.trans(x_tile), y_tile, input_precision=PRECISION)
+    at = (bh * NT + chunk) * K * V + keys[:, None] * V + values[None, :]
+    tl.store(increments + at, acc, mask=(keys < K)[:, None] & (values < V)[None, :])
+    if GATE != NONE and not REVERSE:  # noqa: SIM102, as only this test is of constants
+        if tile % tl.cdiv(V, BV) == 0:
+            total = total_decay(base, chunk * C, T, stride, keys, K, C, GATE)
+            if GATE == KEY:
+                tl.store(totals + (bh * NT + chunk) * K + keys, total, mask=keys < K)
+            else:
+                tl.store(totals + bh * NT + chunk, total)
+
+
+@triton.jit(do_not_specialize=("NT",))
+def la_carry(
+    first, increments, totals, states, last, starts, final, boundary, NT,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Carry a (BK, V) strip of the state over the chunks, storing the state before each.
+
+    REVERSE carries the adjoint from the last chunk to the first and stores, for gate gradients,
+    boundary[chunk] = rowsum(adjoint ⊙ state) at each chunk's end.
+    """
+    pid = tl.program_id(0).to(tl.int64)
+    strip, bh = pid % tl.cdiv(K, BK), pid // tl.cdiv(K, BK)
+    keys, values = strip * BK + tl.arange(0, BK), tl.arange(0, BV)
+    mask = (keys < K)[:, None] & (values < V)[None, :]
+    inside = keys[:, None] * V + values[None, :]
+    state = tl.zeros((BK, BV), dtype=tl.float32)
+    if HAS_FIRST:
+        state += tl.load(first + bh * K * V + inside, mask=mask, other=0.0)
+    if REVERSE and GATE != NONE:
+        end = tl.load(final + bh * K * V + inside, mask=mask, other=0.0)
+        tl.store(boundary + (bh * NT + NT - 1) * K + keys, tl.sum(state * end, axis=1), mask=keys < K)
+    for step in tl.range(NT, num_stages=STAGES):
+        chunk = bh * NT + (NT - 1 - step if REVERSE else step)
+        tl.store(states + chunk * K * V + inside, state.to(states.dtype.element_ty), mask=mask)
+        if GATE == KEY:
+            gate = tl.load(totals + chunk * K + keys, mask=keys < K, other=0.0)
+            state = state * tl.exp(gate)[:, None]
+        if GATE == SCALAR:
+            state = state * tl.exp(tl.load(totals + chunk))
+        state += tl.load(increments + chunk * K * V + inside, mask=mask, other=0.0)
+        if REVERSE and GATE != NONE:
+            start = tl.load(starts + chunk * K * V + inside, mask=mask, other=0.0).to(tl.float32)
+            tl.store(
+                boundary + (chunk - 1) * K + keys, tl.sum(state * start, axis=1),
+                mask=(keys < K) & (step < NT - 1),
+            )  # fmt: skip
+    tl.store(last + bh * K * V + inside, state, mask=mask)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_output(
+    x, y, log_a, states, scores, out, T, H, NT,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """o = (x ⊙ decay from the chunk's start) S + scores y; REVERSE: decay to its end, transposed scores."""
+    tile, chunk, bh = locate(H, NT, tl.cdiv(V, BV))
+    row = head_offset(bh, T, H)
+    steps = tl.arange(0, C)
+    t = chunk * C + steps
+    values = tile * BV + tl.arange(0, BV)
+    acc = tl.zeros((C, BV), dtype=tl.float32)
+    for first in range(0, K, BK):
+        keys = first + tl.arange(0, BK)
+        x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
+        if GATE != NONE:
+            base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
+            factor = tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, REVERSE))
+            x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
+        state = load_rows(states + (bh * NT + chunk) * K * V, keys, K, V, values, V)
+        acc = tl.dot(x_tile, state, acc, input_precision=PRECISION)
+    lower = steps[:, None] >= steps[None, :]
+    at = (bh * NT + chunk) * C * C + steps[:, None] * C + steps[None, :]
+    weights = tl.load(scores + at, mask=lower, other=0.0)
+    if REVERSE:
+        weights = tl.trans(weights)
+    y_tile = load_rows(y + row * V, t, T, H * V, values, V)
+    acc = tl.dot(weights, y_tile, acc, input_precision=PRECISION)
+    mask = (t < T)[:, None] & (values < V)[None, :]
+    tl.store(out + row * V + t[:, None] * H * V + values[None, :], acc.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_grad_qk(
+    q, k, v, do, log_a, states, adjoints, dscores, boundary, dq, dk, dlog_a, T, H, NT,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dq = decay ⊙ (do Sᵀ) and dk = decay ⊙ (v Λᵀ), the parts through states.
+
+    Without a gate or with a scalar one also the parts inside the chunk and the gate's gradient, one partial
+    sum per tile of keys: dlog_a (B, T, H, tiles). With key gates `la_grad_key` adds those.
+    """
+    tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
+    row = head_offset(bh, T, H)
+    steps = tl.arange(0, C)
+    t = chunk * C + steps
+    keys = tile * BK + tl.arange(0, BK)
+    at = (bh * NT + chunk) * K * V
+    dq_tile = tl.zeros((C, BK), dtype=tl.float32)
+    dk_tile = tl.zeros((C, BK), dtype=tl.float32)
+    for first in range(0, V, BV):
+        values = first + tl.arange(0, BV)
+        do_tile = load_rows(do + row * V, t, T, H * V, values, V)
+        state = load_rows(states + at, keys, K, V, values, V)
+        dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)
+        v_tile = load_rows(v + row * V, t, T, H * V, values, V)
+        adjoint = load_rows(adjoints + at, keys, K, V, values, V)
+        dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
+    if GATE != NONE:
+        base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
+        dq_tile = dq_tile * tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, False))
+        dk_tile = dk_tile * tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, True))
+    mask = (t < T)[:, None] & (keys < K)[None, :]
+    rows = row * K + t[:, None] * H * K + keys[None, :]
+    if GATE != KEY:
+        scores_at = (bh * NT + chunk) * C * C + steps[:, None] * C + steps[None, :]
+        weights = tl.load(dscores + scores_at)
+        q_tile = load_rows(q + row * K, t, T, H * K, keys, K)
+        k_tile = load_rows(k + row * K, t, T, H * K, keys, K)
+        dq_tile = tl.dot(weights, k_tile, dq_tile, input_precision=PRECISION)
+        dk_tile = tl.dot(tl.trans(weights), q_tile, dk_tile, input_precision=PRECISION)
+        if GATE == SCALAR:
+            local = tl.sum(q_tile.to(tl.float32) * dq_tile - k_tile.to(tl.float32) * dk_tile, axis=1)
+            ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
+            dgate = tl.cumsum(local, axis=0, reverse=True) + tl.sum(ends, axis=0)
+            dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
+            tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
+    tl.store(dq + rows, dq_tile.to(dq.dtype.element_ty), mask=mask)
+    tl.store(dk + rows, dk_tile.to(dk.dtype.element_ty), mask=mask)

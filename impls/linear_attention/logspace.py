@@ -1,0 +1,60 @@
+"""Log-space scan over matrix states: an F1 scan of K·V channels a head.
+
+The inclusion F2 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ssmperf import Shape, backend
+
+from ..scan.logspace import error_bound, log_scan
+from .common import attend, flatten, matrix_bytes, read_out
+
+
+def _logspace(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None,
+    phase: Tensor | None,
+    log_b: Tensor | None,
+    state: Tensor,
+) -> tuple[Tensor, Tensor]:
+    log_gate, turn, write = flatten(k, v, log_a, phase, log_b)
+    states = log_scan(log_gate, turn, write, state)
+    return read_out(q, states), states[:, -1]
+
+
+def launches(shape: Shape) -> float:
+    """The scan's, and those that form the elements and read the states."""
+    return 36
+
+
+def workspace(shape: Shape, itemsize: int) -> float:
+    """Copies of all T matrix states."""
+    return 8 * matrix_bytes(shape, itemsize)
+
+
+@backend("linear_attention", name="logspace", error_bound=error_bound, launches=launches, workspace=workspace)
+def logspace(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    log_b: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    phase: Tensor | None = None,
+    bonus: Tensor | None = None,
+    read: str = "post",
+) -> tuple[Tensor, Tensor]:
+    """Heinsen's scan over flattened states; its error grows with the decay span.
+
+    Shapes, dtypes and results: see the recurrence `linear_attention`.
+
+    Raises:
+        Unsupported: Σ -log of the gates exceeds 10⁴ in a channel (10⁶ in float64).
+    """
+    return attend(_logspace, q, k, v, log_a, log_b, initial_state, phase, bonus, read)

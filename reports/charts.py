@@ -1,0 +1,103 @@
+"""The lines of a suite's charts, as plain data for matplotlib and for the page's script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ssmperf.case import DIMENSIONS
+
+from . import frames, units
+
+_FACETS = {"model": "subject"}  # a bare recurrence has no model but a subject
+
+
+def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """The lines of each panel (each value of the chart's facet), in alphabetical order.
+
+    A line holds what shares its series and every axis but x, so no line joins cases that differ in two
+    things. It has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
+    dimensions), `x`, `y`, `below` and `above` (the interval's distances, empty without one), `text`.
+    """
+    x, y = chart["x"], chart["y"]
+    facet, series = (_FACETS.get(chart[name], chart[name]) for name in ("facet", "series"))
+    if any(name not in rows for name in (x, y, facet, series)):
+        return {}
+    drawn = rows[(rows["status"] == "ok") & rows[y].notna() & rows[x].notna() & rows[facet].notna()]
+    if chart["log"]:
+        drawn = drawn[drawn[y] > 0]
+    axes = selectors(chart, rows)
+    letters = [letter for letter in DIMENSIONS if letter != x]
+    found: dict[str, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
+    for row in frames.records(drawn.sort_values([x], kind="stable")):
+        rest = " ".join(f"{letter}{row[letter]:.0f}" for letter in letters if not units.missing(row[letter]))
+        if x == "shape":
+            rest = ""
+        # a subject without a selector splits lines too
+        split = () if "subject" in (facet, series, x) else (_text(row["subject"]),)
+        values = tuple(_text(row[axis]) for axis in axes)
+        line = (_text(row[series]), values, rest, split)
+        found.setdefault(_text(row[facet]), {}).setdefault(line, []).append(row)
+    return {
+        name: [_line(key, members, chart, axes) for key, members in sorted(found[name].items())]
+        for name in sorted(found)
+    }
+
+
+def selectors(chart: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:
+    """The axes that vary beside a chart's x, series, facet and the shape: readers pick a value of each."""
+    used = {_FACETS.get(chart[name], chart[name]) for name in ("x", "series", "facet")}
+    if rows.groupby("subject")["operand_source"].nunique().le(1).all():
+        used.add("operand_source")  # part of a bare recurrence's name
+    candidates = ["run", "environment", "device", "pass", "dtype", *frames.AXES]
+    skipped = {"suite", "model", "recurrence", "shape", *used}
+    return [
+        axis
+        for axis in dict.fromkeys(candidates)
+        if axis not in skipped and rows[axis].nunique(dropna=False) > 1
+    ]
+
+
+def _line(
+    key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Mapping[str, Any], axes: list[str]
+) -> dict[str, Any]:
+    series, values, rest, split = key
+    y = chart["y"]
+    low, high = units.interval_names(y)
+    bounded = all(not units.missing(row.get(low)) and not units.missing(row.get(high)) for row in rows)
+    return {
+        "series": series,
+        "axes": dict(zip(axes, values, strict=True)),
+        "rest": " ".join(filter(None, [rest, *split])),
+        "x": [_plain_number(row[chart["x"]]) for row in rows],
+        "y": [_plain_number(row[y]) for row in rows],
+        "below": [max(0.0, row[y] - row[low]) for row in rows] if bounded else [],
+        "above": [max(0.0, row[high] - row[y]) for row in rows] if bounded else [],
+        "text": [_hover(row, y) for row in rows],
+    }
+
+
+def _hover(row: Mapping[str, Any], y: str) -> str:
+    """Value with unit and interval, shape, status; lines are separated by newlines."""
+    low, high = (row.get(name) for name in units.interval_names(y))
+    interval = "" if units.missing(low) else f"  [{units.number(y, low)}, {units.number(y, high)}]"
+    unsettled = " (did not settle)" if row.get("converged") is False else ""
+    against = row.get("speedup")
+    lines = [
+        f"{units.plain(row['backend'])}: {units.number(y, row[y])}{interval}{unsettled}",
+        f"{units.plain(row['subject'])} · {row['shape']} · {row['dtype']} · {row['pass']}",
+        "" if units.missing(against) else f"{units.ratio(against)} against {frames.BASELINE}",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _text(value: Any) -> str:
+    return units.plain(value)
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return _text(value)
+    return int(value) if float(value).is_integer() else float(value)

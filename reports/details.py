@@ -1,0 +1,102 @@
+"""What the page unfolds: all fields of a case, the cases that did not end ok, the environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from . import frames, units
+
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+MOST_SAMPLES = 60_000  # on the whole page; more are thinned out evenly
+_NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "rivals", "schema_version",
+                "worst_object", "environment", *frames.DIMENSIONS}  # fmt: skip
+
+
+def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:
+    """All fields of each row, in the order of the page's rows."""
+    records = [row for table in tables for row in frames.records(table)]
+    keep = max(16, min(120, MOST_SAMPLES // max(1, len(records))))
+    return [_detail(row, keep) for row in records]
+
+
+def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
+    fields = [
+        [name, units.number(name, value), _exact(name, value)]
+        for name, value in row.items()
+        if name not in _NOT_DETAILS and not units.missing(value) and not isinstance(value, Mapping)
+    ]
+    errors, tolerances = (row.get(name) for name in ("errors", "tolerances"))
+    samples = row.get("samples_s")
+    samples = [float(value) for value in samples] if isinstance(samples, (list, tuple)) else []
+    stride = -(-len(samples) // keep) if samples else 1
+    return {
+        "fields": fields,
+        "errors": [
+            [
+                units.plain(name),
+                units.number("error", error),
+                units.number("tolerance", (tolerances or {}).get(name)),
+            ]
+            for name, error in errors.items()
+        ]
+        if isinstance(errors, Mapping)
+        else [],
+        "reason": units.plain(row["reason"]),
+        "command": units.plain(row.get("command")),
+        "samples": [float(f"{value:.4g}") for value in samples[::stride]],
+        "count": len(samples),
+    }
+
+
+def _exact(name: str, value: Any) -> str:
+    """The number in its base unit, where the text rounds it."""
+    return f"{value:.8g}" if isinstance(value, float) and units.suffix(name) else ""
+
+
+def problems(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every case that did not end ok: by status, then by reason, most cases first."""
+    found = []
+    for status in frames.SEVERITY:
+        rows = table[table["status"] == status]
+        if status == "ok" or rows.empty:
+            continue
+        reasons: dict[str, dict[tuple[str, ...], list[str]]] = {}
+        for row in frames.records(rows):
+            who = tuple(units.plain(row[name]) for name in ("suite", "subject", "backend"))
+            where = " ".join(units.plain(row[name]) for name in ("shape", "dtype", "pass"))
+            reasons.setdefault(units.plain(row["reason"]), {}).setdefault(who, []).append(where)
+        groups: list[dict[str, Any]] = [
+            {"reason": reason, "count": sum(map(len, cases.values())), "cases": sorted(cases.items())}
+            for reason, cases in reasons.items()
+        ]
+        groups.sort(key=lambda group: (-group["count"], group["reason"]))
+        found.append({"status": status, "count": len(rows), "reasons": groups})
+    return found
+
+
+def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The facts of each environment by their first name: hardware, versions, git, ceilings."""
+    found = []
+    for name, run in zip(frames.run_names(runs), runs, strict=True):
+        for env_id, facts in run.environments.items():
+            groups: dict[str, list[tuple[str, str]]] = {}
+            for fact, value in facts.items() if isinstance(facts, Mapping) else ():
+                nested = isinstance(value, Mapping) and value
+                group = groups.setdefault(str(fact) if nested else "general", [])
+                items = frames.flat(value).items() if nested else [(fact, value)]
+                group += [(str(key), _fact(str(key), item)) for key, item in items]
+            found.append(
+                {"run": name, "id": env_id, "groups": sorted(groups.items(), key=lambda g: g[0] != "general")}
+            )
+    return found
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, int) and not units.suffix(name):
+        return str(value)
+    return units.number(name, value)

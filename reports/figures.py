@@ -1,0 +1,159 @@
+"""The charts of each suite as PNG and SVG files, in the colours of the HTML page."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ssmperf import UsageError, report
+
+from . import charts, frames, palette, units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ssmperf import Run
+
+_SIZE = (6.4, 4.0)  # inches
+
+
+@report("figures")
+def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
+    """Draw every chart of every suite into the folder `destination`, which is made where it is missing.
+
+    One file a panel and combination of the other axes: `throughput-latency_s-mamba-float32-forward.svg`.
+
+    Raises:
+        UsageError: no destination, or a folder that cannot be written.
+    """
+    if destination is None:
+        raise UsageError("figures are files: name the folder to write them to")
+    folder = _folder(Path(destination))
+    table = frames.frame(runs)
+    looks = _looks(table)
+    count = 0
+    for name, section in frames.sections(runs, table).items():
+        rows = table[table["suite"] == name]
+        for chart in section["charts"]:
+            count += _draw_chart(folder, name, chart, rows, looks)
+    return f"{count} figures (PNG and SVG) in {folder}"
+
+
+def _draw_chart(folder: Path, suite: str, chart: dict[str, Any], rows: pd.DataFrame, looks: Any) -> int:
+    count = 0
+    for facet, panel in charts.panels(chart, rows).items():
+        axes = charts.selectors(chart, rows)
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for line in panel:
+            groups.setdefault(tuple(line["axes"][axis] for axis in axes), []).append(line)
+        for combination, lines in groups.items():
+            fixed = [value for axis, value in zip(axes, combination, strict=True) if value]
+            title = " · ".join([facet, *fixed])
+            _draw(folder / slug("-".join([suite, chart["y"], facet, *fixed])), title, chart, lines, looks)
+            count += 1
+    return count
+
+
+def _draw(stem: Path, title: str, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # a fixed salt and no date: the same input gives the same bytes
+    with mpl.rc_context({"svg.hashsalt": "ssmperf", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        _plot(axes, chart, lines, looks)
+        axes.set_title(_literal(title), loc="left", fontsize=10)
+        try:
+            figure.savefig(stem.with_name(stem.name + ".png"), dpi=160, metadata={"Software": None})
+            figure.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None, "Creator": None})
+        except OSError as error:
+            raise UsageError(f"cannot write {stem}.png: {error.strerror or error}") from error
+
+
+def _plot(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+    if len({x for line in lines for x in line["x"]}) == 1:
+        _dots(axes, chart, lines, looks)
+    else:
+        _lines(axes, chart, lines, looks)
+    axes.grid(True, which="major", linewidth=0.4, alpha=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _dots(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+    """One value of x: a row a series, least first, since a line would be a point."""
+    from matplotlib.ticker import EngFormatter
+
+    colours, marks = looks
+    lines = sorted(lines, key=lambda line: line["y"][0])
+    names = list(dict.fromkeys(line["series"] for line in lines))
+    for line in lines:
+        name = line["series"]
+        spread = [line["below"], line["above"]] if line["below"] else None
+        axes.errorbar(line["y"], [names.index(name)], xerr=spread, color=colours.get(name),
+                      marker=marks.get(name, "o"), markersize=6, capsize=3)  # fmt: skip
+    axes.set_yticks(range(len(names)), [_literal(name) for name in names])
+    axes.invert_yaxis()
+    if chart["log"]:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(EngFormatter(unit=units.unit(chart["y"]), sep=" "))
+        axes.tick_params(axis="x", which="minor", labelbottom=False)
+    axes.set_xlabel(_literal(f"{units.label(chart['y'])} at {chart['x']} = {lines[0]['x'][0]}"))
+
+
+def _lines(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+    from matplotlib.ticker import EngFormatter, FuncFormatter
+
+    colours, marks = looks
+    dashes = ("-", "--", ":", "-.")
+    rests = list(dict.fromkeys(line["rest"] for line in lines))
+    named: set[str] = set()
+    for line in lines:
+        name = line["series"]
+        spread = [line["below"], line["above"]] if line["below"] else None
+        axes.errorbar(line["x"], line["y"], yerr=spread, color=colours.get(name), marker=marks.get(name, "o"),
+                      markersize=4, linewidth=1.4, capsize=2, linestyle=dashes[rests.index(line["rest"]) % 4],
+                      label=_literal(name) if name not in named else "_again")  # fmt: skip
+        named.add(name)
+    numeric = all(isinstance(x, (int, float)) for line in lines for x in line["x"])
+    if chart["log"]:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(EngFormatter(unit=units.unit(chart["y"]), sep=" "))
+    if chart["log"] and numeric:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.set_xlabel(_literal(units.axis_title(chart["x"])))
+    axes.set_ylabel(_literal(units.label(chart["y"])))
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def slug(text: str) -> str:
+    """A file name for text from outside: letters, digits, dots, dashes; a hash where that lost something."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip(".-")[:120]
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _looks(table: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
+    names = [str(name) for name in table["backend"]]
+    marks = palette.marks(names, frames.BASELINE)
+    return palette.colours(names, frames.BASELINE), {name: mark for name, (_, mark) in marks.items()}
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib does not read as mathematics, nor hide for a leading underscore."""
+    return units.plain(text).replace("$", r"\$").replace("_", "\u200b_", 1 if text.startswith("_") else 0)
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {path}: {error.strerror or error}") from error
+    return path

@@ -1,0 +1,234 @@
+"""The terminal table: a block for each group of comparable cases, or a matrix where those are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ssmperf import report
+
+from . import frames, units
+from .exports import deliver
+from .palette import STATUS_STYLES
+
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+MOST_ROWS = 80  # a suite with more is shown as a matrix
+PIPE_WIDTH = 160  # columns where the output is no terminal
+MOST_FAILURES = 12
+REASON_WIDTH = 24  # the least that a block leaves for status and reason
+
+
+@report("table")
+def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Each suite's records for a terminal; colours only where the output is one."""
+    rows = frames.frame(runs)
+    console = _console(plain=destination is not None)
+    with console.capture() as capture:
+        for name, section in frames.sections(runs, rows).items():
+            _suite(console, rows[rows["suite"] == name], section, runs)
+        console.print(_summary(rows))
+    text = "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
+    return deliver(text, destination)
+
+
+def _console(*, plain: bool) -> Console:
+    terminal = Console(no_color=True, force_terminal=False) if plain else Console()
+    if not terminal.is_terminal:
+        return Console(width=PIPE_WIDTH, no_color=True, force_terminal=False, highlight=False)
+    return Console(highlight=False)
+
+
+def _suite(console: Console, rows: pd.DataFrame, section: dict[str, Any], runs: Sequence[Run]) -> None:
+    rows = frames.ranked(rows, section["rank"])
+    console.print(Text(units.plain(section["title"]), style="bold"), end="")
+    question = units.plain(section["question"])
+    console.print(Text(f"  {question}" if question else "", style="dim"))
+    console.print()
+    if len(rows) > MOST_ROWS:
+        _matrix(console, rows, section)
+        _failures(console, rows)
+        shown = " ".join(units.plain(run.path) for run in runs)
+        console.print(Text(f"  all {len(rows)} rows: ssmperf report {shown} --format csv", style="dim"))
+    elif section["rank"] is None and rows["error_ratio"].notna().any():
+        _matrix(console, rows, section)
+        _failures(console, rows)
+    else:
+        _groups(console, rows, section)
+    if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
+        console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
+    console.print()
+
+
+def _groups(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> None:
+    """One aligned block a comparison group: its heading, then a row for each backend."""
+    columns = frames.shown_columns(rows, section)
+    cells = [_line(row, columns, section["rank"]) for row in frames.records(rows)]
+    headings = ["", "backend", *map(units.label, columns), "status"]
+    dropped = _narrow(console.width, headings, cells)
+    widths = _widths(headings, cells)
+    axes = ["subject", "shape", "dtype", "pass", *frames.varying_axes(rows)]
+    previous = None
+    for group, members in _runs_of(frames.keys(rows, axes)):
+        heading, *rest = [units.plain(part) for part in group if part != ""]
+        console.print(Text.assemble((heading, "bold cyan"), f"  {' · '.join(rest)}"))
+        block = _grid(show_header=previous is None)
+        for i, title in enumerate(headings):
+            number = 2 <= i < len(headings) - 1
+            last = i == len(headings) - 1
+            block.add_column(title, justify="right" if number else "left", no_wrap=not last, overflow="fold",
+                             min_width=None if last else widths[i])  # fmt: skip
+        for member in members:
+            block.add_row(*cells[member])
+        console.print(Padding(block, (0, 0, 1, 1)))
+        previous = group
+    if dropped:
+        console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
+
+
+def _grid(*, show_header: bool = True) -> Table:
+    return Table(box=None, show_header=show_header, header_style="dim", padding=(0, 1), pad_edge=False)
+
+
+def _narrow(room: int, headings: list[str], cells: list[list[Text]]) -> list[str]:
+    """Takes out the last columns, down to the first number, until a block fits; returns their headings."""
+    dropped: list[str] = []
+    while len(headings) > 4:
+        widths = _widths(headings, cells)
+        if sum(widths[:-1]) + 2 * len(widths) + REASON_WIDTH <= room:
+            break
+        dropped.insert(0, headings.pop(-2))
+        for line in cells:
+            del line[-2]
+    return dropped
+
+
+def _widths(headings: list[str], cells: list[list[Text]]) -> list[int]:
+    columns = zip(*cells, strict=True)
+    return [
+        max(len(title), *(text.cell_len for text in column))
+        for title, column in zip(headings, columns, strict=True)
+    ]
+
+
+def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
+    best = bool(row["fastest"]) and row["rivals"] > 1
+    style = "bold green" if best else ""
+    line = [Text("▸" if best else " ", style=style), Text(units.plain(row["backend"]), style=style)]
+    for column in columns:
+        value = row[column]
+        text = Text(units.number(column, value), style=style if column in (rank, "speedup") else "")
+        if column == rank and not units.missing(value):
+            low, high = units.interval_names(column)
+            if row.get("converged") is False:
+                text = Text("~", style="yellow").append_text(text)
+            text.append(f"{units.spread(value, row.get(low), row.get(high)):>8}", style="dim")
+        line.append(text)
+    return [*line, _status(row)]
+
+
+def _status(row: dict[str, Any]) -> Text:
+    text = Text(units.plain(row["status"]), style=STATUS_STYLES.get(row["status"], ""))
+    reason = units.plain(row["reason"])
+    return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text
+
+
+def _matrix(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> None:
+    """Model × backend; as many tables below one another as the width asks for."""
+    cells = frames.matrix(rows)
+    subjects = sorted({subject for subject, _ in cells})
+    backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
+    first = max(map(len, ["model", *map(units.plain, subjects)])) + 2
+    texts = {key: _matrix_cell(cell, section["rank"]) for key, cell in cells.items()}
+    widths = {}
+    for name in backends:
+        lengths = [text.cell_len for (_, backend), text in texts.items() if backend == name]
+        widths[name] = 2 + max(*map(len, _split(name)), *lengths)
+    for chunk in _chunks(backends, widths, console.width - first - 2):
+        grid = _grid()
+        grid.add_column("model", no_wrap=True, min_width=first - 1)
+        for name in chunk:
+            heading = "\n".join(_split(name))
+            grid.add_column(heading, justify="right", no_wrap=True, min_width=widths[name] - 2)
+        for subject in subjects:
+            grid.add_row(Text(units.plain(subject), style="cyan"),
+                         *(texts.get((subject, name), Text("")) for name in chunk))  # fmt: skip
+        console.print(Padding(grid, (0, 0, 1, 1)))
+    console.print(Text(f"  {_legend(section)}", style="dim"))
+
+
+def _legend(section: dict[str, Any]) -> str:
+    partly = "or a status; * some of its cases did not end ok"
+    if not section["rank"]:
+        return f"each cell: the worst error over its tolerance (right at or below 1), {partly}"
+    what = f"best {units.label(section['rank'])} against {frames.BASELINE}"
+    return f"each cell: {what} at the same shape, dtype, pass and device, {partly}"
+
+
+def _matrix_cell(cell: frames.Cell, rank: str | None) -> Text:
+    style = STATUS_STYLES.get(cell.status, "")
+    if cell.ok == 0 or (rank is None and cell.status not in ("ok", "unsupported")):
+        return Text(units.plain(cell.status) + ("*" if cell.partial else ""), style=style)
+    value = cell.speedup if rank else cell.error_ratio
+    if units.missing(value):
+        text = Text("ok", style="green")
+    elif rank:
+        gain = "bold green" if value >= 1.05 else "red" if value < 0.95 else ""
+        text = Text(units.ratio(value), style=gain)
+    else:
+        text = Text(f"{value:.2g}", style="green" if value <= 1 else "bold red")
+    return text.append("*", style=style or "yellow") if cell.partial else text
+
+
+def _failures(console: Console, rows: pd.DataFrame) -> None:
+    """A line for each distinct failure; refusals are in the matrix."""
+    failed = rows[~rows["status"].isin(["ok", "unsupported"])]
+    groups = list(failed.groupby(["status", "subject", "backend", "reason"]))
+    groups.sort(key=lambda group: frames.SEVERITY.index(group[0][0]))
+    for (status, subject, backend, reason), group in groups[:MOST_FAILURES]:
+        line = Text("  ").append(str(status), style=STATUS_STYLES.get(str(status), ""))
+        times = f" ({len(group)} cases)" if len(group) > 1 else ""
+        who = f"{units.plain(subject)} {units.plain(backend)}"
+        console.print(line.append(f" {who}{times}: {units.plain(reason)}"))
+    if len(groups) > MOST_FAILURES:
+        console.print(Text(f"  and {len(groups) - MOST_FAILURES} more kinds of failure", style="dim"))
+
+
+def _summary(rows: pd.DataFrame) -> Text:
+    text = Text(f"{len(rows)} cases", style="bold")
+    for place, (status, count) in enumerate(frames.status_counts(rows).items()):
+        text.append(" · " if place else ": ").append(f"{count} {status}", style=STATUS_STYLES.get(status, ""))
+    return text
+
+
+def _split(name: str) -> list[str]:
+    """A long name in lines that end after an underscore."""
+    parts = units.plain(name).split("_") if len(name) > 10 else [units.plain(name)]
+    return [part + "_" * (place < len(parts) - 1) for place, part in enumerate(parts)]
+
+
+def _chunks(names: Sequence[str], widths: dict[str, int], room: int) -> Iterable[list[str]]:
+    chunk: list[str] = []
+    for name in names:
+        if chunk and sum(widths[other] for other in chunk) + widths[name] > room:
+            yield chunk
+            chunk = []
+        chunk.append(name)
+    if chunk:
+        yield chunk
+
+
+def _runs_of(names: Sequence[tuple[Any, ...]]) -> Iterable[tuple[tuple[Any, ...], list[int]]]:
+    """Positions of equal neighbours, with what they share."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(name, []).append(place)
+    yield from groups.items()

@@ -1,0 +1,139 @@
+"""Numbers as text. The unit is read from the name: `latency_s`, `peak_bytes`, `copy_fraction`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_LARGE = ("", "k", "M", "G", "T", "P")
+_SMALL = ("", "m", "µ", "n", "p")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+# Longest suffix first: bandwidth_bytes_per_s is a rate, not a time.
+_SUFFIXES = ("_bytes_per_s", "_flops_per_s", "_per_s", "_bytes", "_fraction", "_s", "_j", "_w", "_hz")
+_LABELS = {
+    "latency_s": "time",
+    "tokens_per_s": "tokens/s",
+    "copy_fraction": "of copy",
+    "limit_fraction": "of limit",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "peak_bytes": "peak memory",
+    "least_bytes": "least bytes",
+    "speedup": "vs sequential",
+    "error_ratio": "error / tolerance",
+    "subject": "model",
+}
+
+
+def missing(value: Any) -> bool:
+    """None and NaN, which a frame uses for None."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def plain(text: Any) -> str:
+    """Text from outside on one line, without control characters (terminal escapes included)."""
+    return "" if missing(text) else _CONTROL.sub(" ", str(text)).strip()
+
+
+def suffix(name: str) -> str:
+    """The unit suffix of a field name, or an empty string."""
+    return next((end for end in _SUFFIXES if name.endswith(end)), "")
+
+
+def label(name: str) -> str:
+    """A field name as a column heading: `first_call_s` is `first call`."""
+    if name in _LABELS:
+        return _LABELS[name]
+    end = suffix(name)
+    stem = name[: -len(end)] if end else name
+    return stem.replace("_", " ") + ("/s" if end == "_per_s" else "")
+
+
+def unit(name: str) -> str:
+    """The SI unit of a field, for axis titles; empty for a pure number."""
+    return {"_s": "s", "_bytes": "B", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s", "_per_s": "1/s",
+            "_j": "J", "_w": "W", "_hz": "Hz"}.get(suffix(name), "")  # fmt: skip
+
+
+def axis_title(name: str) -> str:
+    """`time (s)`, or the dimension letter alone."""
+    return f"{label(name)} ({unit(name)})" if unit(name) else label(name)
+
+
+def number(name: str, value: Any) -> str:
+    """The value of the field `name` with its unit; a dash where it is missing."""
+    if missing(value):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)) and not any(isinstance(item, (Mapping, list)) for item in value):
+        return ", ".join(map(plain, value)) or "–"
+    if isinstance(value, (Mapping, list, tuple)):
+        return plain(json.dumps(value, ensure_ascii=False, default=str))
+    if not isinstance(value, (int, float)):
+        return plain(value)
+    if name == "speedup":
+        return ratio(value)
+    if name == "error_ratio":
+        return f"{value:.2g}"
+    end = suffix(name)
+    if end == "_fraction":
+        percent = 100 * value
+        digits = ".0f" if abs(percent) >= 9.95 else ".1f" if abs(percent) >= 0.995 or not value else ".2g"
+        return f"{percent:{digits}} %"
+    if end == "_bytes":
+        return _binary(value)
+    if end:
+        prefix = "" if end == "_per_s" else " "
+        return _si(value, {"_per_s": ""}.get(end, unit(name)), prefix)
+    if name.startswith(("error", "tolerance", "decay")):
+        return f"{value:.1e}" if value else "0"
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:.3g}" if abs(value) < 1e6 else _si(value, "", " ").strip()
+
+
+def ratio(value: Any) -> str:
+    """`12.3×`, three digits at most."""
+    if missing(value):
+        return "–"
+    return f"{value:.0f}×" if value >= 99.5 else f"{value:.1f}×" if value >= 9.95 else f"{value:.2f}×"
+
+
+def spread(value: float, low: Any, high: Any) -> str:
+    """The wider half of an interval around a value as `±1.2 %`, empty without an interval."""
+    if missing(low) or missing(high) or not value:
+        return ""
+    half = 100 * max(high - value, value - low, 0.0) / abs(value)
+    return f"±{half:.0f} %" if half >= 9.5 else f"±{half:.1f} %"
+
+
+def interval_names(name: str) -> tuple[str, str]:
+    """Fields that hold the interval of a field: `latency_s` has `latency_low_s`, `latency_high_s`."""
+    end = suffix(name)
+    stem = name[: -len(end)] if end else name
+    return f"{stem}_low{end}", f"{stem}_high{end}"
+
+
+def _binary(value: float) -> str:
+    power = min(len(_BINARY) - 1, max(0, int(math.log2(value) // 10))) if value >= 1 else 0
+    return f"{_digits(value / 1024**power)} {_BINARY[power]}"
+
+
+def _si(value: float, symbol: str, gap: str) -> str:
+    if value == 0:
+        return f"0{gap}{symbol}"
+    power = math.floor(math.log10(abs(float(f"{value:.3g}"))) / 3)
+    power = max(1 - len(_SMALL), min(len(_LARGE) - 1, power))
+    prefix = _LARGE[power] if power >= 0 else _SMALL[-power]
+    return f"{_digits(value / 1000.0**power)}{gap if symbol or prefix else ''}{prefix}{symbol}".rstrip()
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, trailing zeros kept so that columns compare by eye."""
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

@@ -1,0 +1,230 @@
+"""Clocks: how long one call takes, by wall time, device events, or replay of a CUDA graph.
+
+Each clock runs `before` (a cache flush, clearing of gradients) ahead of every timed call, outside the time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+Call = Callable[[], Any]
+
+RESOLUTION = 0.005  # a tick of the clock is at most this share of a timed batch
+_MOST_CALLS = 2**20
+_MOST_LEAD_S = 5e-3  # longer than this, the launch queue is full and the host cannot run ahead anyway
+_LEAD_MARGIN_S = 20e-6
+_CALIBRATION_CYCLES = 2_000_000
+_WARM_UPS = 3
+
+
+class Clock(Protocol):
+    """Times one call."""
+
+    name: str
+
+    def time(self, call: Call) -> float:
+        """Seconds that one call takes."""
+        ...
+
+
+def nothing() -> None:
+    """The `before` of a call that needs none."""
+
+
+class WallClock:
+    """Wall time on the host, of as many calls in a row as a sample needs for the timer's resolution.
+
+    With a `before`, which has to precede every call, each call is timed on its own.
+    """
+
+    name = "wall"
+
+    def __init__(
+        self, before: Call | None = None, *, now_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self.before, self.now_ns = before, now_ns
+        self.calls = 1
+        self._calibrated: Call | None = None
+
+    def time(self, call: Call) -> float:
+        if self.before is None and call is not self._calibrated:
+            self._calibrate(call)
+        return self._elapsed_ns(call) / self.calls / 1e9
+
+    def _elapsed_ns(self, call: Call) -> int:
+        if self.before is not None:
+            self.before()
+        calls = range(self.calls)
+        start = self.now_ns()
+        for _ in calls:
+            call()
+        return self.now_ns() - start
+
+    def _calibrate(self, call: Call) -> None:
+        enough = tick_ns(self.now_ns) / RESOLUTION
+        self.calls = 1
+        while min(self._elapsed_ns(call) for _ in range(3)) < enough and self.calls < _MOST_CALLS:
+            self.calls *= 2
+        self._calibrated = call
+
+
+class HostClock:
+    """Wall time of a call on a GPU, from an idle device to an idle device: what a lone caller waits."""
+
+    name = "host"
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        before: Call = nothing,
+        *,
+        cuda: Any = torch.cuda,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+
+    def time(self, call: Call) -> float:
+        self.before()
+        self.cuda.synchronize(self.device)
+        start = self.now()
+        call()
+        self.cuda.synchronize(self.device)
+        return self.now() - start
+
+
+class EventClock:
+    """Device time between two events around a call, with launch latency hidden.
+
+    The device spins first, for as long as the host needs to enqueue the call, so that kernels follow one
+    another without waiting for the host. A call of more launches than the queue holds (about a thousand)
+    stays bound by the host. The time between two adjacent events is subtracted.
+    """
+
+    name = "event"
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        before: Call = nothing,
+        *,
+        cuda: Any = torch.cuda,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+        with cuda.device(self.device):
+            self._start, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            self._cycles_per_s = self._spin_rate()
+            self._lead_s = _LEAD_MARGIN_S
+            self.overhead_s = 0.0
+            self.overhead_s = statistics.median(self._elapsed_s(nothing) for _ in range(21))
+        self._calibrated: Call | None = None
+
+    def time(self, call: Call) -> float:
+        with self.cuda.device(self.device):
+            if call is not self._calibrated:
+                self._calibrate(call)
+            return max(self._elapsed_s(call) - self.overhead_s, 0.0)
+
+    def _elapsed_s(self, call: Call) -> float:
+        self.before()
+        self.cuda._sleep(round(self._lead_s * self._cycles_per_s))
+        self._start.record()
+        call()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) / 1e3
+
+    def _calibrate(self, call: Call) -> None:
+        """Let the device wait for twice the time that the host needs to enqueue the call."""
+        enqueue_s = min(self._enqueue_s(call) for _ in range(_WARM_UPS))
+        self._lead_s = min(2 * enqueue_s + _LEAD_MARGIN_S, _MOST_LEAD_S)
+        self._calibrated = call
+
+    def _enqueue_s(self, call: Call) -> float:
+        self.cuda.synchronize(self.device)
+        start = self.now()
+        call()
+        enqueued = self.now() - start
+        self.cuda.synchronize(self.device)
+        return enqueued
+
+    def _spin_rate(self) -> float:
+        """Cycles a second of the counter that a spin waits for; the first spin also raises the clocks."""
+        for _ in range(2):
+            self._start.record()
+            self.cuda._sleep(_CALIBRATION_CYCLES)
+            self._end.record()
+            self._end.synchronize()
+        return _CALIBRATION_CYCLES / (float(self._start.elapsed_time(self._end)) / 1e3)
+
+
+class GraphClock(EventClock):
+    """Device time of one replay of a CUDA graph of the call: no launch waits for the host at all."""
+
+    name = "graph"
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        before: Call = nothing,
+        *,
+        cuda: Any = torch.cuda,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(device, before, cuda=cuda, now=now)
+        self._graph: Any = None
+        self._captured: Call | None = None
+        self._replay: Call = nothing
+
+    def capture(self, call: Call) -> str | None:
+        """Capture the call after a warm-up on a side stream; the reason if that fails, else None."""
+        self.release()
+        graph = self.cuda.CUDAGraph()
+        try:
+            with self.cuda.device(self.device):
+                side = self.cuda.Stream()
+                side.wait_stream(self.cuda.current_stream())
+                with self.cuda.stream(side):
+                    for _ in range(_WARM_UPS):
+                        call()
+                self.cuda.current_stream().wait_stream(side)
+                self.cuda.synchronize(self.device)
+                with self.cuda.graph(graph, stream=side):
+                    call()
+                graph.replay()
+                self.cuda.synchronize(self.device)
+        except Exception as error:  # whatever a backend raises under capture is the reason
+            graph.reset()
+            self.cuda.synchronize(self.device)
+            return f"cannot be captured: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        self._graph, self._captured, self._replay = graph, call, graph.replay
+        return None
+
+    def time(self, call: Call) -> float:
+        """Seconds of one replay.
+
+        Raises:
+            ValueError: the call is not the captured one.
+        """
+        if self._captured is None or call is not self._captured:
+            raise ValueError("this call was not captured")
+        return super().time(self._replay)
+
+    def release(self) -> None:
+        """Drop the graph and its memory."""
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._captured, self._calibrated, self._replay = None, None, None, nothing
+
+
+def tick_ns(now_ns: Callable[[], int]) -> int:
+    """The least step that a clock takes between two readings, 1 if it takes none."""
+    readings = [now_ns() for _ in range(200)]
+    steps = [after - before for before, after in itertools.pairwise(readings) if after > before]
+    return min(steps, default=1)

@@ -1,0 +1,135 @@
+"""How fast is each backend? Forward and backward, timed only after the case passed the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from ssmperf.measure.memory import peak_bytes
+from ssmperf.measure.timing import Timing
+from ssmperf.roofline import floor_s, limit, specs
+
+from ssmperf import Case, Chart, Cost, Record, Section, Status, suite
+from ssmperf.execute.context import Context
+from ssmperf.measure.provenance import fell_back, launched_kernels
+from ssmperf.measure.verify import Values, Verdict
+from ssmperf.plan import Selection, product
+
+SECTION = Section(
+    title="Throughput",
+    question="How fast is each backend?",
+    columns=(
+        "latency_s",
+        "speedup",
+        "tokens_per_s",
+        "copy_fraction",
+        "limit_fraction",
+        "peak_bytes",
+        "first_call_s",
+    ),
+    rank="latency_s",
+    charts=(Chart(x="T", y="latency_s", title="Time against length"),),
+)
+
+
+@suite("throughput", section=SECTION)
+class Throughput:
+    """One case a shape, dtype and pass: the backend's latency and what it means."""
+
+    name: str
+    section: Section
+
+    def cases(self, selection: Selection) -> Iterable[Case]:
+        on_cpu = selection.device.type == "cpu"
+        return product(
+            selection,
+            self.name,
+            passes=("forward", "backward"),
+            dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
+            cache="hot" if on_cpu else "cold",
+        )
+
+    def measure(self, case: Case, context: Context) -> Record:
+        verdict, buffers = context.verify(case, with_state=False)
+        if verdict.status is not Status.OK:
+            return context.record(case, verdict)
+        call = timed_call(case, context.backend(case).function, buffers)
+        kernels = launched_kernels(call) if context.device.startswith("cuda") else []
+        problem = fell_back(context.backend(case).kernels, kernels) if kernels or _on_gpu(context) else None
+        if problem:
+            return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
+        memory, memory_reason = peak_bytes(call, context.device)
+        timing = context.time(case, call)
+        after = context.verify_again(case, buffers, with_state=False)
+        if after.status is not Status.OK:
+            reason = f"after it was timed: {after.reason}"
+            return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
+        return _judged_by_floor(
+            case, context, verdict, buffers, timing, {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels}
+        )
+
+
+def timed_call(case: Case, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
+    """What a pass times: no gradient is accumulated, and backward alone gets its graph ready-made."""
+    tensors = values.tensors
+    others = {name: value for name, value in values.operands.items() if name not in tensors}
+    if case.pass_ == "forward":
+
+        def forward() -> Any:
+            with torch.no_grad():
+                return function(**tensors, **others)
+
+        return forward
+
+    leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
+
+    def backward_of(output: torch.Tensor, *, keep: bool) -> Any:
+        return torch.autograd.grad(
+            output, list(leaves.values()), values.grad_output, retain_graph=keep, allow_unused=True
+        )
+
+    if case.pass_ == "backward":
+        output = function(**leaves, **others)[0]
+        return lambda: backward_of(output, keep=True)
+    return lambda: backward_of(function(**leaves, **others)[0], keep=False)
+
+
+def _judged_by_floor(
+    case: Case, context: Context, verdict: Verdict, values: Values, timing: Timing, extra: dict[str, Any]
+) -> Record:
+    """The record, or `wrong` where the time is one that no correct call can reach."""
+    recurrence = context.recurrence(case)
+    cost = recurrence.cost(case.shape, specs(values.tensors), case.pass_)
+    latency = timing.latency_s
+    ceilings = context.ceilings
+    floor = floor_s(cost, ceilings, case.dtype, ceilings.cache_bytes)
+    if latency is not None and latency < floor:
+        reason = f"{latency:.3g} s is below the floor of {floor:.3g} s: it cannot have done the work"
+        return context.record(case, Verdict(Status.WRONG, reason, verdict.errors, verdict.tolerances))
+    first = context.first_call_s.get((case.backend, case.operand_key))
+    return context.record(
+        case,
+        verdict,
+        **timing.to_json(),
+        **_rates(case, context, cost, latency),
+        **extra,
+        first_call_s=first,
+    )
+
+
+def _rates(case: Case, context: Context, cost: Cost, latency: float | None) -> dict[str, Any]:
+    rates: dict[str, Any] = {"least_bytes": cost.bytes, "least_flops": cost.flops}
+    if not latency:
+        return rates
+    rates["tokens_per_s"] = case.shape["B"] * case.shape["T"] / latency
+    rates["bandwidth_bytes_per_s"] = cost.bytes / latency
+    binding, seconds = limit(cost, context.ceilings, case.dtype)
+    rates["limit"] = binding
+    rates["limit_fraction"] = seconds / latency
+    rates["copy_fraction"] = rates["bandwidth_bytes_per_s"] / context.ceilings.copy_bytes_per_s
+    return rates
+
+
+def _on_gpu(context: Context) -> bool:
+    return context.device.startswith("cuda")

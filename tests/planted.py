@@ -1,0 +1,135 @@
+"""A plug-in of planted backends for `scan`, each bad in its own way: tests/ssmperf/test_planted.py says how.
+
+Each computes the right answer by a loop of its own first, so that only the planted fault can be flagged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+from torch import Tensor
+
+import ssmperf
+
+Result = tuple[Tensor, Tensor]
+
+
+def right(log_a: Tensor, b: Tensor, initial_state: Tensor | None, phase: Tensor | None) -> Result:
+    """The scan, one step after another."""
+    gate = torch.exp(log_a) if phase is None else torch.polar(torch.exp(log_a), phase)
+    gate = gate.expand(b.shape)
+    state = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
+    states = []
+    for a_t, b_t in zip(gate.unbind(1), b.unbind(1), strict=True):
+        state = a_t * state + b_t
+        states.append(state)
+    return torch.stack(states, 1), state
+
+
+def planted(name: str):
+    """Register under planted_<name>, with the signature of scan."""
+    return ssmperf.backend("scan", name=f"planted_{name}", dtypes=("float32",))
+
+
+@planted("right")
+def right_(log_a, b, initial_state=None, *, phase=None) -> Result:
+    return right(log_a, b, initial_state, phase)
+
+
+@planted("raises")
+def raises(log_a, b, initial_state=None, *, phase=None) -> Result:
+    raise ValueError("planted <b>failure</b>")
+
+
+@planted("wrong")
+def wrong(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return output * 1.01, state
+
+
+@planted("nan")
+def nan(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    output = output.clone()
+    output[0, 1, 0] = float("nan")
+    return output, state
+
+
+@planted("hangs")
+def hangs(log_a, b, initial_state=None, *, phase=None) -> Result:
+    while True:
+        time.sleep(0.01)
+
+
+@planted("aborts")
+def aborts(log_a, b, initial_state=None, *, phase=None) -> Result:
+    os.abort()
+
+
+@planted("allocates")
+def allocates(log_a, b, initial_state=None, *, phase=None) -> Result:
+    kept = []
+    while True:
+        kept.append(torch.empty(2**28))
+
+
+@planted("wrong_gradient")
+def wrong_gradient(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return output, state + 0.1 * (b - b.detach()).sum(1)
+
+
+@planted("first_result")
+def first_result(log_a, b, initial_state=None, *, phase=None) -> Result:
+    key = (b.shape, initial_state is None)
+    if key not in _KEPT:
+        _KEPT[key] = right(log_a, b, initial_state, phase)
+    output, state = _KEPT[key]
+    return output.detach(), state.detach()
+
+
+_KEPT: dict[tuple[object, ...], Result] = {}
+
+
+@planted("changes_input")
+def changes_input(log_a, b, initial_state=None, *, phase=None) -> Result:
+    result = right(log_a, b, initial_state, phase)
+    with torch.no_grad():
+        b.mul_(1 + 1e-4)
+    return result
+
+
+@planted("unsupported")
+def unsupported(log_a, b, initial_state=None, *, phase=None) -> Result:
+    raise ssmperf.Unsupported("planted: only on Tuesdays")
+
+
+@planted("all_but_last_row")
+def all_but_last_row(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    partial = torch.empty_like(output)
+    partial[:, :-1] = output[:, :-1]
+    return partial, state
+
+
+@planted("no_graph")
+def no_graph(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return output.detach(), state.detach()
+
+
+@planted("exits")
+def exits(log_a, b, initial_state=None, *, phase=None) -> Result:
+    raise SystemExit(0)
+
+
+class Lazy(torch.Tensor):
+    """A tensor subclass that could put its work off."""
+
+
+@planted("lazy")
+def lazy(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return output.as_subclass(Lazy), state

@@ -1,0 +1,70 @@
+"""Figures: a file a panel, names that stay in the folder, the same bytes twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssmperf.reports import charts, figures, frames
+
+from ssmperf import UsageError
+
+
+def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> None:
+    run = fake.plausible(models=("gla",), lengths=(256, 512), samples=2)
+    message = figures.figures([run], tmp_path / "new" / "folder")
+    stems = {file.stem for file in (tmp_path / "new" / "folder").iterdir()}
+    assert stems == {f"throughput-latency_s-gla-{pass_}" for pass_ in ("forward", "forward_backward")}
+    assert {file.suffix for file in (tmp_path / "new" / "folder").iterdir()} == {".png", ".svg"}
+    assert "2 figures" in message
+
+
+def test_the_same_run_gives_the_same_files(fake: Any, tmp_path: Path) -> None:
+    run = fake.plausible(models=("gla",), lengths=(256, 512), passes=("forward",), samples=2)
+    for name in ("one", "two"):
+        figures.figures([run], tmp_path / name)
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_hostile_names_stay_in_the_folder_and_are_no_mathematics(fake: Any, tmp_path: Path) -> None:
+    records = [fake.timed(1.0, model="../../$x^{$", backend=name) for name in ("_a$b", "sequential")]
+    figures.figures([fake.run(records)], tmp_path / "figures")
+    assert [path.name for path in tmp_path.iterdir()] == ["figures"]
+    assert len(list((tmp_path / "figures").iterdir())) == 2
+
+
+def test_names_that_clean_to_the_same_stay_apart() -> None:
+    assert figures.slug("a/b") != figures.slug("a:b") and figures.slug("a-b") == "a-b"
+
+
+def test_a_file_in_place_of_the_folder_is_a_usage_error(fake: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot make the folder"):
+        figures.figures([fake.run([])], tmp_path / "file")
+
+
+def test_a_line_differs_in_x_only(fake: Any) -> None:
+    chart = {"x": "T", "y": "latency_s", "series": "backend", "facet": "model", "log": True, "title": ""}
+    points: list[dict[str, Any]] = [
+        {"shape": {"B": b, "T": t, "C": 8}, "dtype": dtype, "cache": cache}
+        for b in (1, 2) for t in (64, 128) for dtype in ("float32", "bfloat16") for cache in ("hot", "cold")
+    ]  # fmt: skip
+    rows = frames.frame([fake.run([fake.timed(1.0, **point) for point in points])])
+    (lines,) = charts.panels(chart, rows).values()
+    assert len(lines) == 8 and all(line["x"] == [64, 128] for line in lines)
+    assert {line["rest"] for line in lines} == {"B1 C8", "B2 C8"}
+    assert charts.selectors(chart, rows) == ["dtype", "cache"]
+
+
+def test_failed_cases_are_not_drawn(fake: Any) -> None:
+    chart = {"x": "T", "y": "latency_s", "series": "backend", "facet": "model", "log": True, "title": ""}
+    records = [fake.timed(1.0), fake.failed("wrong", "off", backend="fft")]
+    (lines,) = charts.panels(chart, frames.frame([fake.run(records)])).values()
+    assert [line["series"] for line in lines] == ["sequential"]
+
+
+def test_a_chart_of_absent_fields_is_empty(fake: Any) -> None:
+    chart = {"x": "T", "y": "loss", "series": "backend", "facet": "model", "log": False, "title": ""}
+    assert charts.panels(chart, frames.frame([fake.run([fake.timed(1.0)])])) == {}

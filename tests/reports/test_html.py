@@ -1,0 +1,216 @@
+"""The page: complete, self-contained, and inert whatever text it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssmperf.reports import html as page
+
+from ssmperf import Chart, Section
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of each script by id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.data: dict[str, Any] = {}
+        self.open: list[str] = []
+        self._id = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, found))
+        if tag not in VOID:
+            self.open.append(tag)
+        self._id = found.get("id", "") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self._id = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._id:
+            self.data[self._id] = json.loads(data)
+        elif self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+    def having(self, **wanted: str) -> list[dict[str, str]]:
+        return [found for _, found in self.elements if wanted.items() <= found.items()]
+
+
+def parse(*runs: Any) -> Page:
+    return Page(str(page.html(runs)))
+
+
+@pytest.fixture(scope="module")
+def plausible(request: pytest.FixtureRequest) -> Any:
+    return None
+
+
+def test_every_record_and_suite_is_on_the_page(fake: Any) -> None:
+    run = fake.plausible(models=("gla", "rwkv6"), lengths=(256, 512), samples=3)
+    found = parse(run)
+    rows = [attributes["data-place"] for tag, attributes in found.elements if "data-place" in attributes]
+    assert sorted(map(int, rows)) == list(range(len(run.records)))
+    fields = [{name: text for name, text, _ in each["fields"]} for each in found.data["details"]]
+    ids = [each["case_id"] for each in fields]
+    assert sorted(ids) == sorted(record.case.id for record in run.records)
+    headings = " ".join(found.texts)
+    for section in run.meta["suites"].values():
+        assert section["title"] in headings and section["question"] in headings
+    assert found.open == []
+
+
+def test_nothing_is_fetched(fake: Any) -> None:
+    found = parse(fake.plausible(models=("gla",), samples=2))
+    for tag, attributes in found.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "img")
+        assert "src" not in attributes and "srcset" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+    (policy,) = found.having(**{"http-equiv": "Content-Security-Policy"})
+    assert "default-src 'none'" in policy["content"] and "http" not in policy["content"]
+    style = str(page.html([fake.run([])])).split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style and "@import" not in style
+
+
+def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
+    place = {"model": HOSTILE, "layout": HOSTILE, "operand_source": HOSTILE}
+    numbers = {"command": HOSTILE, "clock": HOSTILE, HOSTILE: HOSTILE, "kernels": [HOSTILE],
+               "errors": {HOSTILE: 1e-3}, "tolerances": {HOSTILE: 1e-2}}  # fmt: skip
+    records = [
+        fake.timed(1.0, backend=HOSTILE, numbers=numbers, **place),
+        fake.timed(1.0, numbers=numbers, **place),
+        fake.failed("crash", HOSTILE, backend="b", **place),
+        fake.timed(1.0, suite=HOSTILE, device=HOSTILE),
+    ]
+    chart = Chart(x="T", y="latency_s", title=HOSTILE)
+    section = Section(HOSTILE, HOSTILE, ("clock", HOSTILE), "latency_s", (chart,)).to_json()
+    meta = {"tag": HOSTILE, "command": HOSTILE, "created": HOSTILE, "suites": {"throughput": section}}
+    facts = {"env1": {HOSTILE: {HOSTILE: HOSTILE}}}
+    run = fake.run(records, meta=meta, environments=facts, path=Path(HOSTILE))
+    text = str(page.html([run]))
+    found = Page(text)
+    assert "<img" not in text and "{{ 7*7 }}" in text
+    assert found.open == []
+    assert all(not name.startswith("on") for _, attributes in found.elements for name in attributes)
+    assert found.data["details"][0]["command"].startswith("</script><img src=x")
+    assert found.data["charts"][0]["panels"][0]["name"].startswith("</script>")
+    bare = [tag for tag, attributes in found.elements if tag == "script" and "id" not in attributes]
+    assert len(bare) == 3
+
+
+def test_json_in_a_script_cannot_end_it() -> None:
+    text = page.script_json({"a": "</script><!--\u2028&"})
+    assert not re.search(r"[<>&\u2028]", text) and json.loads(text) == {"a": "</script><!--\u2028&"}
+
+
+def test_only_the_fastest_right_row_is_marked(fake: Any) -> None:
+    records = [fake.timed(3.0), fake.timed(1.0, backend="triton"), fake.failed("nan", "nan", backend="fft")]
+    found = parse(fake.run(records))
+    marked = [each["data-backend"] for each in found.having() if "fastest" in each.get("class", "").split()]
+    assert marked == ["triton"]
+
+
+def test_a_failed_row_says_why_in_place_of_numbers(fake: Any) -> None:
+    found = parse(fake.run([fake.timed(1.0), fake.failed("oom", "96 GiB is too much", backend="fft")]))
+    assert found.having(**{"class": "reason", "title": "96 GiB is too much"})
+    assert "Cases that did not end ok" in found.texts
+
+
+def test_several_runs_have_a_column_that_tells_them_apart(fake: Any) -> None:
+    runs = [fake.run([fake.timed(1.0)], meta={"tag": tag}) for tag in ("old", "new")]
+    found = parse(*runs)
+    assert {each["data-run"] for each in found.having() if "data-run" in each} == {"old", "new"}
+    assert found.having(**{"data-axis": "run"})
+
+
+def test_a_suite_that_the_run_does_not_describe_still_has_its_section(fake: Any) -> None:
+    found = parse(fake.run([fake.timed(1.0, suite="novel")], meta={"suites": {}}))
+    assert "novel" in found.texts
+
+
+def test_the_command_of_a_run_can_be_copied(fake: Any) -> None:
+    meta = {"command": None, "argv": ["run", "--out", "a b"]}
+    assert "ssmperf run --out 'a b'" in parse(fake.run([fake.timed(1.0)], meta=meta)).texts
+    assert "command" not in parse(fake.run([fake.timed(1.0)], meta={"command": None, "argv": []})).texts
+
+
+def test_samples_are_thinned_out_and_counted(fake: Any) -> None:
+    series = [1.0 + i for i in range(1000)]
+    found = parse(fake.run([fake.timed(1.0, numbers={"samples_s": series})]))
+    (detail,) = found.data["details"]
+    assert detail["count"] == 1000 and 2 < len(detail["samples"]) <= 120
+
+
+def test_a_page_without_charts_carries_no_plotting_library(fake: Any) -> None:
+    run = fake.run([fake.timed(1.0)], meta={"suites": {}})
+    assert len(str(page.html([run]))) < 100_000
+
+
+def test_numbers_sort_by_their_value(fake: Any) -> None:
+    found = parse(fake.run([fake.timed(2e-3), fake.timed(900e-6, backend="triton")]))
+    values = [float(each["data-v"]) for each in found.having() if "data-v" in each]
+    assert {2e-3, 900e-6} <= set(values)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOOK = """
+<script>addEventListener("load", () => {
+  const box = document.querySelector("[data-table]");
+  const head = [...box.querySelectorAll("th button")].find((b) => b.textContent === "time");
+  const rows = () => [...box.querySelectorAll("tbody tr:not([hidden])")];
+  const order = () => rows().map((row) => row.dataset.backend).join();
+  const seen = {};
+  head.click(); seen.ascending = order(); seen.sort = head.parentElement.getAttribute("aria-sort");
+  head.click(); seen.descending = order();
+  const status = box.querySelector('[data-axis="status"]');
+  status.value = "oom"; status.dispatchEvent(new Event("change"));
+  seen.filtered = order(); seen.count = box.querySelector("output").textContent;
+  box.querySelector(".reset").click();
+  box.querySelector("tbody tr td.open button").click();
+  seen.detail = box.querySelector("tr.details code").textContent;
+  seen.images = document.querySelectorAll("img").length;
+  setTimeout(() => {
+    seen.plots = document.querySelectorAll(".js-plotly-plot").length;
+    document.body.dataset.seen = JSON.stringify(seen);
+  }, 1500);
+});</script></body>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to press the page's buttons")
+def test_sorting_filtering_and_details_work_in_a_browser(fake: Any, tmp_path: Path) -> None:
+    numbers = {"command": f"run {HOSTILE}"}
+    records = [
+        fake.timed(3.0, numbers=numbers), fake.timed(1.0, backend="triton", numbers=numbers),
+        fake.timed(2.0, backend=HOSTILE, numbers=numbers), fake.failed("oom", "too large", backend="fft"),
+    ]  # fmt: skip
+    file = tmp_path / "page.html"
+    file.write_text(str(page.html([fake.run(records)])).replace("</body>", HOOK))
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+               "--disable-background-networking", "--disable-component-update", "--disable-sync",
+               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,3000",
+               "--virtual-time-budget=8000", "--dump-dom",
+               file.as_uri()]  # fmt: skip
+    dump = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    (body,) = [found for tag, found in Page(dump).elements if tag == "body"]
+    seen = json.loads(body["data-seen"])
+    hostile = HOSTILE.replace("\u2028", " ")
+    assert seen["ascending"] == f"triton,{hostile},sequential,fft" and seen["sort"] == "ascending"
+    assert seen["descending"] == f"sequential,{hostile},triton,fft"
+    assert seen["filtered"] == "fft" and seen["count"] == "1 of 4 rows"
+    assert seen["detail"] == f"run {hostile}" and seen["images"] == 0 and seen["plots"] == 1

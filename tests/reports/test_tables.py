@@ -1,0 +1,98 @@
+"""The terminal table: order, marks, thresholds, and no colour in a pipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssmperf.reports import tables
+
+from ssmperf import registry
+
+
+def lines_with(text: str, word: str) -> list[str]:
+    return [line for line in text.splitlines() if re.search(rf"\b{word}\b", line)]
+
+
+def test_rows_are_sorted_by_time_and_the_fastest_is_marked(fake: Any) -> None:
+    records = [
+        fake.timed(3e-3), fake.timed(1e-3, backend="triton"), fake.timed(2e-3, backend="blelloch"),
+        fake.failed("wrong", "gradient of b is off", backend="fft"),
+    ]  # fmt: skip
+    text = tables.table([fake.run(records)])
+    assert text is not None
+    places = [text.rindex(name) for name in ("triton", "blelloch", "sequential", "fft")]
+    assert places == sorted(places)
+    assert [line for line in text.splitlines() if "▸" in line] == lines_with(text, "triton")
+    assert "3.00×" in lines_with(text, "triton")[0] and "±2.0 %" in lines_with(text, "triton")[0]
+    assert "wrong: gradient of b is off" in lines_with(text, "fft")[0]
+    assert text.rstrip().endswith("4 cases: 3 ok · 1 wrong")
+
+
+def test_a_single_candidate_is_no_winner(fake: Any) -> None:
+    assert "▸" not in str(tables.table([fake.run([fake.timed(1.0)])]))
+
+
+def test_what_did_not_settle_says_so(fake: Any) -> None:
+    text = str(tables.table([fake.run([fake.timed(1e-3, numbers={"converged": False})])]))
+    assert "~1.00 ms" in text and "did not settle" in text
+
+
+def test_a_large_run_becomes_a_matrix_with_a_hint(fake: Any) -> None:
+    run = fake.plausible(models=("gla", "longhorn", "rwkv6", "s5"), samples=2)
+    text = str(tables.table([run]))
+    assert len(text.splitlines()) < 60 < len(run.records)
+    assert "--format csv" in text
+    for name in (*{record.case.model for record in run.records}, "wrong", "nan", "unsupported"):
+        assert name in text
+
+
+def test_correctness_is_a_matrix_of_error_over_tolerance(fake: Any) -> None:
+    numbers = {"latency_s": None, "errors": {"output": 3e-6}, "tolerances": {"output": 4e-6}}
+    run = fake.run([fake.timed(1.0, suite="correctness", numbers=numbers)])
+    assert "0.75" in lines_with(str(tables.table([run])), "mingru")[0]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(fake: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(tables, "PIPE_WIDTH", width)
+    small = fake.plausible(models=("gla", "rwkv6"), lengths=(1024,), passes=("forward",), samples=2)
+    many = fake.plausible(models=("gla", "linear_transformer", "s5"), samples=2)
+    for run in (small, many):
+        text = str(tables.table([run]))
+        table_lines = [line for line in text.splitlines() if re.search(r"×|ms|µs", line)]
+        assert table_lines and max(map(len, table_lines)) <= width
+        assert "sequential" in text and "…" not in text
+
+
+def test_a_file_gets_no_colour_codes(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert tables.table([fake.run([fake.timed(1.0)])], tmp_path / "table.txt") is None
+    assert "\x1b" not in (tmp_path / "table.txt").read_text()
+
+
+def test_a_forced_terminal_gets_colours(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in str(tables.table([fake.run([fake.timed(1.0)])]))
+
+
+def test_hostile_text_is_shown_and_does_nothing(fake: Any) -> None:
+    records = [
+        fake.timed(1.0, model="[red]m[/red]", backend="\x1b[2Jb"),
+        fake.failed("crash", "[/] \x1b]0;title\x07 boom", model="[red]m[/red]"),
+    ]
+    text = str(tables.table([fake.run(records)]))
+    assert "[red]m[/red]" in text and "boom" in text and "\x1b" not in text and "\x07" not in text
+
+
+def test_an_empty_run_has_a_summary(fake: Any) -> None:
+    assert str(tables.table([fake.run([])])).strip() == "0 cases"
+
+
+def test_formats_are_registered() -> None:
+    assert {"table", "markdown", "csv", "parquet", "json", "html", "figures"} <= set(registry.reports())

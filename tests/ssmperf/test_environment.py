@@ -1,0 +1,146 @@
+"""The environment is plain data, leaks nothing, starts nothing, and its id hashes what matters."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssmperf import environment
+
+
+@pytest.fixture(scope="module")
+def captured() -> dict[str, Any]:
+    return environment.capture("cpu")
+
+
+def test_it_is_plain_json_and_complete(captured: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(captured, allow_nan=False)) == captured
+    assert captured["versions"]["torch"] == torch.__version__
+    assert captured["versions"]["python"] == sys.version.split()[0]
+    assert captured["hardware"]["cpu"]["cores"] >= 1 and captured["hardware"]["gpu"] is None
+    assert captured["torch"]["threads"] == torch.get_num_threads()
+    assert captured["ceilings"] is None
+
+
+def test_secrets_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "s3cret")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    found = environment.capture("cpu")
+    assert "s3cret" not in json.dumps(found)
+    assert found["variables"]["TRITON_INTERPRET"] == "1"
+
+
+def test_a_cpu_run_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("CUDA was touched")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
+    environment.capture("cpu")
+
+
+def test_versions_need_no_torch() -> None:
+    code = (
+        "import sys; from ssmperf import environment as e; e.versions(); e.cpu(); e.driver(); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
+
+
+def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    other = copy.deepcopy(base)
+    *parents, last = path.split(".")
+    inner = other
+    for parent in parents:
+        inner = inner[parent]
+    inner[last] = value
+    return other
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("device", "cuda:0"),
+        ("hardware.cpu.model", "another"),
+        ("hardware.gpu", {"name": "another"}),
+        ("driver", "1.2.3"),
+        ("versions.torch", "9.9"),
+        ("versions.triton", None),
+        ("torch.threads", 999),
+        ("cpu_limit", 0.5),
+        ("variables", {"TRITON_INTERPRET": "1"}),
+    ],
+)
+def test_the_id_depends_on_what_matters(captured: dict[str, Any], path: str, value: Any) -> None:
+    assert environment.env_id(changed(captured, path, value)) != environment.env_id(captured)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("load_average", [9.0, 9.0, 9.0]),
+        ("git", {"commit": "0", "dirty": True, "reason": None}),
+        ("ceilings", {"copy_bytes_per_s": 1.0}),
+        ("versions.ssmperf", "9.9"),
+        ("hardware.cpu.memory_bytes", 1),
+    ],
+)
+def test_the_id_ignores_the_rest(captured: dict[str, Any], path: str, value: Any) -> None:
+    assert environment.env_id(changed(captured, path, value)) == environment.env_id(captured)
+
+
+def test_two_gpus_of_one_host_are_comparable(captured: dict[str, Any]) -> None:
+    first, second = (
+        changed(changed(captured, "device", f"cuda:{i}"), "hardware.gpu", {"name": "X", "uuid": f"GPU-{i}"})
+        for i in range(2)
+    )
+    assert environment.env_id(first) == environment.env_id(second)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_git_state_of_a_checkout(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert environment.git_state(package)["reason"] == "not run from a git checkout"
+    git(tmp_path, "init", "-q")
+    assert environment.git_state(package)["commit"] is None  # a repository around it that does not track it
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    state = environment.git_state(package)
+    assert len(state["commit"]) == 40 and state["dirty"] is False and state["reason"] is None
+    (package / "__init__.py").write_text("changed = 1\n")
+    assert environment.git_state(package)["dirty"] is True
+
+
+@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("150000 100000", 1.5)])
+def test_cpu_limit_of_a_container(tmp_path: Path, text: str, cores: float | None) -> None:
+    (tmp_path / "cpu.max").write_text(f"{text}\n")
+    assert environment.cpu_limit(tmp_path) == cores
+
+
+def test_cpu_limit_of_an_older_container(tmp_path: Path) -> None:
+    assert environment.cpu_limit(tmp_path) is None
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert environment.cpu_limit(tmp_path) == 2.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_is_described() -> None:
+    found = environment.capture("cuda:0")
+    assert json.loads(json.dumps(found)) == found
+    assert found["hardware"]["gpu"]["multiprocessors"] > 0 and found["driver"]

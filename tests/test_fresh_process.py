@@ -1,0 +1,68 @@
+"""What importing does and does not do, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "triton", "pandas", "plotly", "matplotlib", "scipy")
+COMMAND_LINE = ("typer", "rich")
+
+
+def fresh(code: str, *blocked: str) -> str:
+    """The output of a new interpreter in which importing the blocked packages raises ImportError."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
+    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_import_is_light() -> None:
+    loaded = fresh("import ssmperf; print(*{name.partition('.')[0] for name in sys.modules})").split()
+    assert set(loaded).isdisjoint({*HEAVY, *COMMAND_LINE})
+
+
+def test_the_import_starts_no_driver() -> None:
+    libraries = fresh("import ssmperf; print(open('/proc/self/maps').read())")
+    assert "libcuda" not in libraries
+    assert "libnvidia" not in libraries
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list", "--help"]], ids=" ".join)
+def test_help_needs_no_torch(arguments: list[str]) -> None:
+    code = f"sys.argv = ['ssmperf', *{arguments!r}]\nfrom ssmperf.cli import main\nmain()"
+    assert "Usage" in fresh(code, *HEAVY)
+
+
+WITHOUT_TRITON = """
+import json, torch
+from ssmperf import registry
+
+models = registry.models()
+problems = {}
+for name, recurrence in registry.recurrences().items():
+    shape = recurrence.presets["smoke"][0]
+    operands = recurrence.sample(shape, regime="gla", generator=torch.Generator().manual_seed(0))
+    double = {key: value if value is None else value.double() for key, value in operands.items()}
+    expected, _ = recurrence.definition(**double)
+    output, _ = registry.backend(name, "sequential").function(**double)
+    torch.testing.assert_close(output, expected)
+    for backend in registry.backend_names(name):
+        problem = registry.import_problem(name, backend)
+        problems[f"{name}/{backend}"] = problem or registry.backend(name, backend).missing("cpu")
+print(json.dumps({"models": len(models), "problems": problems}))
+"""
+
+
+def test_references_compute_without_triton() -> None:
+    """A machine without triton imports everything, computes, and says what its triton backends lack."""
+    found = json.loads(fresh(WITHOUT_TRITON, "triton").splitlines()[-1])
+    triton = {name: problem for name, problem in found["problems"].items() if name.endswith("/triton")}
+    others = {name: problem for name, problem in found["problems"].items() if name not in triton}
+    assert found["models"] >= 16
+    assert triton
+    assert all(problem and "triton" in problem for problem in triton.values()), triton
+    assert not any(problem and "triton" in problem for problem in others.values()), others
