@@ -17,4 +17,5 @@ setup(
     packages=packages,
     package_dir={"ssmperf": "ssmperf"} | {f"ssmperf.{room}": room for room in ROOMS},
     package_data={"ssmperf": ["py.typed"], "ssmperf.reports": ["templates/*"]},
+    include_package_data=False,  # package_data is the whole list
 )

@@ -25,6 +25,9 @@ from ssmperf.store import Run, Writer
 Names = str | Sequence[str]
 DEFAULT_TIMEOUT_S = 180.0
 EXECUTORS = ("local",)
+SMOKE_THREADS = (
+    1  # its shapes are too small to share, and threads that wait for each other show any neighbour
+)
 SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.3), "long": (0.05, 1.0)}  # least, most
 
 
@@ -273,7 +276,13 @@ def _run_plan(
 
     least, most = SAMPLING_S[selection.preset_name]
     executor = LocalExecutor(
-        options.devices, writer.path / "logs", options.timeout_s, least, most, options.plugins
+        options.devices,
+        writer.path / "logs",
+        options.timeout_s,
+        least,
+        most,
+        options.plugins,
+        SMOKE_THREADS if selection.preset_name == "smoke" else None,
     )
     if progress:
         progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))

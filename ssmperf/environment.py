@@ -156,6 +156,8 @@ def git_state(folder: Path) -> dict[str, Any]:
             "dirty": bool(_git(folder, "status", "--porcelain")),
             "reason": None,
         }
+    except FileNotFoundError:
+        return {"commit": None, "dirty": None, "reason": "git is not installed"}
     except (OSError, subprocess.SubprocessError) as error:
         return {"commit": None, "dirty": None, "reason": f"git: {error}"}
 

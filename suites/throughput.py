@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from ssmperf.measure.memory import peak_bytes
-from ssmperf.measure.timing import Timing
-from ssmperf.roofline import floor_s, limit, specs
 
 from ssmperf import Case, Chart, Cost, Record, Section, Status, suite
 from ssmperf.execute.context import Context
+from ssmperf.measure.memory import peak_bytes
 from ssmperf.measure.provenance import fell_back, launched_kernels
+from ssmperf.measure.timing import Timing
 from ssmperf.measure.verify import Values, Verdict
 from ssmperf.plan import Selection, product
+from ssmperf.roofline import floor_s, limit, specs
 
 SECTION = Section(
     title="Throughput",
@@ -66,7 +66,12 @@ class Throughput:
             reason = f"after it was timed: {after.reason}"
             return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
         return _judged_by_floor(
-            case, context, verdict, buffers, timing, {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels}
+            case,
+            context,
+            verdict,
+            buffers,
+            timing,
+            {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels},
         )
 
 

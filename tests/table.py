@@ -145,10 +145,9 @@ def evaluate(function: Callable[..., tuple[Tensor, Tensor]], operands: Mapping[s
 def random_like(x: Tensor, seed: int) -> Tensor:
     """The same normal numbers in any precision, up to rounding to bfloat16."""
     generator = torch.Generator().manual_seed(seed)
-    dtype = torch.complex128 if x.is_complex() else torch.float64
     numbers = torch.view_as_real(torch.randn(x.shape, generator=generator, dtype=torch.complex128))
     numbers = torch.view_as_complex(numbers.bfloat16().double())
-    return (numbers if dtype.is_complex else numbers.real).to(x.dtype)
+    return (numbers if x.is_complex() else numbers.real).to(x.device, x.dtype)
 
 
 def oracle(recurrence: str, operands: Mapping[str, Any]) -> Results:

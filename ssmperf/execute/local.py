@@ -52,6 +52,7 @@ class LocalExecutor:
 
     devices: torch device strings ("cpu", "cuda:0", ...); each gets a worker of its own.
     timeout_s: longest that one case may take. log_dir: where workers' stdout and stderr go.
+    threads: of a CPU worker where OMP_NUM_THREADS does not say; None leaves torch's default.
     """
 
     devices: Sequence[str]
@@ -60,6 +61,7 @@ class LocalExecutor:
     min_time_s: float
     max_time_s: float
     plugins: Sequence[str] = ()
+    threads: int | None = None
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases; returns when each has had its record.
@@ -164,9 +166,7 @@ class _Lane:
 class _Worker:
     """One worker process and its two pipes. ceilings: what an earlier worker of this device measured."""
 
-    def __init__(
-        self, executor: LocalExecutor, device: str, ceilings: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, executor: LocalExecutor, device: str, ceilings: Mapping[str, Any] | None) -> None:
         executor.log_dir.mkdir(parents=True, exist_ok=True)
         self.log = executor.log_dir / f"worker-{device.replace(':', '')}.log"
         requests_read, self._requests = os.pipe()
@@ -178,6 +178,7 @@ class _Worker:
             "max_time_s": executor.max_time_s,
             "memory_limit_bytes": int(MEMORY_FRACTION * available_memory_bytes()),
             "ceilings": ceilings,
+            "threads": None if "OMP_NUM_THREADS" in os.environ else executor.threads,
             "parent_pid": os.getpid(),
             "requests": requests_read,
             "answers": answers_write,

@@ -76,6 +76,8 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])
+    elif config["threads"]:
+        torch.set_num_threads(config["threads"])
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
     registry.models()

@@ -21,7 +21,7 @@ MOST_FILLED = 2**25  # elements
 
 
 class _FillEmpty(TorchDispatchMode):
-    """Fills what torch.empty and its kin return; of a very large block only the end, where tails are missed."""
+    """Fills what torch.empty and its kin return; of a very large block only the end."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from ssmperf.measure.cache import flusher
 from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, WallClock
 from ssmperf.measure.sampling import Samples, sample
+from ssmperf.measure.telemetry import Telemetry
 
 FURTHER_CLOCK_SHARE = 0.3  # of the time that the first clock may take
 FEWEST_SAMPLES = 5
@@ -20,11 +21,13 @@ FEWEST_SAMPLES = 5
 class Timing:
     """Samples of a call by a clock, and the medians of the further clocks in seconds.
 
+    samples: those taken under a throttle are counted in `telemetry` and left out.
     graph_reason: why there is no graph time. threads: of the CPU, None on a GPU.
     """
 
     clock: str
     samples: Samples
+    telemetry: Mapping[str, Any]
     graph_s: float | None = None
     graph_reason: str | None = None
     host_s: float | None = None
@@ -54,6 +57,7 @@ class Timing:
             "graph_reason": self.graph_reason,
             "host_latency_s": self.host_s,
             "threads": self.threads,
+            **self.telemetry,
         }
 
 
@@ -61,6 +65,7 @@ class Timing:
 class Stopwatch:
     """The clocks of one device and cache state, calibrated once."""
 
+    device: str
     first: Clock
     graph: GraphClock | None = None
     host: HostClock | None = None
@@ -69,29 +74,34 @@ class Stopwatch:
     def of(cls, device: str, cache: str) -> Stopwatch:
         """Clocks for a device; `cache` is "cold" or "hot"."""
         if not device.startswith("cuda"):
-            return cls(WallClock())
+            return cls(device, WallClock())
         flush = flusher(device, cache).flush
-        return cls(EventClock(device, flush), GraphClock(device, flush), HostClock(device, flush))
+        return cls(device, EventClock(device, flush), GraphClock(device, flush), HostClock(device, flush))
 
     def time(
         self, call: Callable[[], Any], *, min_time_s: float, max_time_s: float, relative_width: float
     ) -> Timing:
         """Time a call that has run before (compilation is over)."""
-        samples = sample(
-            lambda: self.first.time(call),
-            min_time_s=min_time_s,
-            max_time_s=max_time_s,
-            relative_width=relative_width,
-            min_samples=FEWEST_SAMPLES,
-        )
+        with Telemetry(self.device) as telemetry:
+            samples = sample(
+                lambda: self.first.time(call),
+                min_time_s=min_time_s,
+                max_time_s=max_time_s,
+                relative_width=relative_width,
+                min_samples=FEWEST_SAMPLES,
+            )
         if self.graph is None or self.host is None:
-            return Timing(self.first.name, samples, threads=torch.get_num_threads())
+            return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
+        state = telemetry.numbers()
+        marks = telemetry.marks(samples.spans_s)
+        state["throttled_samples"] = sum(marks)
+        samples = samples.excluding(marks)
         limit = FURTHER_CLOCK_SHARE * max_time_s
         host = _median(self.host, call, limit)
         reason = self.graph.capture(call)
         graph = _median(self.graph, call, limit) if reason is None else None
         self.graph.release()
-        return Timing(self.first.name, samples, graph, reason, host)
+        return Timing(self.first.name, samples, state, graph, reason, host)
 
 
 def _median(clock: Clock, call: Callable[[], Any], limit_s: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,7 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_git_state_of_a_checkout(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()

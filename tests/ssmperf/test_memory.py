@@ -40,9 +40,7 @@ def one_after_another(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("call", "megabytes"), [(overlapping, 6), (growing, 6), (one_after_another, 5)], ids=lambda v: str(v)
-)
+@pytest.mark.parametrize(("call", "megabytes"), [(overlapping, 6), (growing, 6), (one_after_another, 5)])
 def test_peak_of_a_known_sequence(call: Callable[[str], object], megabytes: int, device: str) -> None:
     kept = hold(64 * MB, device)
     assert peak_bytes(lambda: call(device), device) == (megabytes * MB, None)

@@ -1,0 +1,230 @@
+"""The rules of the house, read off the source: which way imports point, and what no file may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("impls", "suites", "reports")
+SOURCE = ("ssmperf", *ROOMS)
+BESIDE_BACKENDS = ("__init__", "common", "peers")
+
+LONGEST = 400
+LONGER_WITH_REASON: dict[str, str] = {}
+
+UNSAFE_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
+UNSAFE_CALLS = {"eval", "exec"}
+UNFINISHED = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
+
+
+def python_files(root: Path, *folders: str) -> list[Path]:
+    return sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
+
+
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), filename=str(file))
+
+
+def called(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def imports(root: Path, file: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of each import; a relative one is resolved to its path from the root."""
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(parse(file)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                kept = package[: len(package) - node.level + 1]
+                if node.level > len(package):
+                    kept = ("..",)
+                base = "/" + ".".join([*kept, *([base] if base else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def import_violations(root: Path) -> list[str]:
+    """Imports that point the wrong way, as `file:line: reason`."""
+    found = []
+    for file in python_files(root, *SOURCE):
+        room = file.relative_to(root).parts[0]
+        for line, name in imports(root, file):
+            reason = wrong_room(room, name) or wrong_neighbour(root, file, name)
+            if reason:
+                found.append(f"{file.relative_to(root)}:{line}: {reason}")
+    return found
+
+
+def wrong_room(room: str, name: str) -> str | None:
+    """A relative name starts with a slash: `/impls.scan.common`."""
+    parts = name.lstrip("/").split(".")
+    if name.startswith("/"):
+        return None if parts[0] == room else f"a relative import that leaves {room}/"
+    if parts[0] in (*ROOMS, "tests"):
+        return f"{name} is no importable name"
+    if parts[0] == "ssmperf" and len(parts) > 1 and parts[1] in ROOMS:
+        return f"{name}: only the core is imported by its absolute name"
+    return None
+
+
+def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
+    """Backends share their recurrence's __init__ and common.py, and parts whose names start with _.
+
+    From another recurrence they take its common.py, or the backend of their own name on which they build.
+    """
+    room, *folders, _ = file.relative_to(root).parts
+    if room != "impls" or not folders or folders == ["models"] or not name.startswith("/impls"):
+        return None
+    _, *target = name.lstrip("/").split(".")
+    if target[0] != folders[0]:
+        allowed = target[1:2] and target[1] in ("common", file.stem)
+        return None if allowed else f"imports {'.'.join(target)} of another recurrence"
+    siblings = {sibling.stem for sibling in (root / "impls" / folders[0]).glob("*.py")}
+    if len(target) < 2 or target[1] in siblings - {"common"}:
+        return f"imports its neighbour {target[-1] if len(target) < 2 else target[1]}"
+    if target[1] == folders[0] and file.stem != "__init__":
+        return "computes with the definition"
+    return None
+
+
+def test_imports_point_at_the_core() -> None:
+    assert import_violations(ROOT) == []
+
+
+PLANTED = {
+    "impls/scan/__init__.py": ("import ssmperf\nfrom ssmperf.regimes import log_gates", None),
+    "impls/scan/common.py": ("from . import gate", None),
+    "impls/scan/good.py": ("from . import gate\nfrom .common import tile\nfrom ssmperf import backend", None),
+    "impls/scan/nosy.py": ("from .good import tile", "imports its neighbour good"),
+    "impls/scan/nosy_too.py": ("def f():\n    from . import good", "imports its neighbour good"),
+    "impls/scan/lazy.py": ("from . import scan", "computes with the definition"),
+    "impls/scan/_triton/blocks.py": ("from . import tiles\nfrom ..common import tile", None),
+    "impls/scan/uses_parts.py": ("from ._triton.blocks import kernel", None),
+    "impls/rnn/good.py": ("from ..scan.common import tile\nfrom ..scan.good import sweep", None),
+    "impls/rnn/across.py": ("from ..scan.good import sweep", "of another recurrence"),
+    "impls/rnn/package.py": ("from .. import scan", "of another recurrence"),
+    "impls/models/absolute.py": ("import ssmperf.impls.scan", "only the core"),
+    "impls/models/from_core.py": ("from ssmperf import impls", "only the core"),
+    "impls/models/family.py": ("from .absolute import Layer", None),
+    "suites/leaves.py": ("from ..impls import scan", "leaves suites/"),
+    "suites/tasks/deep.py": ("from ... import errors", "leaves suites/"),
+    "suites/tasks/near.py": ("from ..leaves import f", None),
+    "reports/bare.py": ("import suites.throughput", "no importable name"),
+    "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
+    "ssmperf/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),
+}
+
+
+@pytest.mark.parametrize("path", PLANTED)
+def test_a_planted_import_is_judged(path: str, tmp_path: Path) -> None:
+    for name, (text, _) in PLANTED.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = [line for line in import_violations(tmp_path) if line.startswith(f"{path}:")]
+    expected = PLANTED[path][1]
+    assert len(found) == (expected is not None)
+    assert all(expected in line for line in found if expected)
+
+
+def test_files_stay_short() -> None:
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines())
+               for file in python_files(ROOT, *SOURCE, "tests", "ci")}  # fmt: skip
+    long = {name: length for name, length in lengths.items() if length > LONGEST}
+    assert long.keys() == LONGER_WITH_REASON.keys(), f"beyond {LONGEST} lines: {long}"
+
+
+def test_nothing_is_left_unfinished() -> None:
+    files = python_files(ROOT, *SOURCE, "tests")
+    files += [
+        file for pattern in ("*.md", "ci/*", "docs/*.md") for file in ROOT.glob(pattern) if file.is_file()
+    ]
+    marked = [str(file.relative_to(ROOT)) for file in files if UNFINISHED.search(file.read_text())]
+    assert marked == []
+
+
+@pytest.mark.parametrize("folder", SOURCE)
+def test_no_exception_is_swallowed(folder: str) -> None:
+    """`except Exception: pass` hides what it did not expect."""
+    swallowed = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in python_files(ROOT, folder)
+        for node in ast.walk(parse(file))
+        if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and is_empty(node.body)
+    ]
+    assert swallowed == []
+
+
+def is_broad(kind: ast.expr | None) -> bool:
+    names = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(name is None or getattr(name, "id", "") in ("Exception", "BaseException") for name in names)
+
+
+def is_empty(body: list[ast.stmt]) -> bool:
+    return all(isinstance(statement, (ast.Pass, ast.Continue)) for statement in body)
+
+
+@pytest.mark.parametrize("folder", ["ssmperf", "suites", "reports"])
+def test_nothing_read_is_executed(folder: str) -> None:
+    """Runs are read from files that others wrote: no pickle, eval or exec."""
+    unsafe = []
+    for file in python_files(ROOT, folder):
+        unsafe += [f"{file.relative_to(ROOT)}:{line}: {name}" for line, name in imports(ROOT, file)
+                   if name.split(".")[0] in UNSAFE_MODULES]  # fmt: skip
+        unsafe += [f"{file.relative_to(ROOT)}:{node.lineno}: {node.func.id}" for node in ast.walk(parse(file))
+                   if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+                   and node.func.id in UNSAFE_CALLS]  # fmt: skip
+    assert unsafe == []
+
+
+def backend_files() -> list[Path]:
+    return [file for file in python_files(ROOT, "impls")
+            if file.parent.parent.name == "impls" and file.parent.name != "models"
+            and file.stem not in BESIDE_BACKENDS]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", backend_files(), ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_backend_file_is_named_after_its_backend(file: Path) -> None:
+    registered = [
+        (call.args[0].value, keyword.value.value)
+        for node in ast.walk(parse(file))
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and called(call) == "backend"
+        for keyword in call.keywords
+        if keyword.arg == "name"
+    ]
+    assert registered == [(file.parent.name, file.stem)]
+
+
+def test_every_test_asserts_something() -> None:
+    """A test asserts, expects an exception, or calls a helper of the tests that does."""
+    functions = [(file, node) for file in python_files(ROOT, "tests") for node in ast.walk(parse(file))
+                 if isinstance(node, ast.FunctionDef)]  # fmt: skip
+    asserting: set[str] = set()
+    grown = True
+    while grown:
+        before = len(asserting)
+        asserting |= {node.name for _, node in functions if asserts(node, asserting)}
+        grown = len(asserting) > before
+    idle = [f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}" for file, node in functions
+            if node.name.startswith("test_") and node.name not in asserting]  # fmt: skip
+    assert idle == []
+
+
+def asserts(function: ast.FunctionDef, asserting: set[str]) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Name) and node.id == "AssertionError"):
+            return True
+        if isinstance(node, ast.Call):
+            name = called(node)
+            if name in asserting or name in ("raises", "warns", "gradcheck") or name.startswith("assert_"):
+                return True
+    return False
