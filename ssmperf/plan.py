@@ -17,6 +17,8 @@ LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # what an unfused kernel reaches on a large GPU
 BACKWARD_FACTOR = 2.5
+PASSES_OVER_WORKSPACE = 4
+MEMORY_SHARE = 0.6  # operands, gradients and the oracle take the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,23 +189,33 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     """Predicted calls beyond a second, or beyond the device's memory, are skipped by the presets."""
     if case.device == "cpu" or selection.axes:
         return None
-    factor = 1.0 if case.pass_ == "forward" else BACKWARD_FACTOR
-    itemsize = 8 if case.dtype == "float64" else 4
-    workspace = factor * (backend.workspace(case.shape, itemsize) if backend.workspace else 0.0)
+    gate = registry.model(case.model).gate if case.model else ""
+    memory_bytes = _workspace_bytes(backend, case, gate)
     memory = selection.device.memory_bytes
-    if memory is not None and workspace > 0.8 * memory:
+    if memory is not None and memory_bytes > MEMORY_SHARE * memory:
         return (
-            f"predicted workspace {workspace / 2**30:.0f} GiB is more than 80 % of the device's "
-            f"{memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
+            f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
+            f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
         )
     launches = backend.launches(case.shape) if backend.launches else 0.0
-    seconds = factor * launches * SECONDS_PER_LAUNCH + 4 * workspace / BYTES_PER_SECOND
+    factor = 1.0 if case.pass_ == "forward" else BACKWARD_FACTOR
+    seconds = factor * launches * SECONDS_PER_LAUNCH + PASSES_OVER_WORKSPACE * memory_bytes / BYTES_PER_SECOND
     if seconds > LONGEST_CALL_S:
         return (
             f"predicted {seconds:.1f} s a call is more than the preset's {LONGEST_CALL_S:.0f} s "
             "(choose a shape with --axis to try)"
         )
     return None
+
+
+def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
+    itemsize = 8 if case.dtype == "float64" or gate.endswith("_complex") else 4
+    forward = backend.workspace(case.shape, itemsize, gate) if backend.workspace else 0.0
+    if case.pass_ == "forward":
+        return forward
+    if backend.saved is not None:
+        return forward + backend.saved(case.shape, itemsize, gate)
+    return BACKWARD_FACTOR * forward
 
 
 def _subjects(selection: Selection) -> Iterator[tuple[str | None, str, str, tuple[Shape, ...]]]:

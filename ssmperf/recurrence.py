@@ -98,7 +98,8 @@ class Backend:
     error_bound: for approximate backends, (decay span, dtype) -> relative error bound.
     equivalent: False for a deliberately different function (a baseline).
     launches: shape -> device launches of a forward call, for predicting unaffordable cases.
-    workspace: (shape, itemsize) -> bytes beyond operands and results of a forward call.
+    workspace: (shape, itemsize, gate kind) -> bytes beyond operands and results of a forward call.
+    saved: alike, the bytes that it keeps for backward (None: about one and a half times the workspace).
     prepare: converts operands to a foreign package's native form, outside the time.
     """
 
@@ -118,7 +119,8 @@ class Backend:
     error_bound: Callable[[float, str], float] | None = None
     equivalent: bool = True
     launches: Callable[[Shape], float] | None = None
-    workspace: Callable[[Shape, int], float] | None = None
+    workspace: Callable[[Shape, int, str], float] | None = None
+    saved: Callable[[Shape, int, str], float] | None = None
     prepare: Callable[..., Any] | None = None
     description: str = ""
 

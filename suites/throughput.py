@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +33,8 @@ SECTION = Section(
     charts=(Chart(x="T", y="latency_s", title="Time against length"),),
 )
 
+MOST_TRACED = 1000  # launches of a call
+
 
 @suite("throughput", section=SECTION)
 class Throughput:
@@ -55,12 +58,12 @@ class Throughput:
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
         call = timed_call(case, context.backend(case).function, buffers)
-        kernels = launched_kernels(call) if context.device.startswith("cuda") else []
-        problem = fell_back(context.backend(case).kernels, kernels) if kernels or _on_gpu(context) else None
+        kernels = _kernels(case, context, call)
+        problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
         if problem:
             return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
         memory, memory_reason = peak_bytes(call, context.device)
-        timing = context.time(case, call)
+        timing = context.time(case, call, peak_bytes=memory)
         after = context.verify_again(case, buffers, with_state=False)
         if after.status is not Status.OK:
             reason = f"after it was timed: {after.reason}"
@@ -136,5 +139,10 @@ def _rates(case: Case, context: Context, cost: Cost, latency: float | None) -> d
     return rates
 
 
-def _on_gpu(context: Context) -> bool:
-    return context.device.startswith("cuda")
+def _kernels(case: Case, context: Context, call: Callable[[], Any]) -> dict[str, int] | None:
+    """Kernels that one call launches, by name, with their number; None on a CPU, or where tracing takes long."""
+    backend = context.backend(case)
+    launches = backend.launches(case.shape) if backend.launches else 0.0
+    if not context.device.startswith("cuda") or (launches > MOST_TRACED and not backend.kernels):
+        return None
+    return dict(Counter(launched_kernels(call)))

@@ -36,7 +36,7 @@ def launches(shape: Shape) -> float:
     return 8 * math.ceil(math.log2(max(2, shape["T"]))) + 16
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Copies of all T matrix states."""
     return 7 * matrix_bytes(shape, itemsize)
 

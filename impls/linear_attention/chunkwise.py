@@ -96,7 +96,7 @@ def launches(shape: Shape) -> float:
     return 70 + 3 * math.ceil(shape["T"] / CHUNK)
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Pairwise decays of key gates within sub-chunks, decayed keys, scores, and the states of all chunks."""
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
     pairwise = 2 * SUB_CHUNK * K + CHUNK // SUB_CHUNK * K + 3 * CHUNK + 4 * V

@@ -32,7 +32,7 @@ def launches(shape: Shape) -> float:
     return 36
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Copies of all T matrix states."""
     return 8 * matrix_bytes(shape, itemsize)
 

@@ -38,13 +38,18 @@ def launches(shape: Shape) -> float:
     return 4 * shape["T"] + 8
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """A few states, the gates, and the output once more."""
     states = 4 * shape["B"] * shape["H"] * shape["K"] * shape["V"]
     return (states + 4 * shape["B"] * shape["T"] * shape["H"] * shape["V"]) * max(4, itemsize)
 
 
-@backend("linear_attention", name="sequential", launches=launches, workspace=workspace)
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """The state before and after its gate, and the write, of every step."""
+    return 3 * shape["T"] * shape["B"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
+
+
+@backend("linear_attention", name="sequential", launches=launches, workspace=workspace, saved=saved)
 def sequential(
     q: Tensor,
     k: Tensor,

@@ -29,9 +29,11 @@ def _surrogate(
     return output.transpose(1, 2), scaled(state, decay) + write
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
-    """Scores and decays of a scalar gate; a key or value gate takes K or V times the decays."""
-    return 3 * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Scores and decays; a key or value gate takes K or V times the decays."""
+    kind = gate_kind.partition("_")[0]
+    channels = {"key": shape["K"], "value": shape["V"], "both": shape["K"] + shape["V"]}.get(kind, 1)
+    return (1 + 2 * channels) * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
 
 
 @backend("linear_attention", name="surrogate", launches=lambda shape: 40, workspace=workspace)

@@ -53,7 +53,7 @@ def _check_span(dtype: torch.dtype, T: int, *log_gates: Tensor | None) -> None:
             raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Scores, and the scaled queries, keys and values."""
     tokens = shape["B"] * shape["H"] * shape["T"]
     return tokens * (2 * shape["T"] + 4 * (shape["K"] + shape["V"])) * max(4, itemsize)

@@ -70,7 +70,13 @@ class HGRN(Model):
         return torch.stack(y, dim=1)
 
 
-@model("hgrn_complex", recurrence="scan", paper=PAPER + "complex form", gate="data_complex")
+@model(
+    "hgrn_complex",
+    recurrence="scan",
+    paper=PAPER + "complex form",
+    gate="data_complex",
+    dtypes=("float64", "float32"),
+)
 class HGRNComplex(Model):
     """h_t = f_t e^(iθ) ⊙ h_{t−1} + (1 − f_t) ⊙ c_t, y_t = o_t ⊙ [Re h_t, Im h_t], c_t complex.
 

@@ -18,6 +18,7 @@ from ssmperf import Model, gate_precision, model
     recurrence="scan",
     paper="Resurrecting Recurrent Neural Networks for Long Sequences (Orvieto et al., 2023), section 3",
     gate="const_complex",
+    dtypes=("float64", "float32"),
 )
 class LRU(Model):
     """h_t = λ ⊙ h_{t−1} + γ ⊙ (B x_t), y_t = Re(C h_t) + D ⊙ x_t, λ = exp(−exp(ν) + i exp(θ)), B, C complex.

@@ -15,7 +15,7 @@ from ssmperf import Cost, Shape, Spec, recurrence
 from ssmperf.regimes import log_gates, phases
 
 PRESETS = {
-    "smoke": [{"B": 2, "T": 64, "C": 64}, {"B": 2, "T": 256, "C": 64}, {"B": 2, "T": 1024, "C": 64}],
+    "smoke": [{"B": 2, "T": 64, "C": 64}, {"B": 2, "T": 128, "C": 64}, {"B": 2, "T": 256, "C": 64}],
     "standard": [{"B": 8, "T": 2048, "C": 1536}, {"B": 8, "T": 16384, "C": 1536}],
     "long": [{"B": 1, "T": 131072, "C": 1536}, {"B": 1, "T": 1048576, "C": 1536}],
 }

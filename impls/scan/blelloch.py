@@ -59,7 +59,7 @@ def launches(shape: Shape) -> float:
     return 8 * math.ceil(math.log2(max(2, shape["T"]))) + 8
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Block sums and prefixes, a and b, of a length padded to a power of two."""
     N = 1 << (shape["T"] - 1).bit_length()
     return 11 * shape["B"] * N * shape["C"] * max(4, itemsize)

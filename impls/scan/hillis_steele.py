@@ -43,7 +43,7 @@ def launches(shape: Shape) -> float:
     return 5 * math.ceil(math.log2(max(2, shape["T"]))) + 8
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Two buffers of a and b, and a round's products."""
     return 9 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 

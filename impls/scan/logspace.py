@@ -73,7 +73,7 @@ def launches(shape: Shape) -> float:
     return 24
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """L, the inputs, and logs and sums of two streams."""
     return 6 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 

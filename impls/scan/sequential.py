@@ -14,7 +14,7 @@ from .common import gate, operands
     "scan",
     name="sequential",
     launches=lambda shape: shape["T"] + 4,
-    workspace=lambda shape, itemsize: 4 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize),
+    workspace=lambda shape, itemsize, gate_kind: 4 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize),
 )
 def sequential(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None

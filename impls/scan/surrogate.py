@@ -13,7 +13,7 @@ from ssmperf import Shape, backend
 from .common import gate, operands, over_time, result, transfer
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Segment sums and their masked exponentials."""
     return 2 * shape["B"] * shape["T"] ** 2 * shape["C"] * max(4, itemsize)
 

@@ -22,7 +22,7 @@ def error_bound(span: float, dtype: str) -> float:
     return max(floor, (1e-15 if dtype == "float64" else 4e-7) * span)
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """The product, its inverse, the scaled inputs and their sum."""
     return 5 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 

@@ -72,7 +72,7 @@ def launches(shape: Shape) -> float:
     return 14
 
 
-def workspace(shape: Shape, itemsize: int) -> float:
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Gates expanded to every element, the inputs with h_0 folded in, and the scanned gates."""
     return 5 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 

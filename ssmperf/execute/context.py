@@ -109,7 +109,12 @@ class Context:
             tensor.copy_(first.values.operands[name])
         return self._judge(case, buffers, 0, with_state=with_state, gradients=False)
 
-    def time(self, case: Case, call: Callable[[], Any]) -> Timing:
+    @property
+    def broken(self) -> bool:
+        """Whether this process should run no further case."""
+        return any(stopwatch.broken for stopwatch in self._stopwatches.values())
+
+    def time(self, case: Case, call: Callable[[], Any], *, peak_bytes: int | None) -> Timing:
         """Time a call by the device's clocks, in the case's cache state."""
         if case.cache not in self._stopwatches:
             self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
@@ -119,6 +124,7 @@ class Context:
             min_time_s=settings.min_time_s,
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
+            peak_bytes=peak_bytes or 0,
         )
 
     def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:

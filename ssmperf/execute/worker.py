@@ -38,7 +38,8 @@ def main() -> None:
     for line in requests:
         case = Case.from_json(json.loads(line))
         record = run_case(case, context)
-        _answer(answers, {"record": record.to_json(), "healthy": _healthy(config["device"], record)})
+        healthy = _healthy(config["device"], record) and not context.broken
+        _answer(answers, {"record": record.to_json(), "healthy": healthy})
 
 
 def run_case(case: Case, context: Any) -> Record:
@@ -50,8 +51,9 @@ def run_case(case: Case, context: Any) -> Record:
     except Unsupported as error:
         return _failed(case, context, Status.UNSUPPORTED, str(error))
     except BaseException as error:
-        status = Status.OOM if is_out_of_memory(error) else Status.CRASH
-        return _failed(case, context, status, f"{type(error).__name__}: {error}")
+        if is_out_of_memory(error):
+            return _failed(case, context, Status.OOM, f"{type(error).__name__}: {_two_sentences(error)}")
+        return _failed(case, context, Status.CRASH, f"{type(error).__name__}: {error}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -60,6 +62,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in OUT_OF_MEMORY_WORDS)
+
+
+def _two_sentences(error: BaseException) -> str:
+    """What ran out and how much was asked for, without the allocator's state and its advice."""
+    return ". ".join(str(error).split(". ")[:2])
 
 
 def _failed(case: Case, context: Any, status: Status, reason: str) -> Record:
@@ -91,13 +98,14 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _healthy(device: str, record: Record) -> bool:
     """Whether this process can be trusted with another case."""
-    if record.status is Status.OOM:
-        return False
-    if record.status is not Status.CRASH or not device.startswith("cuda"):
+    if record.status not in (Status.CRASH, Status.OOM):
         return True
+    if not device.startswith("cuda"):
+        return record.status is Status.CRASH
     import torch
 
     try:
+        torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
         return bool((torch.ones(8, device=device) + 1).sum().item() == 16)
     except Exception:

@@ -21,6 +21,7 @@ _MOST_LEAD_S = 5e-3  # longer than this, the launch queue is full and the host c
 _LEAD_MARGIN_S = 20e-6
 _CALIBRATION_CYCLES = 2_000_000
 _WARM_UPS = 3
+_GRAPH_HEADROOM = 1.5
 
 
 class Clock(Protocol):
@@ -189,9 +190,16 @@ class GraphClock(EventClock):
         self._captured: Call | None = None
         self._replay: Call = nothing
 
-    def capture(self, call: Call) -> str | None:
-        """Capture the call after a warm-up on a side stream; the reason if that fails, else None."""
+    def capture(self, call: Call, needs_bytes: int = 0) -> str | None:
+        """Capture the call after a warm-up on a side stream; the reason if that fails, else None.
+
+        A call that waits for the device, or that needs more memory than is free, is not tried: the allocator
+        never gets back what a failed capture held. `broken` says that this has happened all the same.
+        """
         self.release()
+        reason = self._unfit(call, needs_bytes)
+        if reason:
+            return reason
         graph = self.cuda.CUDAGraph()
         try:
             with self.cuda.device(self.device):
@@ -207,10 +215,26 @@ class GraphClock(EventClock):
                 graph.replay()
                 self.cuda.synchronize(self.device)
         except Exception as error:  # whatever a backend raises under capture is the reason
+            self.broken = True
             graph.reset()
             self.cuda.synchronize(self.device)
             return f"cannot be captured: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        self._graph, self._captured, self._replay = graph, call, graph.replay
+        self._graph, self._captured = graph, call
+        return None
+
+    def _unfit(self, call: Call, needs_bytes: int) -> str | None:
+        """Why a capture cannot work, found without trying it."""
+        self.cuda.empty_cache()
+        free, _ = self.cuda.mem_get_info(self.device)
+        if _GRAPH_HEADROOM * needs_bytes > free:
+            return f"not captured: its {needs_bytes / 2**30:.1f} GiB are too much beside what is allocated"
+        self.cuda.set_sync_debug_mode("error")
+        try:
+            call()
+        except RuntimeError as error:
+            return f"cannot be captured: {str(error).partition(chr(10))[0]}"
+        finally:
+            self.cuda.set_sync_debug_mode("default")
         return None
 
     def time(self, call: Call) -> float:

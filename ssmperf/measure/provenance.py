@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 def launched_kernels(call: Callable[[], Any]) -> list[str]:
     """Names of the CUDA kernels that one call launches, in order, copies and fills left out."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as profiler:
         call()
         torch.cuda.synchronize()
     events = profiler.events() or []
@@ -20,12 +20,13 @@ def launched_kernels(call: Callable[[], Any]) -> list[str]:
     return [str(event.name) for event in kernels if not str(event.name).startswith(("Memcpy", "Memset"))]
 
 
-def fell_back(declared: tuple[str, ...], launched: list[str]) -> str | None:
+def fell_back(declared: tuple[str, ...], launched: Iterable[str]) -> str | None:
     """Why a call did not run the kernels that its backend declares, or None.
 
     declared: substrings of kernel names, one of which at least must have been launched.
     """
+    launched = sorted(set(launched))
     if not declared or any(name in kernel for name in declared for kernel in launched):
         return None
-    seen = ", ".join(sorted(set(launched))[:3]) or "none"
+    seen = ", ".join(launched[:3]) or "none"
     return f"it fell back: none of its kernels {', '.join(declared)} was launched (seen: {seen})"

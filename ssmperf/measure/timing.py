@@ -78,10 +78,21 @@ class Stopwatch:
         flush = flusher(device, cache).flush
         return cls(device, EventClock(device, flush), GraphClock(device, flush), HostClock(device, flush))
 
+    @property
+    def broken(self) -> bool:
+        """Whether a failed capture left the allocator of this process unusable."""
+        return self.graph is not None and self.graph.broken
+
     def time(
-        self, call: Callable[[], Any], *, min_time_s: float, max_time_s: float, relative_width: float
+        self,
+        call: Callable[[], Any],
+        *,
+        min_time_s: float,
+        max_time_s: float,
+        relative_width: float,
+        peak_bytes: int = 0,
     ) -> Timing:
-        """Time a call that has run before (compilation is over)."""
+        """Time a call that has run before (compilation is over), and whose peak memory is known."""
         with Telemetry(self.device) as telemetry:
             samples = sample(
                 lambda: self.first.time(call),
@@ -98,7 +109,7 @@ class Stopwatch:
         samples = samples.excluding(marks)
         limit = FURTHER_CLOCK_SHARE * max_time_s
         host = _median(self.host, call, limit)
-        reason = self.graph.capture(call)
+        reason = self.graph.capture(call, peak_bytes)
         graph = _median(self.graph, call, limit) if reason is None else None
         self.graph.release()
         return Timing(self.first.name, samples, state, graph, reason, host)

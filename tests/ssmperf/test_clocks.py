@@ -75,6 +75,7 @@ class Simulated:
         self.event_s, self.refuses = event_s, refuses
         self.capturing: list[float] | None = None
         self.resets = 0
+        self.free_bytes, self.sync_mode = 10**9, "default"
         self.log: list[str] = []
 
     def now(self) -> float:
@@ -96,6 +97,21 @@ class Simulated:
     def synchronize(self, device: Any = None) -> None:
         assert self.capturing is None
         self.host_s = max(self.host_s, self.device_s)
+
+    def empty_cache(self) -> None:
+        self.log.append("empty cache")
+
+    def mem_get_info(self, device: Any) -> tuple[int, int]:
+        return self.free_bytes, 2 * self.free_bytes
+
+    def set_sync_debug_mode(self, mode: str) -> None:
+        self.sync_mode = mode
+
+    def item(self) -> None:
+        """A result that the host waits for."""
+        if self.sync_mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        self.synchronize()
 
     def Event(self, enable_timing: bool) -> Any:
         event = SimpleNamespace(at_s=0.0)
@@ -194,12 +210,29 @@ def test_a_refused_capture_gives_its_reason_and_leaves_no_graph() -> None:
     call = gpu.call(1, 1e-6)
     reason = clock.capture(call)
     assert reason == "cannot be captured: RuntimeError: operation not permitted when stream is capturing"
-    assert gpu.resets == 1 and gpu.capturing is None
+    assert gpu.resets == 1 and gpu.capturing is None and clock.broken
     with pytest.raises(ValueError, match="not captured"):
         clock.time(call)
     gpu.refuses = None
     assert clock.capture(call) is None
     assert clock.time(call) == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("synchronises", "needs_bytes"), [(True, 0), (False, 10**9)])
+def test_a_hopeless_capture_is_not_tried(synchronises: bool, needs_bytes: int) -> None:
+    gpu = Simulated(refuses=RuntimeError("tried"))
+    clock = GraphClock("cuda", cuda=gpu, now=gpu.now)
+    launch = gpu.call(1, 1e-6)
+
+    def call() -> None:
+        launch()
+        if synchronises:
+            gpu.item()
+
+    reason = clock.capture(call, needs_bytes)
+    assert reason is not None and "tried" not in reason
+    assert ("synchronizing" in reason) == synchronises
+    assert (gpu.sync_mode, gpu.resets, clock.broken) == ("default", 0, False)
 
 
 def test_a_graph_times_only_its_own_call() -> None:
