@@ -140,7 +140,7 @@ def _rates(case: Case, context: Context, cost: Cost, latency: float | None) -> d
 
 
 def _kernels(case: Case, context: Context, call: Callable[[], Any]) -> dict[str, int] | None:
-    """Kernels that one call launches, by name, with their number; None on a CPU, or where tracing takes long."""
+    """Kernels that one call launches, with their number; None on a CPU, or where tracing takes long."""
     backend = context.backend(case)
     launches = backend.launches(case.shape) if backend.launches else 0.0
     if not context.device.startswith("cuda") or (launches > MOST_TRACED and not backend.kernels):

@@ -186,6 +186,7 @@ class GraphClock(EventClock):
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(device, before, cuda=cuda, now=now)
+        self.broken = False
         self._graph: Any = None
         self._captured: Call | None = None
         self._replay: Call = nothing
@@ -219,7 +220,7 @@ class GraphClock(EventClock):
             graph.reset()
             self.cuda.synchronize(self.device)
             return f"cannot be captured: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        self._graph, self._captured = graph, call
+        self._graph, self._captured, self._replay = graph, call, graph.replay
         return None
 
     def _unfit(self, call: Call, needs_bytes: int) -> str | None:
