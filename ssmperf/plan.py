@@ -17,6 +17,7 @@ LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # what an unfused kernel reaches on a large GPU
 BACKWARD_FACTOR = 2.5
+BACKWARD_LAUNCHES = 5.0  # of an autograd backward over a loop, each forward launch
 PASSES_OVER_WORKSPACE = 4
 MEMORY_SHARE = 0.6  # operands, gradients and the oracle take the rest
 
@@ -198,7 +199,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
             f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
         )
     launches = backend.launches(case.shape) if backend.launches else 0.0
-    factor = 1.0 if case.pass_ == "forward" else BACKWARD_FACTOR
+    factor = 1.0 if case.pass_ == "forward" else BACKWARD_LAUNCHES
     seconds = factor * launches * SECONDS_PER_LAUNCH + PASSES_OVER_WORKSPACE * memory_bytes / BYTES_PER_SECOND
     if seconds > LONGEST_CALL_S:
         return (

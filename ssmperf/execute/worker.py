@@ -83,6 +83,7 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])
+        torch.cuda.set_stream(torch.cuda.Stream())  # the default stream cannot be captured
     elif config["threads"]:
         torch.set_num_threads(config["threads"])
     for plugin in config["plugins"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,8 +21,8 @@ _MOST_CALLS = 2**20
 _MOST_LEAD_S = 5e-3  # longer than this, the launch queue is full and the host cannot run ahead anyway
 _LEAD_MARGIN_S = 20e-6
 _CALIBRATION_CYCLES = 2_000_000
-_WARM_UPS = 3
-_GRAPH_HEADROOM = 1.5
+_WARM_UPS = 2
+_GRAPH_HEADROOM = 3
 
 
 class Clock(Protocol):
@@ -150,7 +151,9 @@ class EventClock:
 
     def _calibrate(self, call: Call) -> None:
         """Let the device wait for twice the time that the host needs to enqueue the call."""
-        enqueue_s = min(self._enqueue_s(call) for _ in range(_WARM_UPS))
+        enqueue_s = self._enqueue_s(call)
+        if enqueue_s < _MOST_LEAD_S:
+            enqueue_s = min(enqueue_s, *(self._enqueue_s(call) for _ in range(_WARM_UPS)))
         self._lead_s = min(2 * enqueue_s + _LEAD_MARGIN_S, _MOST_LEAD_S)
         self._calibrated = call
 
@@ -192,10 +195,12 @@ class GraphClock(EventClock):
         self._replay: Call = nothing
 
     def capture(self, call: Call, needs_bytes: int = 0) -> str | None:
-        """Capture the call after a warm-up on a side stream; the reason if that fails, else None.
+        """Capture a call that has run before; the reason if that fails, else None.
 
-        A call that waits for the device, or that needs more memory than is free, is not tried: the allocator
-        never gets back what a failed capture held. `broken` says that this has happened all the same.
+        It is captured on the current stream, which must not be the default one: a backward pass runs on the
+        stream of its forward. A call that waits for the device, or that needs more memory than is free, is
+        not tried: the allocator never gets back what a failed capture held. `broken` says that this has
+        happened all the same.
         """
         self.release()
         reason = self._unfit(call, needs_bytes)
@@ -204,14 +209,7 @@ class GraphClock(EventClock):
         graph = self.cuda.CUDAGraph()
         try:
             with self.cuda.device(self.device):
-                side = self.cuda.Stream()
-                side.wait_stream(self.cuda.current_stream())
-                with self.cuda.stream(side):
-                    for _ in range(_WARM_UPS):
-                        call()
-                self.cuda.current_stream().wait_stream(side)
-                self.cuda.synchronize(self.device)
-                with self.cuda.graph(graph, stream=side):
+                with self.cuda.graph(graph, stream=self.cuda.current_stream()):
                     call()
                 graph.replay()
                 self.cuda.synchronize(self.device)
@@ -229,7 +227,9 @@ class GraphClock(EventClock):
         free, _ = self.cuda.mem_get_info(self.device)
         if _GRAPH_HEADROOM * needs_bytes > free:
             return f"not captured: its {needs_bytes / 2**30:.1f} GiB are too much beside what is allocated"
-        self.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+            self.cuda.set_sync_debug_mode("error")
         try:
             call()
         except RuntimeError as error:

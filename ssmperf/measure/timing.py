@@ -15,6 +15,7 @@ from ssmperf.measure.telemetry import Telemetry
 
 FURTHER_CLOCK_SHARE = 0.3  # of the time that the first clock may take
 FEWEST_SAMPLES = 5
+TOO_LONG = "not captured: the call is longer than the time that further clocks have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Stopwatch:
         state["throttled_samples"] = sum(marks)
         samples = samples.excluding(marks)
         limit = FURTHER_CLOCK_SHARE * max_time_s
+        if min(samples.samples_s, default=0.0) > limit:
+            return Timing(self.first.name, samples, state, None, TOO_LONG, self.host.time(call))
         host = _median(self.host, call, limit)
         reason = self.graph.capture(call, peak_bytes)
         graph = _median(self.graph, call, limit) if reason is None else None
