@@ -41,7 +41,8 @@ def build_model(name: str, shape: Shape, seed: int) -> Model:
 
 def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: str = "cpu") -> Tensor:
     """Text as (B, T, width) float32: each byte's row of a random standard-normal table."""
-    table = torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(seed)).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(VOCABULARY, width, generator=generator, dtype=torch.float32).to(device)
     offset = 7919 * seed + 104729 * draw * B * T
     tokens = torch.frombuffer(bytearray(corpus.read(B * T, offset=offset)), dtype=torch.uint8)
     return table[tokens.to(device).long()].view(B, T, width)

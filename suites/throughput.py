@@ -63,8 +63,11 @@ class Throughput:
         if problem:
             return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
         memory, memory_reason = peak_bytes(call, context.device)
-        timing = context.time(case, call, peak_bytes=memory)
-        after = context.verify_again(case, buffers, with_state=False)
+        timing = context.time(case, call, touched=_touched(case, buffers), peak_bytes=memory)
+        after = _judge_timed(case, context, call, buffers)
+        del call  # and with it a ready-made graph
+        if after.status is Status.OK:
+            after = context.verify_again(case, buffers)
         if after.status is not Status.OK:
             reason = f"after it was timed: {after.reason}"
             return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
@@ -76,6 +79,28 @@ class Throughput:
             timing,
             {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels},
         )
+
+
+def _touched(case: Case, values: Values) -> list[torch.Tensor]:
+    """What may change between two timed calls: not what a ready-made graph holds."""
+    if case.pass_ == "backward":
+        return [values.grad_output]
+    return [*values.tensors.values(), values.grad_output]
+
+
+def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: Values) -> Verdict:
+    """Whether the very call that was timed still follows the incoming gradient.
+
+    Gradients are linear in it: minus twice that must give minus twice the answer.
+    """
+    if case.pass_ == "forward":
+        return Verdict(Status.OK)
+    values.grad_output.mul_(-2)
+    found = dict(zip(values.tensors, call(), strict=True))
+    missing = [name for name, gradient in found.items() if gradient is None]
+    if missing:
+        return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
+    return context.judge_gradients(case, values, {name: gradient / -2 for name, gradient in found.items()})
 
 
 def timed_call(case: Case, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
@@ -115,7 +140,7 @@ def _judged_by_floor(
     if latency is not None and latency < floor:
         reason = f"{latency:.3g} s is below the floor of {floor:.3g} s: it cannot have done the work"
         return context.record(case, Verdict(Status.WRONG, reason, verdict.errors, verdict.tolerances))
-    first = context.first_call_s.get((case.backend, case.operand_key))
+    first = context.first_call_s.get((case.backend, case.operand_key, case.pass_))
     return context.record(
         case,
         verdict,

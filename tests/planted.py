@@ -28,9 +28,9 @@ def right(log_a: Tensor, b: Tensor, initial_state: Tensor | None, phase: Tensor 
     return torch.stack(states, 1), state
 
 
-def planted(name: str):
+def planted(name: str, **declarations):
     """Register under planted_<name>, with the signature of scan."""
-    return ssmperf.backend("scan", name=f"planted_{name}", dtypes=("float32",))
+    return ssmperf.backend("scan", name=f"planted_{name}", dtypes=("float32",), **declarations)
 
 
 @planted("right")
@@ -133,3 +133,67 @@ class Lazy(torch.Tensor):
 def lazy(log_a, b, initial_state=None, *, phase=None) -> Result:
     output, state = right(log_a, b, initial_state, phase)
     return output.as_subclass(Lazy), state
+
+
+@planted("changes_gradient")
+def changes_gradient(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    if output.requires_grad:
+        output.register_hook(lambda gradient: gradient.mul_(1 + 1e-4))
+    return output, state
+
+
+@planted("static_output")
+def static_output(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    if output.requires_grad:
+        return output, state
+    return _STATIC.setdefault(output.shape, torch.empty_like(output)).copy_(output), state
+
+
+_STATIC: dict[torch.Size, Tensor] = {}
+
+
+@planted("by_version")
+def by_version(log_a, b, initial_state=None, *, phase=None) -> Result:
+    key = (b.data_ptr(), b._version, log_a.data_ptr(), log_a._version)
+    if key not in _BY_VERSION:
+        _BY_VERSION.clear()
+        _BY_VERSION[key] = right(log_a, b, initial_state, phase)
+        time.sleep(0.01)
+    return _BY_VERSION[key]
+
+
+_BY_VERSION: dict[tuple[int, ...], Result] = {}
+
+
+class CachedBackward(torch.autograd.Function):
+    """Gives the first gradient again."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if not hasattr(ctx, "kept"):
+            ctx.kept = gradient.clone()
+        return ctx.kept
+
+
+@planted("cached_backward")
+def cached_backward(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return CachedBackward.apply(output), state
+
+
+@planted("no_bound", error_bound=lambda span, dtype: float("inf"))
+def no_bound(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return 1.5 * output, state
+
+
+@planted("double_state")
+def double_state(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state, phase)
+    return output, state.double()

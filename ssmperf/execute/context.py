@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ssmperf import registry
 from ssmperf.case import Case
+from ssmperf.command import repeating
 from ssmperf.measure import verify
 from ssmperf.measure.timing import Stopwatch, Timing
 from ssmperf.measure.verify import Reference, Values, Verdict
@@ -44,6 +44,7 @@ class Context:
     """Lent to `Suite.measure` by the worker that runs the case.
 
     device: torch device string, such as "cuda:1". env_id: the environment's id.
+    announce: told "oracle" before a reference is made and "backend" after it: that time is not the backend's.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -52,6 +53,8 @@ class Context:
     settings: Settings
     ceilings: Ceilings
     plugins: tuple[str, ...] = ()
+    preset: str | None = None
+    announce: Callable[[str], None] = lambda phase: None
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _draws: dict[tuple[object, ...], Draw] = field(default_factory=dict)
     _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
@@ -72,9 +75,14 @@ class Context:
         return self._draws[key]
 
     def reference(self, case: Case, number: int, *, with_state: bool, gradients: bool) -> Reference:
-        """The oracle's answer for those values, made once for all backends and passes."""
+        """The oracle's answer for those values, made once for all backends and passes.
+
+        Raises:
+            Unsupported: the values overflow the case's dtype.
+        """
         draw = self.draw(case, number, with_state=with_state)
         if gradients not in draw.references:
+            self.announce("oracle")
             draw.references[gradients] = verify.refer(
                 self.recurrence(case).definition,
                 draw.values,
@@ -82,6 +90,7 @@ class Context:
                 dtype=dtype_of(case.dtype),
                 gradients=gradients,
             )
+            self.announce("backend")
         return draw.references[gradients]
 
     def verify(self, case: Case, *, with_state: bool) -> tuple[Verdict, Values]:
@@ -91,36 +100,54 @@ class Context:
             The verdict (the first that is not ok, or the second) and the buffers with the values
             of the second judgement, ready to be timed.
         """
-        first, second = (self.draw(case, number, with_state=with_state) for number in (0, 1))
-        buffers = Values(_clones(first.values.operands), first.values.grad_output, first.values.grad_state)
-        verdict = self._judge(case, buffers, 0, with_state=with_state, gradients=False)
-        if verdict.status is not Status.OK:
-            return verdict, buffers
-        for name, tensor in buffers.tensors.items():
-            tensor.copy_(second.values.operands[name])
-        buffers = Values(buffers.operands, second.values.grad_output, second.values.grad_state)
         gradients = case.pass_ != "forward"
-        return self._judge(case, buffers, 1, with_state=with_state, gradients=gradients), buffers
+        first, second = (self.draw(case, number, with_state=with_state).values for number in (0, 1))
+        for number in (0, 1):
+            self.reference(case, number, with_state=with_state, gradients=gradients and number == 1)
+        buffers = Values(_clones(first.operands), first.grad_output.clone(), first.grad_state.clone())
+        self._time_first_call(case, buffers)
+        verdict = self._judge(case, buffers, 0, with_state=with_state, gradients=False)
+        if verdict.status is not Status.OK or verdict.output is None:
+            return verdict, buffers
+        kept = verdict.output.clone()
+        _refill(buffers, second)
+        again = self._judge(case, buffers, 1, with_state=with_state, gradients=gradients)
+        if again.status is Status.OK and not torch.equal(verdict.output, kept):
+            reason = "its second call overwrote the output of the first"
+            return Verdict(Status.WRONG, reason, again.errors, again.tolerances), buffers
+        return again, buffers
 
-    def verify_again(self, case: Case, buffers: Values, *, with_state: bool) -> Verdict:
-        """After timing: the first values in the same buffers must give the first answer again."""
-        first = self.draw(case, 0, with_state=with_state)
-        for name, tensor in buffers.tensors.items():
-            tensor.copy_(first.values.operands[name])
-        return self._judge(case, buffers, 0, with_state=with_state, gradients=False)
+    def verify_again(self, case: Case, buffers: Values) -> Verdict:
+        """After timing, without poisoned memory: the first values in the same buffers give their answer.
+
+        The gradients too, where the pass has them; values of a case without an initial state.
+        """
+        gradients = case.pass_ != "forward"
+        _refill(buffers, self.draw(case, 0, with_state=False).values)
+        return self._judge(case, buffers, 0, with_state=False, gradients=gradients, poison=False)
+
+    def judge_gradients(self, case: Case, values: Values, gradients: Mapping[str, Tensor]) -> Verdict:
+        """Judge gradients of the second values, as a timed backward pass gave them."""
+        reference = self.reference(case, 1, with_state=False, gradients=True)
+        return verify.compare_gradients(
+            gradients, reference, dtype=dtype_of(case.dtype), bound=self._bound(case, values.operands)
+        )
 
     @property
     def broken(self) -> bool:
         """Whether this process should run no further case."""
         return any(stopwatch.broken for stopwatch in self._stopwatches.values())
 
-    def time(self, case: Case, call: Callable[[], Any], *, peak_bytes: int | None) -> Timing:
-        """Time a call by the device's clocks, in the case's cache state."""
+    def time(
+        self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor], peak_bytes: int | None
+    ) -> Timing:
+        """Time a call by the device's clocks, in the case's cache state; see `Stopwatch.time`."""
         if case.cache not in self._stopwatches:
             self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
         settings = self.settings
         return self._stopwatches[case.cache].time(
             call,
+            touched=touched,
             min_time_s=settings.min_time_s,
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
@@ -143,44 +170,47 @@ class Context:
 
     def command(self, case: Case) -> str:
         """The one command that repeats a case."""
-        words = ["ssmperf", "run", "--suite", case.suite]
-        words += ["--models", case.model] if case.model else []
-        words += ["--backends", case.backend]
-        words += ["--regime", case.operand_source] if case.operand_source != "model" else []
-        for letter, size in case.shape.items():
-            words += ["--axis", f"{letter}={size}"]
-        words += ["--dtype", case.dtype]
-        words += ["--gate-dtype", case.gate_dtype] if case.gate_dtype not in ("float32", case.dtype) else []
-        words += ["--pass", case.pass_, "--device", case.device, "--seed", str(case.seed)]
-        for plugin in self.plugins:
-            words += ["--plugin", plugin]
-        return shlex.join(words)
+        return repeating(case, self.plugins, self.preset)
 
     def _judge(
-        self, case: Case, values: Values, number: int, *, with_state: bool, gradients: bool
+        self,
+        case: Case,
+        values: Values,
+        number: int,
+        *,
+        with_state: bool,
+        gradients: bool,
+        poison: bool = True,
     ) -> Verdict:
-        reference = self.reference(case, number, with_state=with_state, gradients=gradients)
-        backend = self.backend(case)
-        function = self._timed_first_call(case, backend.function)
-        bound = backend.error_bound(decay_span(values.operands), case.dtype) if backend.error_bound else None
         return verify.judge(
-            function, values, reference, dtype=dtype_of(case.dtype), gradients=gradients, bound=bound
+            self.backend(case).function,
+            values,
+            self.reference(case, number, with_state=with_state, gradients=gradients),
+            dtype=dtype_of(case.dtype),
+            gradients=gradients,
+            bound=self._bound(case, values.operands),
+            poison=poison,
         )
 
-    def _timed_first_call(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
-        key = (case.backend, case.operand_key)
+    def _bound(self, case: Case, operands: Mapping[str, Any]) -> float | None:
+        declared = self.backend(case).error_bound
+        return declared(decay_span(operands), case.dtype) if declared else None
+
+    def _time_first_call(self, case: Case, values: Values) -> None:
+        """Time this backend's first call on these shapes, its backward included, once a process."""
+        key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
-            return function
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            result = function(*args, **kwargs)
-            if self.device.startswith("cuda"):
-                torch.cuda.synchronize(self.device)
-            self.first_call_s[key] = time.perf_counter() - begin
-            return result
-
-        return timed
+            return
+        gradients = case.pass_ != "forward"
+        leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
+        begin = time.perf_counter()
+        with torch.set_grad_enabled(gradients):
+            result = self.backend(case).function(**{**values.operands, **leaves})
+        if gradients and isinstance(result, tuple) and result[0].requires_grad:
+            torch.autograd.grad(result[0], list(leaves.values()), values.grad_output, allow_unused=True)
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+        self.first_call_s[key] = time.perf_counter() - begin
 
     def _values(self, case: Case, number: int, with_state: bool) -> Values:
         operands = build(case, draw=number, device=self.device)
@@ -203,6 +233,14 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     length = next(v.shape[1] for v in operands.values() if isinstance(v, Tensor) and v.dim() >= 3)
     over_time = finite.dim() >= 3 and finite.shape[1] == length
     return float(finite.sum(1).max()) if over_time else float(finite.max()) * length
+
+
+def _refill(buffers: Values, values: Values) -> None:
+    """Write other values into the same buffers."""
+    for name, tensor in buffers.tensors.items():
+        tensor.copy_(values.operands[name])
+    buffers.grad_output.copy_(values.grad_output)
+    buffers.grad_state.copy_(values.grad_state)
 
 
 def _clones(operands: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class Clock(Protocol):
         """Seconds that one call takes."""
         ...
 
+    def release(self) -> None:
+        """Let go of the last call, and so of the tensors that it holds."""
+        ...
+
 
 def nothing() -> None:
     """The `before` of a call that needs none."""
@@ -58,6 +62,9 @@ class WallClock:
         if self.before is None and call is not self._calibrated:
             self._calibrate(call)
         return self._elapsed_ns(call) / self.calls / 1e9
+
+    def release(self) -> None:
+        self._calibrated = None
 
     def _elapsed_ns(self, call: Call) -> int:
         if self.before is not None:
@@ -97,6 +104,9 @@ class HostClock:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+
+    def release(self) -> None:
+        """It keeps nothing."""
 
     def time(self, call: Call) -> float:
         self.before()
@@ -139,6 +149,9 @@ class EventClock:
             if call is not self._calibrated:
                 self._calibrate(call)
             return max(self._elapsed_s(call) - self.overhead_s, 0.0)
+
+    def release(self) -> None:
+        self._calibrated = None
 
     def _elapsed_s(self, call: Call) -> float:
         self.before()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ssmperf.operands import has_time
 
-SEGMENT_BYTES = 4 * 2**30
+SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
 KEPT_PER_STEP = 8  # tensors of the state's size that autograd keeps for one step, at most
 
 
@@ -130,4 +130,4 @@ def _segment_length(
 ) -> int:
     _, after = definition(**_slice(operands, 0, 1, length), initial_state=state)
     step = KEPT_PER_STEP * after.numel() * after.element_size()
-    return max(1, min(length, SEGMENT_BYTES // step))
+    return max(1, min(length, SEGMENT_BYTES[after.device.type] // step))

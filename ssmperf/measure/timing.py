@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ssmperf.measure.cache import flusher
 from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, WallClock
@@ -62,11 +63,30 @@ class Timing:
         }
 
 
+class Before:
+    """What precedes each timed call, outside the time: the operands are touched, the cache is flushed.
+
+    A touch rewrites one element with itself. Values stay, but whoever remembers results by a tensor's
+    version has to compute again.
+    """
+
+    def __init__(self, flush: Callable[[], Any]) -> None:
+        self.flush = flush
+        self.touched: Sequence[Tensor] = ()
+
+    def __call__(self) -> None:
+        with torch.no_grad():
+            for tensor in self.touched:
+                tensor.view(-1)[:1].mul_(1)
+        self.flush()
+
+
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
     """The clocks of one device and cache state, calibrated once."""
 
     device: str
+    before: Before
     first: Clock
     graph: GraphClock | None = None
     host: HostClock | None = None
@@ -74,10 +94,16 @@ class Stopwatch:
     @classmethod
     def of(cls, device: str, cache: str) -> Stopwatch:
         """Clocks for a device; `cache` is "cold" or "hot"."""
+        before = Before(flusher(device, cache).flush)
         if not device.startswith("cuda"):
-            return cls(device, WallClock())
-        flush = flusher(device, cache).flush
-        return cls(device, EventClock(device, flush), GraphClock(device, flush), HostClock(device, flush))
+            return cls(device, before, WallClock(before))
+        return cls(
+            device,
+            before,
+            EventClock(device, before),
+            GraphClock(device, before),
+            HostClock(device, before),
+        )
 
     @property
     def broken(self) -> bool:
@@ -88,34 +114,50 @@ class Stopwatch:
         self,
         call: Callable[[], Any],
         *,
+        touched: Sequence[Tensor],
         min_time_s: float,
         max_time_s: float,
         relative_width: float,
         peak_bytes: int = 0,
     ) -> Timing:
-        """Time a call that has run before (compilation is over), and whose peak memory is known."""
-        with Telemetry(self.device) as telemetry:
-            samples = sample(
-                lambda: self.first.time(call),
-                min_time_s=min_time_s,
-                max_time_s=max_time_s,
-                relative_width=relative_width,
-                min_samples=FEWEST_SAMPLES,
+        """Time a call that has run before (compilation is over), and whose peak memory is known.
+
+        touched: contiguous tensors that the call reads, one element of each rewritten before every call.
+        """
+        self.before.touched = touched
+        try:
+            with Telemetry(self.device) as telemetry:
+                samples = sample(
+                    lambda: self.first.time(call),
+                    min_time_s=min_time_s,
+                    max_time_s=max_time_s,
+                    relative_width=relative_width,
+                    min_samples=FEWEST_SAMPLES,
+                )
+            if self.graph is None or self.host is None:
+                return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
+            state = telemetry.numbers()
+            marks = telemetry.marks(samples.spans_s)
+            state["throttled_samples"] = sum(marks)
+            return self._further(
+                call, Timing(self.first.name, samples.excluding(marks), state), max_time_s, peak_bytes
             )
-        if self.graph is None or self.host is None:
-            return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
-        state = telemetry.numbers()
-        marks = telemetry.marks(samples.spans_s)
-        state["throttled_samples"] = sum(marks)
-        samples = samples.excluding(marks)
-        limit = FURTHER_CLOCK_SHARE * max_time_s
-        if min(samples.samples_s, default=0.0) > limit:
-            return Timing(self.first.name, samples, state, None, TOO_LONG, self.host.time(call))
-        host = _median(self.host, call, limit)
+        finally:
+            self.before.touched = ()
+            for clock in (self.first, self.graph, self.host):
+                if clock is not None:
+                    clock.release()
+
+    def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
+        """The same with the host's and the graph's times, of a GPU."""
+        assert self.graph is not None and self.host is not None
+        limit_s = FURTHER_CLOCK_SHARE * max_time_s
+        if min(timing.samples.samples_s, default=0.0) > limit_s:
+            return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call))
+        host_s = _median(self.host, call, limit_s)
         reason = self.graph.capture(call, peak_bytes)
-        graph = _median(self.graph, call, limit) if reason is None else None
-        self.graph.release()
-        return Timing(self.first.name, samples, state, graph, reason, host)
+        graph_s = _median(self.graph, call, limit_s) if reason is None else None
+        return replace(timing, host_s=host_s, graph_s=graph_s, graph_reason=reason)
 
 
 def _median(clock: Clock, call: Callable[[], Any], limit_s: float) -> float | None:

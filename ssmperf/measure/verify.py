@@ -7,13 +7,16 @@ an unwritten row or a lazily evaluated result is `wrong`, with the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ssmperf.errors import Unsupported
 from ssmperf.measure.oracle import Evaluation, evaluate, widen
 from ssmperf.measure.poison import poisoned
 from ssmperf.operands import first_step
@@ -48,16 +51,21 @@ class Reference:
     exact: Evaluation
     low_errors: Mapping[str, float]
     output_dtype: torch.dtype
+    state_dtype: torch.dtype
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a judgement ended. Errors and tolerances are relative to the largest reference value."""
+    """How a judgement ended. Errors and tolerances are relative to the largest reference value.
+
+    output: what the backend returned, for a later look.
+    """
 
     status: Status
     reason: str | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    output: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 def tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool, bound: float | None = None) -> float:
@@ -103,6 +111,9 @@ def refer(
 
     That evaluation is the definition in float32 (float64 for a float64 case) on operands moved by
     up to half a unit in the last place of the case's dtype, its output rounded to that dtype.
+
+    Raises:
+        Unsupported: these values overflow the dtype, so that no error could be told from another.
     """
     grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
     exact = evaluate(
@@ -117,14 +128,18 @@ def refer(
         grad_output=grad_output,
         grad_state=grad_state,
     )
-    output_dtype = contract(definition, values.operands, length)[0].dtype
+    first_output, first_state = contract(definition, values.operands, length)
+    output_dtype = first_output.dtype
     low_errors = {
         "output": relative_error(low.output.to(output_dtype), exact.output),
         "final_state": relative_error(low.final_state, exact.final_state),
     }
     for name, gradient in low.gradients.items():
         low_errors[name] = relative_error(gradient, exact.gradients[name])
-    return Reference(exact, low_errors, output_dtype)
+    overflown = [name for name, error in low_errors.items() if not math.isfinite(error)]
+    if overflown:
+        raise Unsupported(f"these operands overflow {dtype} ({', '.join(overflown)})")
+    return Reference(exact, low_errors, output_dtype, first_state.dtype)
 
 
 def judge(
@@ -135,38 +150,52 @@ def judge(
     dtype: torch.dtype,
     gradients: bool,
     bound: float | None = None,
+    poison: bool = True,
 ) -> Verdict:
-    """Call a backend once on these values and compare all that it gives with the reference."""
-    leaves = {
-        name: value.requires_grad_(gradients and value.requires_grad is False)
-        for name, value in values.tensors.items()
-    }
-    before = {name: value.detach().clone() for name, value in leaves.items()}
-    others = {name: value for name, value in values.operands.items() if name not in leaves}
+    """Call a backend once on these values and compare all that it gives with the reference.
+
+    poison: whether uninitialised memory reads as NaN during the call.
+    """
+    if bound is not None and not 0 <= bound < 1:
+        return Verdict(Status.WRONG, f"its declared error bound {bound:g} is none: it must be below 1")
+    tensors = values.tensors
+    watched = {**tensors, "the incoming gradient": values.grad_output}
+    before = {name: value.detach().clone() for name, value in watched.items()}
+    memory = poisoned(values.grad_output.device, like=list(watched.values())) if poison else nullcontext()
     try:
-        with poisoned(values.grad_output.device, like=[*leaves.values(), values.grad_output]):
+        for value in tensors.values():
+            value.requires_grad_(gradients)
+        with memory:
             with torch.set_grad_enabled(gradients):
-                result = function(**leaves, **others)
-            problem = _malformed(result, reference)
+                result = function(**values.operands)
+            problem = _malformed(result, reference) or _unfinished(result[0])
             if problem:
                 return Verdict(Status.WRONG, problem)
             output, state = result
-            found = _gradients(output, state, leaves, values) if gradients else {}
-        changed = [name for name, value in leaves.items() if not torch.equal(value.detach(), before[name])]
+            found = _gradients(output, state, tensors, values) if gradients else {}
     finally:
-        for value in leaves.values():
+        for value in tensors.values():
             value.requires_grad_(False)
+    changed = [name for name, value in watched.items() if not torch.equal(value.detach(), before[name])]
     if changed:
         return Verdict(Status.WRONG, f"it changed its input {', '.join(changed)}")
-    gradients_found = {} if isinstance(found, str) else found
-    verdict = _compare(output.detach(), state, gradients_found, reference, dtype, bound)
+    verdict = _compare(
+        output.detach(), state, {} if isinstance(found, str) else found, reference, dtype, bound
+    )
     if isinstance(found, str) and verdict.status is Status.OK:
         return Verdict(Status.WRONG, found, verdict.errors, verdict.tolerances)
     return verdict
 
 
+def compare_gradients(
+    found: Mapping[str, Tensor], reference: Reference, *, dtype: torch.dtype, bound: float | None
+) -> Verdict:
+    """Judge gradients alone, by operand name."""
+    return _compare(None, None, found, reference, dtype, bound)
+
+
 def _compare(
-    output: Tensor,
+    output: Tensor | None,
     state: Tensor | None,
     gradients: Mapping[str, Tensor],
     reference: Reference,
@@ -174,7 +203,9 @@ def _compare(
     bound: float | None,
 ) -> Verdict:
     exact = reference.exact
-    pairs: dict[str, tuple[Tensor, Tensor]] = {"output": (output, exact.output)}
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    if output is not None:
+        pairs["output"] = (output, exact.output)
     if state is not None:
         pairs["final_state"] = (state.detach(), exact.final_state)
     pairs |= {name: (gradient, exact.gradients[name]) for name, gradient in gradients.items()}
@@ -188,8 +219,8 @@ def _compare(
         if verdict is None:
             verdict = _verdict_of(label, actual, expected, errors[label], limits[label])
     if verdict is None:
-        return Verdict(Status.OK, None, errors, limits)
-    return Verdict(verdict.status, verdict.reason, errors, limits)
+        return Verdict(Status.OK, None, errors, limits, output)
+    return Verdict(verdict.status, verdict.reason, errors, limits, output)
 
 
 def _verdict_of(label: str, actual: Tensor, expected: Tensor, error: float, limit: float) -> Verdict | None:
@@ -212,15 +243,28 @@ def _malformed(result: Any, reference: Reference) -> str | None:
         return f"it returned {type(result).__name__}, the contract is (output, final_state)"
     for label, value, expected, dtype in (
         ("output", result[0], reference.exact.output, reference.output_dtype),
-        ("final_state", result[1], reference.exact.final_state, None),
+        ("final_state", result[1], reference.exact.final_state, reference.state_dtype),
     ):
         if type(value) is not Tensor:
             return f"{label} is a {type(value).__name__}, not a plain tensor"
         if value.shape != expected.shape:
             return f"{label} has shape {tuple(value.shape)}, the contract says {tuple(expected.shape)}"
-        if dtype is not None and value.dtype != dtype:
+        if value.dtype != dtype:
             return f"{label} is {value.dtype}, the contract says {dtype}"
     return None
+
+
+def _unfinished(output: Tensor) -> str | None:
+    """Whether work on another stream was still writing the output when the call returned."""
+    if output.device.type != "cuda":
+        return None
+    at_return = output.detach().clone()
+    torch.cuda.synchronize(output.device)
+    if torch.equal(at_return.isfinite(), output.isfinite()) and torch.equal(
+        at_return[at_return.isfinite()], output.detach()[at_return.isfinite()]
+    ):
+        return None
+    return "its output was still being written when it returned"
 
 
 def _gradients(

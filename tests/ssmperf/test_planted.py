@@ -26,6 +26,12 @@ EXPECTED = {
     "no_graph": ("wrong", "no graph"),
     "exits": ("crash", "SystemExit"),
     "lazy": ("wrong", "Lazy"),
+    "changes_gradient": ("wrong", "changed its input the incoming gradient"),
+    "static_output": ("ok", None),
+    "by_version": ("ok", None),
+    "cached_backward": ("ok", None),
+    "no_bound": ("wrong", "its declared error bound inf is none"),
+    "double_state": ("wrong", "final_state is torch.float64"),
 }
 
 
@@ -66,3 +72,44 @@ def test_failed_records_carry_no_time_and_the_repeating_command(run: Run) -> Non
         assert record.status == "ok" or not any(name.endswith("_s") for name in record.numbers)
     (crash,) = [r for r in run.records if r.case.backend == "planted_raises"]
     assert crash.numbers["command"].startswith("ssmperf run --suite correctness --models hgrn")
+
+
+TIMED = {
+    "right": ("ok", "ok", None),
+    "by_version": ("ok", None, None),
+    "cached_backward": ("ok", "wrong", "after it was timed: gradient of"),
+    "static_output": ("wrong", "ok", "its second call overwrote"),
+}
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Faults that only timing meets."""
+    names = ["sequential", *(f"planted_{name}" for name in TIMED)]
+    return ssmperf.run(
+        "throughput",
+        models="hgrn",
+        backends=names,
+        axis=["T=9", "C=4", "B=2"],
+        device="cpu",
+        plugin=PLUGIN,
+        timeout=60,
+        out=tmp_path_factory.mktemp("runs") / "timed",
+    )
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_faults_that_only_timing_meets(timed: Run, name: str) -> None:
+    found = {r.case.pass_: r for r in timed.records if r.case.backend == f"planted_{name}"}
+    forward, backward, reason = TIMED[name]
+    assert found["forward"].status == forward, found["forward"].reason
+    assert backward is None or found["backward"].status == backward, found["backward"].reason
+    assert reason is None or any(reason in str(record.reason) for record in found.values())
+
+
+def test_results_remembered_by_version_are_not_timed(timed: Run) -> None:
+    """The planted backend sleeps 10 ms whenever it computes: no timed call may be spared that."""
+    (record,) = [
+        r for r in timed.records if r.case.backend == "planted_by_version" and r.case.pass_ == "forward"
+    ]
+    assert min(record.numbers["samples_s"]) >= 0.01
