@@ -3,8 +3,8 @@
 A program walks tiles of RUNS·R steps × BC channels. A run is R consecutive steps held in registers: it is
 composed to one affine map with a multiply and a fused multiply-add a step, the maps of the RUNS runs are
 scanned across threads, and each run is replayed from its true starting state. So the tree scan costs 1/R of
-the elements. Where batch and channels are too few to fill the device, time is cut into chunks: a first
-launch composes each chunk's map; the second folds the maps before its chunk and replays.
+the elements. Where batch and channels are too few to fill the device, every tile has a program of its own,
+which learns the state before it from the programs of the tiles before (`_triton/chain.py`).
 """
 
 from __future__ import annotations

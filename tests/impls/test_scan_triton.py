@@ -17,14 +17,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
-from ssmperf.impls.scan._triton import function  # noqa: E402
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+from ssmperf.impls.scan._triton import chain, function  # noqa: E402
 
 DEFINITION = registry.recurrence("scan").definition
 # Two roundings in a half dtype: h as saved for backward, and the gradient itself.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, RUNS, CHANNELS = 2, 4, 8
 TILE = STEPS * RUNS
-SMALL = function.Tiles(steps=STEPS, runs=RUNS, channels=CHANNELS, vector=1, warps=1, stages=1, programs=1)
+SMALL = function.Tiles(steps=STEPS, runs=RUNS, channels=CHANNELS, vector=1, warps=1, stages=1)
 REAL, COMPLEX_GATE, COMPLEX = "real", "real-b-complex-gate", "complex"
 KINDS = (REAL, COMPLEX_GATE, COMPLEX)
 
@@ -36,11 +38,11 @@ needs_gpu = [
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets small tiles, and the number of time chunks wanted where there is one program otherwise."""
+    """Sets small tiles, and whether they form a chain."""
 
-    def set_tiles(chunks: int = 1) -> None:
-        monkeypatch.setattr(function, "tiles", lambda pass_, state: SMALL)
-        monkeypatch.setattr(function, "processors", lambda device: chunks)
+    def set_tiles(*, chained: bool = False) -> None:
+        monkeypatch.setattr(function, "tiles", lambda pass_, widths, *, chained: SMALL)
+        monkeypatch.setattr(function, "processors", lambda device: 10_000 if chained else 0)
 
     yield set_tiles
 
@@ -115,10 +117,11 @@ def test_agrees_with_the_definition(cut: Callable[..., None], kind: str, T: int,
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("state", [True, False])
-def test_time_in_chunks(cut: Callable[..., None], kind: str, state: bool) -> None:
-    given = operands(1, 4 * TILE + 3, 5, kind=kind, regime="reset", state=state)
-    cut(chunks=5)
-    assert function.Plan.of(given["b"], "forward").chunks == 5
+def test_a_chain_of_tiles(cut: Callable[..., None], kind: str, state: bool) -> None:
+    groups = 2
+    given = operands(2, (groups * RUNS + 1) * TILE + 3, 5, kind=kind, regime="reset", state=state)
+    cut(chained=True)
+    assert function.Plan.of("forward", given["b"], given["log_a"]).links == groups * RUNS + 2
     check(given)
 
 
@@ -150,22 +153,48 @@ def test_half_input_of_a_complex_gate(cut: Callable[..., None]) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("chunks", [1, 4])
+@pytest.mark.parametrize("chained", [False, True])
 def test_gates_that_broadcast(
-    cut: Callable[..., None], log_a: tuple[int, ...], phase: tuple[int, ...] | None, chunks: int
+    cut: Callable[..., None], log_a: tuple[int, ...], phase: tuple[int, ...] | None, chained: bool
 ) -> None:
-    cut(chunks)
+    cut(chained=chained)
     kind = REAL if phase is None else COMPLEX_GATE
     check(operands(2, 19, 5, kind=kind, log_a=log_a, phase=phase), tolerance=5e-5)
 
 
-def test_const_gate_gradient_needs_no_more_than_a_partial_sum_a_chunk(cut: Callable[..., None]) -> None:
-    cut()
+@pytest.mark.parametrize("chained", [False, True])
+def test_const_gate_gradient_needs_no_more_than_a_partial_sum_a_program(
+    cut: Callable[..., None], chained: bool
+) -> None:
+    cut(chained=chained)
     given = operands(2, 3 * TILE, 5, log_a=(1, 1, 5))
-    plan = function.Plan.of(given["b"], "backward")
+    plan = function.Plan.of("backward", given["b"], given["log_a"])
     _, partial = function.gate_gradient(given["log_a"], True, plan)
     assert partial is not None
-    assert partial.shape == (2, plan.chunks, 5)
+    assert partial.shape == (2, 3 if chained else 1, 5)
+
+
+@triton.jit
+def publish_bits(to, bits: tl.constexpr):
+    x = tl.full([1], bits, tl.int32).to(tl.float32, bitcast=True)
+    chain.publish(to + tl.arange(0, 1), x, x, tl.full([1], 1, tl.int1))
+
+
+@pytest.mark.parametrize("bits", [0, -1])
+def test_a_published_word_is_never_taken_for_none(bits: int) -> None:
+    """Not even one that holds two NaNs of all ones, which stay NaNs."""
+    word = torch.full((1,), chain.EMPTY.value, dtype=torch.int64, device=DEVICE)
+    publish_bits[(1,)](word, bits)
+    assert word.item() != chain.EMPTY.value
+    assert word.view(torch.float32).isnan().all() == (bits == -1)
+
+
+def test_widths() -> None:
+    wide, half = torch.zeros(1, 3, 5), torch.zeros(1, 3, 5, dtype=torch.bfloat16)
+    assert function.widths(wide, half) == "float32"
+    assert function.widths(half, wide) == "mixed"
+    assert function.widths(half, half) == function.widths(half, wide[:, :1]) == "half"
+    assert function.widths(wide.to(torch.complex64), wide) == "complex"
 
 
 def test_complex_input_with_a_real_gate(cut: Callable[..., None]) -> None:
@@ -204,8 +233,8 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
 
 @pytest.mark.parametrize("kind", [REAL, COMPLEX])
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
-    cut(chunks=3)
-    given = operands(1, 3 * TILE, 5, kind=kind)
+    cut(chained=True)
+    given = operands(1, (RUNS + 2) * TILE, 5, kind=kind)
     first = outcome(ENTRY.function, given, double=False)
     second = outcome(ENTRY.function, given, double=False)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -248,6 +277,10 @@ class TestOnDevice:
 
     pytestmark = needs_gpu
 
+    @pytest.fixture(autouse=True, params=["strand", "chain"])
+    def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(function, "ENOUGH", 0 if request.param == "strand" else 10_000)
+
     @pytest.mark.parametrize("regime", REGIMES)
     @pytest.mark.parametrize("kind", KINDS)
     def test_regimes(self, regime: str, kind: str) -> None:
@@ -275,11 +308,26 @@ class TestOnDevice:
     def test_long(self, shape: tuple[int, int, int], kind: str) -> None:
         check(operands(*shape, kind=kind, regime="hgrn_top"), tolerance=5e-5)
 
-    def test_one_pass_equals_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        given = operands(1, 16_384, 256, regime="hgrn_top")
-        assert function.Plan.of(given["b"], "forward").chunks > 1
-        chunked = outcome(ENTRY.function, given, double=False)
-        monkeypatch.setattr(function, "processors", lambda device: 1)
+
+class TestChainOnDevice:
+    """Programs that really run side by side."""
+
+    pytestmark = needs_gpu
+
+    @pytest.mark.parametrize("kind", [REAL, COMPLEX])
+    def test_a_chain_equals_whole_strands(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        given = operands(1, 16_384, 256, regime="hgrn_top", kind=kind)
+        assert function.Plan.of("forward", given["b"], given["log_a"]).chained
+        chained = outcome(ENTRY.function, given, double=False)
+        monkeypatch.setattr(function, "ENOUGH", 0)
         whole = outcome(ENTRY.function, given, double=False)
         for name in whole:
-            torch.testing.assert_close(chunked[name], whole[name], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(chained[name], whole[name], rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("kind", [REAL, COMPLEX])
+    def test_a_chain_gives_the_same_bits_whoever_arrives_first(self, kind: str) -> None:
+        given = operands(1, 43_884, 1536, kind=kind, regime="hgrn_top")
+        first = outcome(ENTRY.function, given, double=False)
+        for _ in range(20):
+            again = outcome(ENTRY.function, given, double=False)
+            assert all(torch.equal(first[name], again[name]) for name in first)

@@ -26,20 +26,26 @@ from ssmperf.impls.scan._triton.backward import scan_backward
 from ssmperf.impls.scan._triton.forward import scan_forward
 
 KERNELS = {"forward": scan_forward, "backward": scan_backward}
-UNSPECIALISED = ("T", "tiles", "chunks", "launched")
+UNSPECIALISED = ("T", "tiles")
+DTYPES = {  # of data and of gates
+    "float32": ("fp32", "fp32"),
+    "mixed": ("bf16", "fp32"),
+    "half": ("bf16", "bf16"),
+    "complex": ("i64", "fp32"),
+}
 
 
-def compiled(pass_, state, dtype, write):
-    kernel, cut = KERNELS[pass_], function.tiles(pass_, state)
-    is_complex = state == "complex"
-    data, wide, gate = ("*i64", "*i64", "*fp32") if is_complex else (f"*{dtype}", "*fp32", "*fp32")
+def compiled(pass_, widths, schedule):
+    kernel, cut = KERNELS[pass_], function.tiles(pass_, widths, chained=schedule == "chain")
+    is_complex = widths == "complex"
+    data, gate = (f"*{dtype}" for dtype in DTYPES[widths])
     phase = gate if is_complex else None
-    types = dict.fromkeys(("b", "h", "g", "db"), data) | dict.fromkeys(("log_a", "da", "maps"), gate)
-    types |= dict.fromkeys(("state", "final", "final_grad", "dstate"), wide)
-    types |= dict.fromkeys(("phase", "dphase"), phase)
+    types = dict.fromkeys(("b", "h", "g", "db"), data) | dict.fromkeys(("log_a", "da"), gate)
+    types |= dict.fromkeys(("state", "final", "final_grad", "dstate"), "*i64" if is_complex else "*fp32")
+    types |= dict.fromkeys(("phase", "dphase"), phase) | {"words": "*i64" if schedule == "chain" else None}
     constants = dict(
-        A_CHANNEL=1, P_CHANNEL=int(is_complex), VARIES=True, COMPLEX=is_complex, WRITE=write, WHOLE=True,
-        FLUSH=True, A_GRAD="elements", P_GRAD="elements" if is_complex else "none",
+        A_CHANNEL=1, P_CHANNEL=int(is_complex), VARIES=True, COMPLEX=is_complex, WHOLE=True, FLUSH=True,
+        A_GRAD="elements", P_GRAD="elements" if is_complex else "none",
         R=cut.steps, RUNS=cut.runs, BC=cut.channels, VECTOR=cut.vector, STAGES=cut.stages,
     )
     signature, constexprs, attributes = {}, {}, {}
@@ -52,7 +58,8 @@ def compiled(pass_, state, dtype, write):
             if name not in UNSPECIALISED:
                 attributes[index,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constexprs, attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": cut.warps})
+    options = {"num_warps": cut.warps, "maxnreg": cut.registers}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
 def usage(binary):
@@ -64,19 +71,20 @@ def usage(binary):
     return {key: int(re.search(rf"\b{key}:(\d+)", text)[1]) for key in ("REG", "STACK", "LOCAL")}
 
 
-pass_, state, dtype, write = sys.argv[1:]
-kernel = compiled(pass_, state, dtype, write == "write")
+kernel = compiled(*sys.argv[1:])
 found = usage(kernel.asm["cubin"])
 assert found["STACK"] == found["LOCAL"] == 0, found
-assert kernel.asm["ttgir"].count("ttg.convert_layout") == 0, "data move between threads"
+loop = kernel.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
+assert sys.argv[3] == "chain" or "ttg.convert_layout" not in loop, "data move between threads"
 assert kernel.metadata.shared <= 232_448, kernel.metadata.shared  # of a block on Hopper
 """
 
 VARIANTS = [
-    (pass_, state, dtype, "write")
+    (pass_, widths, schedule)
     for pass_ in ("forward", "backward")
-    for state, dtype in (("real", "fp32"), ("real", "bf16"), ("complex", "fp32"))
-] + [("forward", "real", "fp32", "map"), ("backward", "real", "fp32", "map")]
+    for widths in ("float32", "mixed", "half", "complex")
+    for schedule in ("strand", "chain")
+]
 
 
 @pytest.mark.slow

@@ -7,12 +7,24 @@ import triton.language as tl
 
 
 @triton.jit
+def pack(low, high):
+    """Two float32 as one int64."""
+    return low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def unpack(word):
+    return word.to(tl.int32).to(tl.float32, bitcast=True), (word >> 32).to(tl.int32).to(
+        tl.float32, bitcast=True
+    )
+
+
+@triton.jit
 def load(pointers, mask):
     """Real and imaginary part in float32; a complex64 travels as one int64. 0 outside the mask."""
     x = tl.load(pointers, mask=mask, other=0)
     if x.dtype == tl.int64:
-        real = x.to(tl.int32).to(tl.float32, bitcast=True)
-        return real, (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        return unpack(x)
     else:
         return x.to(tl.float32), tl.zeros(x.shape, tl.float32)
 
@@ -21,9 +33,7 @@ def load(pointers, mask):
 def store(pointers, real, imag, mask):
     """In the pointers' dtype; only the real part unless they are int64 (complex64)."""
     if pointers.dtype.element_ty == tl.int64:
-        low = real.to(tl.uint32, bitcast=True).to(tl.int64)
-        high = imag.to(tl.int32, bitcast=True).to(tl.int64) << 32
-        tl.store(pointers, low | high, mask=mask)
+        tl.store(pointers, pack(real, imag), mask=mask)
     else:
         tl.store(pointers, real.to(pointers.dtype.element_ty), mask=mask)
 
@@ -65,16 +75,6 @@ def then_complex(
         cr2 * br1 - ci2 * bi1 + dr2,
         cr2 * bi1 + ci2 * br1 + di2,
     )
-
-
-@triton.jit
-def product(a1, a2):
-    return a1 * a2
-
-
-@triton.jit
-def product_complex(ar1, ai1, ar2, ai2):
-    return ar1 * ar2 - ai1 * ai2, ar1 * ai2 + ai1 * ar2
 
 
 @triton.jit
@@ -145,34 +145,3 @@ def enter_runs(ar, ai, br, bi, hr, hi, run, COMPLEX: tl.constexpr, RUNS: tl.cons
         else:
             _, br, _, hr = tl.associative_scan((ar, br, one, hr), 0, then)
             return hr, hi, from_last(br, run, RUNS), bi
-
-
-@triton.jit
-def fold_chunks(maps, plane, C, chunk, hr, hi, mask, COMPLEX: tl.constexpr):
-    """Pass a state through the maps of chunks 0 … chunk−1, in the order of the pass."""
-    k = 0
-    while k < chunk:
-        at = maps + k * C
-        ar = tl.load(at, mask=mask, other=0.0)
-        br = tl.load(at + plane, mask=mask, other=0.0)
-        if COMPLEX:
-            ai = tl.load(at + 2 * plane, mask=mask, other=0.0)
-            bi = tl.load(at + 3 * plane, mask=mask, other=0.0)
-            hr, hi = times_plus(ar, ai, hr, hi, br, bi, True)
-        else:
-            hr = ar * hr + br
-        k += 1
-    return hr, hi
-
-
-@triton.jit
-def store_map(maps, plane, ar, ai, br, bi, mask, COMPLEX: tl.constexpr):
-    """A chunk's map: the product of its runs' gates, and its state from zero (held by run 0)."""
-    if COMPLEX:
-        ar, ai = tl.reduce((ar, ai), 0, product_complex, keep_dims=True)
-        tl.store(maps + 2 * plane, tl.broadcast_to(ai, br.shape), mask=mask)
-        tl.store(maps + 3 * plane, bi, mask=mask)
-    else:
-        ar = tl.reduce(ar, 0, product, keep_dims=True)
-    tl.store(maps, tl.broadcast_to(ar, br.shape), mask=mask)
-    tl.store(maps + plane, br, mask=mask)

@@ -1,4 +1,4 @@
-"""Tile sizes, launches, and the autograd function around the two kernels."""
+"""Launches, and the autograd function around the two kernels."""
 
 from __future__ import annotations
 
@@ -12,38 +12,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .backward import scan_backward
+from .chain import EMPTY, HEAD
 from .forward import scan_forward
+from .tiles import Tiles, tiles
 
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a pass is cut.
-
-    steps: consecutive steps that a thread holds (R). runs: of them, side by side in a tile.
-    channels: of a program. vector: channels of a thread, 16 bytes of the widest stream.
-    programs: wanted a multiprocessor; time is cut into chunks where batch and channels give fewer.
-    """
-
-    steps: int
-    runs: int
-    channels: int
-    vector: int
-    warps: int
-    stages: int
-    programs: int = 2
-
-
-TABLE = {
-    ("forward", "real"): Tiles(8, 16, 32, 4, 4, 3),
-    ("forward", "complex"): Tiles(8, 8, 32, 2, 4, 3),
-    ("backward", "real"): Tiles(8, 16, 32, 4, 4, 2),
-    ("backward", "complex"): Tiles(4, 8, 32, 2, 4, 2),
-}
-
-
-def tiles(pass_: str, state: str) -> Tiles:
-    """Tile sizes of a pass (`forward` or `backward`) over a `real` or `complex` state."""
-    return TABLE[pass_, state]
+# Strands a multiprocessor; with fewer, a pass is a chain.
+ENOUGH = 1
 
 
 def processors(device: torch.device) -> int:
@@ -51,54 +25,77 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+def widths(data: Tensor, *gates: Tensor | None) -> str:
+    """What the table of tiles calls the widths of data and of the gates that differ from step to step."""
+    if data.is_complex():
+        return "complex"
+    if data.element_size() == 4:
+        return "float32"
+    wide = any(gate is not None and gate.shape[1] > 1 and gate.element_size() == 4 for gate in gates)
+    return "mixed" if wide else "half"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of a call, tile sizes of a pass, and time cut into chunks of whole tiles."""
+    """Sizes of a call and tile sizes of a pass. A strand is one batch element's block of channels.
+
+    A program walks the tiles of a strand or, in a chain, computes one of them.
+    """
 
     B: int
     T: int
     C: int
     cut: Tiles
-    tiles: int
-    chunks: int
+    chained: bool
 
     @classmethod
-    def of(cls, h: Tensor, pass_: str) -> Plan:
+    def of(cls, pass_: str, h: Tensor, *gates: Tensor | None) -> Plan:
         B, T, C = h.shape
-        cut = tiles(pass_, "complex" if h.is_complex() else "real")
-        total = triton.cdiv(T, cut.steps * cut.runs)
-        programs = B * triton.cdiv(C, cut.channels)
-        chunks = max(1, cut.programs * processors(h.device) // programs)
-        each = triton.cdiv(total, chunks)
-        return cls(B, T, C, cut, each, triton.cdiv(total, each))
+        kind = widths(h, *gates)
+        cut = tiles(pass_, kind, chained=False)
+        few = B * triton.cdiv(C, cut.channels) < ENOUGH * processors(h.device)
+        chain = tiles(pass_, kind, chained=True)
+        if few and triton.cdiv(T, chain.steps * chain.runs) > 1:
+            return cls(B, T, C, chain, True)
+        return cls(B, T, C, cut, False)
+
+    @property
+    def tiles(self) -> int:
+        return triton.cdiv(self.T, self.cut.steps * self.cut.runs)
 
     @property
     def blocks(self) -> int:
-        """Programs side by side over the channels."""
+        """Strands side by side over the channels."""
         return triton.cdiv(self.C, self.cut.channels)
 
-    def launch(self, kernel: Any, log_a: Tensor, phase: Tensor | None, *operands: Any, **flags: Any) -> None:
-        """Launch a pass: once for the maps of all chunks but the last where there are several, then to write.
+    @property
+    def links(self) -> int:
+        """Programs of a strand."""
+        return self.tiles if self.chained else 1
 
-        `operands` follow the gates; the chunks' maps, `self` among them, are allocated here.
-        """
-        planes = 2 if phase is None else 4
-        maps = torch.empty(planes, self.B, self.chunks, self.C, dtype=torch.float32, device=log_a.device)
+    def words(self, device: torch.device, *, is_complex: bool) -> Tensor | None:
+        """What the programs of a chain tell one another: tiles' maps, and states after groups of tiles."""
+        if not self.chained:
+            return None
+        rows = self.tiles * (2 if is_complex else 1) + triton.cdiv(self.tiles, self.cut.runs)
+        size = HEAD.value + self.B * rows * self.C
+        return torch.full((size,), EMPTY.value, dtype=torch.int64, device=device)
+
+    def launch(self, kernel: Any, log_a: Tensor, phase: Tensor | None, *operands: Any, **flags: Any) -> None:
+        """Launch a pass. `operands` follow the gates; words, for which `self` stands, are allocated here."""
+        words = self.words(log_a.device, is_complex=phase is not None)
         cut = self.cut
-        gates = [gate for gate in (log_a, phase) if gate is not None]
-        for write in (False, True) if self.chunks > 1 else (True,):
-            launched = self.chunks if write else self.chunks - 1
-            with torch.cuda.device_of(log_a):
-                kernel[(self.B * launched * self.blocks,)](
-                    log_a, phase, *(maps if operand is self else operand for operand in operands),
-                    self.T, self.C, loop_bound(self.tiles), self.chunks, launched,
-                    *strides(log_a), *strides(phase),
-                    A_CHANNEL=over_channels(log_a), P_CHANNEL=over_channels(phase),
-                    VARIES=any(gate.shape[1] > 1 for gate in gates), COMPLEX=phase is not None,
-                    WRITE=write, WHOLE=self.T % cut.steps == 0, FLUSH=not triton.knobs.runtime.interpret,
-                    R=cut.steps, RUNS=cut.runs, BC=cut.channels, VECTOR=cut.vector, STAGES=cut.stages,
-                    num_warps=cut.warps, **flags,
-                )  # fmt: skip
+        with torch.cuda.device_of(log_a):
+            kernel[(self.B * self.blocks * self.links,)](
+                log_a, phase, *(words if operand is self else operand for operand in operands),
+                self.T, self.C, loop_bound(self.tiles), *strides(log_a), *strides(phase),
+                A_CHANNEL=over_channels(log_a), P_CHANNEL=over_channels(phase),
+                VARIES=any(gate is not None and gate.shape[1] > 1 for gate in (log_a, phase)),
+                COMPLEX=phase is not None,
+                WHOLE=self.T % cut.steps == 0, FLUSH=not triton.knobs.runtime.interpret,
+                R=cut.steps, RUNS=cut.runs, BC=cut.channels, VECTOR=cut.vector, STAGES=cut.stages,
+                num_warps=cut.warps, maxnreg=cut.registers, **flags,
+            )  # fmt: skip
 
 
 def loop_bound(count: int) -> Any:
@@ -134,7 +131,7 @@ def gate_gradient(gate: Tensor | None, wanted: bool, plan: Plan) -> tuple[str, T
     if gate is None or not wanted:
         return "none", None
     if gate.shape[1] == 1:
-        return "total", gate.new_empty(plan.B, plan.chunks, plan.C, dtype=torch.float32)
+        return "total", gate.new_empty(plan.B, plan.links, plan.C, dtype=torch.float32)
     if gate.shape[2] == 1:
         return "rows", gate.new_empty(plan.B, plan.T, plan.blocks, dtype=torch.float32)
     dtype = gate.dtype if gate.shape[0] == plan.B else torch.float32
@@ -159,7 +156,7 @@ class Scan(torch.autograd.Function):
         wide = torch.float32 if phase is None else torch.complex64
         h = torch.empty(b.shape, dtype=b.dtype if phase is None else wide, device=b.device)
         final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        plan = Plan.of(h, "forward")
+        plan = Plan.of("forward", h, log_a, phase)
         plan.launch(scan_forward, log_a, phase, packed(b), packed(state), packed(h), packed(final), plan)
         ctx.save_for_backward(log_a, phase, h, state)
         ctx.input_dtype = b.dtype
@@ -170,7 +167,7 @@ class Scan(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
         needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
-        plan = Plan.of(h, "backward")
+        plan = Plan.of("backward", h, log_a, phase)
         db = torch.empty(h.shape, dtype=ctx.input_dtype, device=h.device) if needs_b else None
         dstate = torch.empty_like(state, memory_format=torch.contiguous_format) if needs_state else None
         a_kind, da = gate_gradient(log_a, needs_a, plan)
