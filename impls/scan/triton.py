@@ -27,7 +27,7 @@ INPUT_DTYPES = (*GATE_DTYPES, torch.complex64)
     dtypes=("float32", "bfloat16", "float16"),
     needs=("triton",),
     capability=(8, 0),
-    kernels=("scan_forward",),
+    kernels=("scan_forward", "scan_backward"),
     launches=lambda shape: 2,
 )
 def scan(

