@@ -28,7 +28,7 @@ EXECUTORS = ("local",)
 SMOKE_THREADS = (
     1  # its shapes are too small to share, and threads that wait for each other show any neighbour
 )
-SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.3), "long": (0.05, 1.0)}  # least, most
+SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.2), "long": (0.05, 1.0)}  # least, most
 
 
 class Progress(Protocol):
