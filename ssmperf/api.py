@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
 import threading
 import time
@@ -13,18 +15,28 @@ from typing import Any, Protocol
 
 from ssmperf import devices as devices_
 from ssmperf import registry, store
-from ssmperf.axes import parse_axis
+from ssmperf.axes import parse_axes
 from ssmperf.case import Case
+from ssmperf.command import repeating
 from ssmperf.errors import Unsupported, UsageError
 from ssmperf.execute.local import Events, LocalExecutor
 from ssmperf.plan import Plan, Selection, make_plan
 from ssmperf.record import Record, Status
-from ssmperf.recurrence import Backend, ModelEntry
+from ssmperf.recurrence import Backend, ModelEntry, Recurrence
 from ssmperf.store import Run, Writer
 
 Names = str | Sequence[str]
 DEFAULT_TIMEOUT_S = 180.0
 EXECUTORS = ("local",)
+NAMED = {  # options that name one or several things, and the field of a selection that holds the names
+    "models": "models",
+    "backends": "backends",
+    "dtype": "dtypes",
+    "pass_": "passes",
+    "regime": "regimes",
+    "gate_dtype": "gate_dtypes",
+    "layout": "layouts",
+}
 SMOKE_THREADS = (
     1  # its shapes are too small to share, and threads that wait for each other show any neighbour
 )
@@ -42,25 +54,39 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run what a selection names; see `run`."""
+    """How to run what a selection names, and the folder to write; see `run`.
 
+    Raises:
+        UsageError: no such executor, or a timeout that is no positive number of seconds.
+    """
+
+    out: Path
     devices: tuple[str, ...] = ("cpu",)
     executor: str = "local"
-    plugins: tuple[str, ...] = ()
     timeout_s: float = DEFAULT_TIMEOUT_S
-    out: Path | None = None
     tag: str | None = None
     resume: bool = False
     argv: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise UsageError(f"unknown executor {self.executor!r} (valid: {', '.join(EXECUTORS)})")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(f"the timeout must be above 0 seconds and finite, got {self.timeout_s:g}")
+
 
 def select(
-    *, device: str = "auto", devices: Sequence[int] | None = None, **choices: Any
+    *, device: str = "auto", devices: Sequence[int] | None = None, axis: Names = (), **choices: Any
 ) -> tuple[Selection, tuple[str, ...]]:
-    """A selection for the device found, and the torch devices to run it on. See `Selection`."""
+    """The selection of these choices, named as in `run`, and the torch devices to run it on."""
     chosen = tuple(devices) if devices is not None else None
-    type_, names = devices_.resolve(device, chosen)
-    return Selection(device=devices_.describe(type_, names), **choices), tuple(names)
+    type_, found = devices_.resolve(device, chosen)
+    for option, field in NAMED.items():
+        given = names(choices.pop(option, None))
+        if given is not None:
+            choices[field] = given
+    axes = parse_axes([axis] if isinstance(axis, str) else axis)
+    return Selection(device=devices_.describe(type_, found), axes=axes, **choices), tuple(found)
 
 
 def run(
@@ -96,6 +122,7 @@ def run(
         axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
         device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, a worker each.
         plugin: Python files whose backends, models or suites take part. Their code is run.
+            Workers load these and all files that this process has loaded so.
         timeout: longest that one case may take, in seconds.
         out: the run's folder; a new one under `runs/` if None. resume: continue that folder.
 
@@ -105,33 +132,25 @@ def run(
     files = [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin)
     for file in files:
         registry.load_plugin(file)
-    axes = [axis] if isinstance(axis, str) else axis
+    suites = names(suite) or ()
     selection, found = select(
         device=device,
         devices=devices,
-        models=names(models),
-        backends=names(backends),
+        axis=axis,
+        models=models,
+        backends=backends,
         preset=preset,
-        axes=tuple(map(parse_axis, axes)),
-        dtypes=names(dtype),
-        passes=names(pass_),
-        regimes=names(regime),
-        gate_dtypes=names(gate_dtype) or (),
-        layouts=names(layout) or (),
+        dtype=dtype,
+        pass_=pass_,
+        regime=regime,
+        gate_dtype=gate_dtype,
+        layout=layout,
         level=level,
         timing=timing,
         seed=seed,
     )
-    options = Options(
-        found,
-        executor,
-        tuple(str(Path(file).resolve()) for file in files),
-        timeout,
-        Path(out) if out is not None else None,
-        tag,
-        resume,
-    )
-    return execute(selection, names(suite) or (), options)
+    options = Options(folder(out, suites, resume=resume), found, executor, timeout, tag, resume)
+    return execute(selection, suites, options)
 
 
 def names(given: Names | None) -> tuple[str, ...] | None:
@@ -143,22 +162,37 @@ def names(given: Names | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
+    if not all(isinstance(part, str) for part in parts):
+        raise UsageError(f"expected names, got {given!r}")
     found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not found:
         raise UsageError(f"expected names separated by commas, got {given!r}")
     return found
 
 
+def folder(out: str | os.PathLike[str] | None, suites: Sequence[str], *, resume: bool = False) -> Path:
+    """The folder of a run: `out`, or a new one under `runs/` named after the time and the suites.
+
+    Raises:
+        UsageError: a run to resume must be named.
+    """
+    if out is not None:
+        return Path(out)
+    if resume:
+        raise UsageError("--resume needs --out, the folder of the run to continue")
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'-'.join(suites)}"
+    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
+    return next(path for path in candidates if not path.exists())
+
+
 def execute(
     selection: Selection, suites: Sequence[str], options: Options, progress: Progress | None = None
 ) -> Run:
     """Plan, run and store: what `run` and the command line share."""
-    if options.executor not in EXECUTORS:
-        raise UsageError(f"unknown executor {options.executor!r} (valid: {', '.join(EXECUTORS)})")
-    if not options.timeout_s > 0:
-        raise UsageError(f"the timeout must be above 0 seconds, got {options.timeout_s:g}")
+    if registry.loading():
+        raise UsageError('a plug-in must not start a run when it is loaded (use if __name__ == "__main__")')
     planned = make_plan(selection, suites)
-    path = options.out or _new_folder(suites)
+    path = options.out
     meta = _meta(planned, suites, options)
     earlier: list[Record] = []
     if options.resume:
@@ -171,11 +205,6 @@ def execute(
     finally:
         writer.close()
     return store.load(path)
-
-
-def plan(selection: Selection, suites: Sequence[str]) -> Plan:
-    """What a run of this selection would do. Raises UsageError."""
-    return make_plan(selection, suites)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -210,35 +239,63 @@ def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> An
     Raises:
         Unsupported: the backend cannot compute this here; the message says why.
         UnknownName: no such recurrence or backend.
+        UsageError: an operand is missing, unknown, empty or no tensor.
     """
-    import torch
-
     problem = registry.import_problem(recurrence, backend)
     if problem:
         raise Unsupported(f"{recurrence}/{backend} {problem}")
     entry = registry.backend(recurrence, backend)
     definition = registry.recurrence(registry.recurrence_of(recurrence))
-    bound = definition.signature.bind(*operands, **options)
-    tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
-    if not tensors:
-        raise UsageError(f"{recurrence} needs tensors (its operands: {', '.join(definition.tensors)})")
-    data = [
-        value
-        for name, value in bound.arguments.items()
-        if isinstance(value, torch.Tensor) and name not in (*definition.gates, "initial_state")
-    ]
-    device = tensors[0].device
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    reason = entry.refusal(
-        device=device.type,
-        dtype=_dtype_name(data or tensors),
-        gate_kind=definition.gate_kind(bound.arguments),
-        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None),
-        capability=capability,
-    )
+    bound = _bind(definition, operands, options)
+    reason = _refusal(entry, definition, bound)
     if reason:
         raise Unsupported(f"{recurrence}/{backend} {reason}")
     return entry.function(*operands, **options)
+
+
+def _bind(definition: Recurrence, operands: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The operands by name, checked; a parameter that has a default other than None is no tensor."""
+    from torch import Tensor
+
+    expected = ", ".join(map(_as_written, definition.signature.parameters.values()))
+    try:
+        bound = definition.signature.bind(*operands, **options).arguments
+    except TypeError as error:
+        raise UsageError(f"{definition.name}: {error} (its operands: {expected})") from error
+    for name, value in bound.items():
+        default = definition.signature.parameters[name].default
+        if isinstance(value, Tensor):
+            if value.numel() == 0:
+                raise UsageError(f"{definition.name}: {name} is empty (its shape: {tuple(value.shape)})")
+        elif default is inspect.Parameter.empty or (default is None and value is not None):
+            problem = f"the operand {name} must be a tensor, got {type(value).__name__}"
+            raise UsageError(f"{definition.name}: {problem} (its operands: {expected})")
+    devices = sorted({str(value.device) for value in bound.values() if isinstance(value, Tensor)})
+    if len(devices) > 1:
+        raise UsageError(f"{definition.name}: the operands are on several devices: {', '.join(devices)}")
+    return bound
+
+
+def _as_written(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    return parameter.name if default is parameter.empty else f"{parameter.name}={default!r}"
+
+
+def _refusal(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -> str | None:
+    import torch
+
+    tensors = {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
+    gates = (*definition.gates, "initial_state")
+    data = [value for name, value in tensors.items() if name not in gates] or list(tensors.values())
+    device = data[0].device
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return entry.refusal(
+        device=device.type,
+        dtype=_dtype_name(data),
+        gate_kind=definition.gate_kind(bound),
+        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None),
+        capability=capability,
+    )
 
 
 def _dtype_name(tensors: Sequence[Any]) -> str:
@@ -274,22 +331,24 @@ def _run_plan(
         with lock:
             writer.add_environment(env_id, environment)
 
+    plugins = registry.plugins()
     least, most = SAMPLING_S[selection.preset_name]
     executor = LocalExecutor(
-        options.devices,
-        writer.path / "logs",
-        options.timeout_s,
-        least,
-        most,
-        options.plugins,
-        SMOKE_THREADS if selection.preset_name == "smoke" else None,
+        devices=options.devices,
+        log_dir=writer.path / "logs",
+        timeout_s=options.timeout_s,
+        min_time_s=least,
+        max_time_s=most,
+        plugins=plugins,
+        threads=SMOKE_THREADS if selection.preset_name == "smoke" else None,
     )
     if progress:
         progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
     try:
         for item in plan.refused:
             if item.case.id not in done:
-                finish(Record(item.case, Status.UNSUPPORTED, item.refusal))
+                command = repeating(item.case, plugins, selection.preset)
+                finish(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
         todo = [case for case in plan.to_run if case.id not in done]
         executor.run(todo, Events(note, start, finish))
     finally:
@@ -305,10 +364,3 @@ def _meta(plan: Plan, suites: Sequence[str], options: Options) -> dict[str, Any]
         "suites": {name: registry.suite(name).section.to_json() for name in suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }
-
-
-def _new_folder(suites: Sequence[str]) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{stamp}-{'-'.join(suites)}"
-    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
-    return next(path for path in candidates if not path.exists())

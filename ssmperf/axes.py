@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ssmperf.case import DIMENSIONS, Shape
@@ -38,12 +39,16 @@ def parse_axis(text: str) -> Axis:
     return Axis(name, tuple(dict.fromkeys(sizes)))
 
 
-def spread(shapes: tuple[Shape, ...], axes: tuple[Axis, ...]) -> tuple[Shape, ...]:
-    """Replace each axis in the shapes by each of its sizes; axes that no shape has are refused.
+def parse_axes(texts: Iterable[str]) -> tuple[Axis, ...]:
+    """Read several axes; a dimension that is given twice takes the sizes of both. Raises UsageError."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    for axis in map(parse_axis, texts):
+        sizes[axis.name] = sizes.get(axis.name, ()) + axis.sizes
+    return tuple(Axis(name, tuple(dict.fromkeys(values))) for name, values in sizes.items())
 
-    Raises:
-        UsageError: none of the shapes has that dimension.
-    """
+
+def spread(shapes: tuple[Shape, ...], axes: tuple[Axis, ...]) -> tuple[Shape, ...]:
+    """Replace each axis in the shapes by each of its sizes; a shape without that dimension stays as it is."""
     for axis in axes:
         shapes = tuple(
             shape.with_(**{axis.name: size}) if axis.name in shape else shape

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -78,7 +80,7 @@ def list_(
     "ssmperf run --suite correctness --plugin my_kernel.py"
 )
 def run(
-    suite: Annotated[str, typer.Option(help="Suites, separated by commas.")],
+    suite: Annotated[str | None, typer.Option(help="Suites, separated by commas. Required.")] = None,
     models: Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")] = None,
     backends: Annotated[str | None, typer.Option(help="Backends, separated by commas. Default: all.")] = None,
     preset: Annotated[
@@ -105,7 +107,7 @@ def run(
     layout: Annotated[str, typer.Option(help="channels_last.")] = "channels_last",
     level: Annotated[str, typer.Option(help="op.")] = "op",
     timing: Annotated[str, typer.Option(help="native.")] = "native",
-    seed: Annotated[int, typer.Option(help="Seed of parameters, text and states.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of parameters, text and states; not negative.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
@@ -117,41 +119,37 @@ def run(
 ) -> None:
     """Measure the selected models and backends, and write a run folder."""
     from ssmperf import api, display
-    from ssmperf.axes import parse_axis
+    from ssmperf.plan import make_plan
 
     _load_plugins(plugin)
+    suites = api.names(suite) or ()
     selection, found = api.select(
         device=device,
         devices=_indices(devices),
-        models=api.names(models),
-        backends=api.names(backends),
+        axis=axis or (),
+        models=models,
+        backends=backends,
         preset=preset,
-        axes=tuple(parse_axis(text) for text in axis or ()),
-        dtypes=api.names(dtype),
-        passes=api.names(passes),
-        regimes=api.names(regime),
-        gate_dtypes=api.names(gate_dtype) or ("float32",),
-        layouts=api.names(layout) or (),
+        dtype=dtype,
+        pass_=passes,
+        regime=regime,
+        gate_dtype=gate_dtype,
+        layout=layout,
         level=level,
         timing=timing,
         seed=seed,
     )
-    options = api.Options(
-        found,
-        executor,
-        tuple(str(path.resolve()) for path in plugin or ()),
-        timeout,
-        out,
-        tag,
-        resume,
-        tuple(sys.argv[1:]),
-    )
-    suites = api.names(suite) or ()
+    path = api.folder(out, suites, resume=resume)
+    options = api.Options(path, found, executor, timeout, tag, resume, tuple(sys.argv[1:]))
     if dry_run:
-        typer.echo(display.plan(api.plan(selection, suites)))
+        typer.echo(display.plan(make_plan(selection, suites)))
         return
-    result = api.execute(selection, suites, options, display.progress())
-    display.table(result)
+    try:
+        result = api.execute(selection, suites, options, display.progress())
+    except KeyboardInterrupt:
+        go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
+        _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", EXIT_INTERRUPTED)
+    display.table([result])
     typer.echo(display.closing(result))
     if strict and display.bad_cases(result):
         raise typer.Exit(EXIT_BAD_CASE)
@@ -182,7 +180,9 @@ def report(
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(format_, out)] if format_ else []
-    for name, destination in wanted or [("table", None)]:
+    if not wanted:
+        display.table(loaded)
+    for name, destination in wanted:
         display.write_report(name, loaded, destination)
 
 
@@ -204,40 +204,30 @@ def main() -> None:
     if _completing():
         app()
         return
-    debug = "--debug" in sys.argv
     try:
         code = app(standalone_mode=False)
-    except KeyboardInterrupt:
-        _fail(
-            "interrupted; what was measured is kept (continue with --resume and the same --out)",
-            EXIT_INTERRUPTED,
-        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_OK
     except SsmperfError as error:
-        if debug:
-            raise
         _fail(str(error), EXIT_USAGE)
     except Exception as error:
-        if type(error).__name__ == "Abort":
-            _fail(
-                "interrupted; what was measured is kept (continue with --resume and the same --out)",
-                EXIT_INTERRUPTED,
-            )
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        if hasattr(error, "format_message"):  # typer's own usage errors
             _fail(error.format_message(), EXIT_USAGE)
-        if debug:
-            raise
         _fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", EXIT_BAD_CASE)
+    if code == EXIT_INTERRUPTED:  # typer's answer to Ctrl-C
+        _fail("interrupted", EXIT_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 def _completing() -> bool:
-    return any(name.startswith("_SSMPERF_COMPLETE") or name == "_SSMPERF_COMPLETE" for name in os.environ)
+    return "_SSMPERF_COMPLETE" in os.environ
 
 
-def _fail(message: str, code: int) -> Any:
+def _fail(message: str, code: int) -> NoReturn:
+    """Exit with one line on stderr, after the traceback of what is being handled if --debug is given."""
+    if "--debug" in sys.argv and sys.exc_info()[0]:
+        traceback.print_exc()
     typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)
     sys.exit(code)
 

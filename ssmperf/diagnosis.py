@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 from ssmperf import devices as devices_
 from ssmperf import listing
+from ssmperf.display import brief
+from ssmperf.recurrence import installed
 
 OPTIONAL = {
     "triton": "the triton backends",
@@ -32,7 +33,7 @@ def examine(device: str) -> dict[str, Any]:
         "device": names[0],
         "environment": capture(names[0]),
         "ceilings": measure_ceilings(names[0]).to_json(),
-        "packages": {name: _installed(name) for name in OPTIONAL},
+        "packages": {name: installed(name) for name in OPTIONAL},
         "backends": listing.backends(),
     }
 
@@ -42,13 +43,11 @@ def as_text(found: dict[str, Any]) -> str:
     lines = [f"device: {found['device']}"]
     lines += _nested(found["environment"])
     lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
-    for name, installed in found["packages"].items():
-        lines.append(
-            f"  {name}: {'installed' if installed else f'not installed (needed for {OPTIONAL[name]})'}"
-        )
+    for name, here in found["packages"].items():
+        lines.append(f"  {name}: {'installed' if here else f'not installed (needed for {OPTIONAL[name]})'}")
     lines.append("backends:")
     for entry in found["backends"]:
-        lines.append(f"  {entry['recurrence']}/{entry['name']}: {entry['reason'] or 'available'}")
+        lines.append(f"  {entry['recurrence']}/{entry['name']}: {brief(entry['reason']) or 'available'}")
     return "\n".join(lines)
 
 
@@ -61,10 +60,3 @@ def _nested(data: dict[str, Any], depth: int = 0) -> list[str]:
         else:
             lines.append(f"{indent}{name}: {value}")
     return lines
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from ssmperf.store import Run
 
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0
+LONGEST_REASON = 160
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def progress() -> Any:
@@ -29,9 +33,19 @@ def bad_cases(run: Run) -> list[Record]:
     return [record for record in run.records if record.status not in FINE]
 
 
-def table(run: Run) -> None:
-    """The run's terminal table."""
-    write_report("table", [run], None)
+def table(runs: list[Run]) -> None:
+    """The runs' terminal table, with reasons shortened."""
+    write_report("table", [replace(run, records=[_shown(one) for one in run.records]) for run in runs], None)
+
+
+def brief(text: str | None) -> str:
+    """Text from outside on one short line, without control characters (terminal escapes included)."""
+    line = " ".join(CONTROL.sub(" ", text or "").split())
+    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+
+
+def _shown(record: Record) -> Record:
+    return replace(record, reason=brief(record.reason) or record.reason)
 
 
 def write_report(name: str, runs: list[Run], destination: Path | None) -> None:
@@ -66,7 +80,7 @@ def counts(records: list[Record]) -> str:
 def plan(plan: Plan) -> str:
     """The plan as lines: what would run, and what is skipped and why."""
     lines = [
-        f"{item.case.id}  {item.case}" + (f"  SKIPPED: {item.refusal}" if item.refusal else "")
+        f"{item.case.id}  {item.case}" + (f"  SKIPPED: {brief(item.refusal)}" if item.refusal else "")
         for item in plan.cases
     ]
     run, refused = len(plan.to_run), len(plan.refused)
@@ -90,7 +104,7 @@ class LineProgress:
         self.done += 1
         self.statuses[record.status] += 1
         if record.status not in FINE:
-            self._print(f"{record.status}: {record.case}: {record.reason}")
+            self._print(f"{record.status}: {record.case}: {brief(record.reason)}")
         now = time.monotonic()
         if now - self.shown >= LINE_EVERY_S:
             self.shown = now
@@ -141,7 +155,7 @@ class BarProgress:
     def finish(self, record: Record) -> None:
         self.bar.advance(self.task)
         if record.status not in FINE:
-            self.bar.console.print(f"{record.status}: {record.case}: {record.reason}", markup=False)
+            self.bar.console.print(f"{record.status}: {record.case}: {brief(record.reason)}", markup=False)
 
     def end(self) -> None:
         self.bar.stop()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.devices import cuda_count
+from ssmperf.display import brief
 from ssmperf.plan import PRESETS
 
 
@@ -94,8 +95,8 @@ def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
         return {
             "recurrence": entry["recurrence"],
             "backend": entry["name"],
-            "description": entry.get("description", ""),
-            "here": entry["reason"] or "available",
+            "description": brief(entry.get("description")),
+            "here": brief(entry["reason"]) or "available",
         }
     if what == "shapes":
         texts = [" ".join(f"{letter}{size}" for letter, size in shape.items()) for shape in entry["shapes"]]

@@ -10,9 +10,10 @@ from ssmperf import registry
 from ssmperf.axes import Axis, spread
 from ssmperf.case import DTYPES, PASSES, Case, Shape
 from ssmperf.errors import UnknownName, UsageError
-from ssmperf.recurrence import Backend, ModelEntry
+from ssmperf.recurrence import Backend
 
 PRESETS = ("smoke", "standard", "long")
+SEEDS = 2**63
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # what an unfused kernel reaches on a large GPU
@@ -65,11 +66,12 @@ class Selection:
             for value in values:
                 if value not in valid:
                     raise UnknownName(what, value, valid)
-        if self.models is not None:
-            for name in self.models:
-                registry.model(name)
+        if not 0 <= self.seed < SEEDS:
+            raise UsageError(f"the seed must be from 0 to {SEEDS - 1}, got {self.seed}")
+        for name in self.models or ():
+            registry.model(name)
         if self.backends is not None:
-            registry.check_backend_names(list(self.backends))
+            registry.check_backend_names(self.backends)
 
     @property
     def preset_name(self) -> str:
@@ -107,10 +109,16 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
         UsageError: nothing is selected.
     """
     if not suites:
-        raise UsageError(f"no suite named (known: {', '.join(registry.suites())})")
+        raise UsageError(
+            f"no suite is named: pass --suite with one or more of {', '.join(registry.suites())}"
+        )
     cases: dict[str, Case] = {}
     for name in suites:
-        for case in registry.suite(name).cases(selection):
+        asked = registry.suite(name)
+        confined = registry.confined("suite", name)
+        if confined:
+            raise UsageError(confined)
+        for case in asked.cases(selection):
             cases.setdefault(case.id, case)
     if not cases:
         raise UsageError(_empty(selection))
@@ -172,6 +180,9 @@ def refusal(case: Case, selection: Selection) -> str | None:
     if problem:
         return problem
     backend = registry.backend(owner, case.backend)
+    confined = _confined(case, backend)
+    if confined:
+        return confined
     model = registry.model(case.model) if case.model else None
     if model and case.dtype not in model.dtypes:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
@@ -184,6 +195,12 @@ def refusal(case: Case, selection: Selection) -> str | None:
         length=case.shape["T"],
         capability=selection.device.capability,
     ) or _unaffordable(backend, case, selection)
+
+
+def _confined(case: Case, backend: Backend) -> str | None:
+    things = [("recurrence", case.recurrence), ("backend", f"{backend.of}/{backend.name}")]
+    things += [("model", case.model)] if case.model else []
+    return next(filter(None, (registry.confined(kind, label) for kind, label in things)), None)
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
@@ -222,24 +239,14 @@ def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
 def _subjects(selection: Selection) -> Iterator[tuple[str | None, str, str, tuple[Shape, ...]]]:
     """(model, operand source, recurrence, shapes): models, or bare recurrences under a regime."""
     preset = selection.preset_name
-    entries: list[ModelEntry] = [
-        registry.model(name) for name in selection.models or () if selection.models is not None
-    ]
     if selection.models is None and selection.regimes:
         for regime in selection.regimes:
             for name, recurrence in registry.recurrences().items():
-                yield None, regime, name, _preset_shapes(recurrence.presets, preset)
+                yield None, regime, name, recurrence.presets.get(preset, ())
         return
-    for entry in entries or registry.models().values():
+    for entry in map(registry.model, selection.models or registry.models()):
         for source in selection.regimes or ("model",):
             yield entry.name, source, entry.recurrence, entry.shapes(preset)
-
-
-def _preset_shapes(presets: object, preset: str) -> tuple[Shape, ...]:
-    assert isinstance(presets, dict)
-    shapes = presets[preset]
-    assert isinstance(shapes, tuple)
-    return shapes
 
 
 def _backends_of(owner: str, chosen: tuple[str, ...] | None) -> list[str]:

@@ -16,6 +16,9 @@ from ssmperf import registry
 from ssmperf.case import DTYPES, PASSES, Shape
 from ssmperf.errors import UsageError
 
+DEVICES = ("cpu", "cuda")
+CAUSAL = ("bitwise", "tolerance", "none")
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=type)
 
@@ -73,6 +76,9 @@ class Recurrence:
     sample: Sampler
     state_shape: Callable[[Shape], tuple[int, ...]]
 
+    def __post_init__(self) -> None:
+        _check_names(f"recurrence {self.name!r}", "gates", self.gates, self.tensors)
+
     @property
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.definition)
@@ -106,7 +112,7 @@ class Backend:
     name: str
     of: str
     function: Callable[..., Any]
-    devices: tuple[str, ...] = ("cpu", "cuda")
+    devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = DTYPES
     passes: tuple[str, ...] = PASSES
     gates: tuple[str, ...] | None = None
@@ -124,10 +130,18 @@ class Backend:
     prepare: Callable[..., Any] | None = None
     description: str = ""
 
+    def __post_init__(self) -> None:
+        what = f"backend {self.name!r}"
+        for name, valid in (("devices", DEVICES), ("dtypes", DTYPES), ("passes", PASSES)):
+            _check_names(what, name, getattr(self, name), valid)
+        for name in ("gates", "needs", "kernels"):
+            _check_names(what, name, getattr(self, name) or ())
+        _check_names(what, "causal", (self.causal,), CAUSAL)
+
     def missing(self, device: str) -> str | None:
         """Why this backend cannot run on a device type of this machine, or None."""
         for package in self.needs:
-            if importlib.util.find_spec(package) is None:
+            if not installed(package):
                 return f"needs the package {package}, which is not installed"
         if device in self.devices:
             return None
@@ -180,12 +194,31 @@ class ModelEntry:
     presets: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = DTYPES
 
+    def __post_init__(self) -> None:
+        _check_names(f"model {self.name!r}", "dtypes", self.dtypes, DTYPES)
+
     def shapes(self, preset: str) -> tuple[Shape, ...]:
         """The model's own shapes of a preset, or its recurrence's."""
         own = self.presets or registry.recurrence(self.recurrence).presets
         if preset not in own:
             raise UsageError(f"unknown preset {preset!r} (valid: {', '.join(own)})")
         return own[preset]
+
+
+def installed(package: str) -> bool:
+    """Whether a package, such as "triton" or "cuda.core", can be found; imports at most its parents."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # no parent package; a module without a spec
+        return False
+
+
+def _check_names(what: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise UsageError(f"{what}: {declaration} must be a tuple of names, got {values!r}")
+    for value in values:
+        if valid is not None and value not in valid:
+            raise UsageError(f"{what}: unknown {declaration} {value!r} (valid: {', '.join(valid)})")
 
 
 def recurrence(
@@ -227,7 +260,7 @@ def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
 
     Raises:
         DuplicateName: `of` already has a backend of this name.
-        UsageError: an unknown declaration.
+        UsageError: an unknown declaration, or one with a value that means nothing.
     """
 
     def register(function: F) -> F:

@@ -1,13 +1,18 @@
 """Runs on disk: a folder with `run.json` (environments, plan) and `records.jsonl` (a record a line).
 
-A run file is data: reading one executes nothing.
+A run file is data: reading one executes nothing. `Writer` serves a run and its resumption, one process a
+folder at a time; `load` serves everything that reads; `merge` is for scripts that join runs of several
+machines into one list of records.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of file systems that offer none
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,9 @@ class Writer:
             if any(path.iterdir()):
                 raise UsageError(f"{path} already exists and is not empty: pass --resume or another --out")
             full = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
-            _write_atomically(path / RUN_FILE, full)
-            return cls(path, full, _open(path))
+            with _closed_on_failure(_open(path)) as descriptor:
+                _write_atomically(path / RUN_FILE, full)
+                return cls(path, full, descriptor)
         except OSError as error:
             raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
 
@@ -83,7 +90,7 @@ class Writer:
 
         Raises:
             UnreadableRun: the folder holds something that is no run.
-            UsageError: it cannot be written.
+            UsageError: it cannot be written, or another process is writing to it.
         """
         try:
             if not (path / RUN_FILE).exists():
@@ -91,13 +98,15 @@ class Writer:
                 if set(strangers) - {RECORDS_FILE, f"{RUN_FILE}.tmp", "logs"}:
                     raise UnreadableRun(f"{path} holds no {RUN_FILE} but other files: not a run folder")
                 path.mkdir(parents=True, exist_ok=True)
-                fresh = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
-                _write_atomically(path / RUN_FILE, fresh)
-            run = load(path)
-            _mend_tail(path / RECORDS_FILE)
-            merged = {**run.meta, **meta, "environments": dict(run.environments)}
-            _write_atomically(path / RUN_FILE, merged)
-            return cls(path, merged, _open(path)), run
+            with _closed_on_failure(_open(path)) as descriptor:
+                if not (path / RUN_FILE).exists():
+                    fresh = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
+                    _write_atomically(path / RUN_FILE, fresh)
+                run = load(path)
+                _mend_tail(path / RECORDS_FILE)
+                merged = {**run.meta, **meta, "environments": dict(run.environments)}
+                _write_atomically(path / RUN_FILE, merged)
+                return cls(path, merged, descriptor), run
         except OSError as error:
             raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
 
@@ -149,7 +158,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         meta = json.loads((folder / RUN_FILE).read_text())
     except FileNotFoundError:
         raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE})") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnreadableRun(f"cannot read {folder / RUN_FILE}: {error}") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("schema_version"), int):
         raise UnreadableRun(f"{folder / RUN_FILE} is not a run of ssmperf")
@@ -158,6 +167,13 @@ def load(path: str | os.PathLike[str]) -> Run:
             f"{folder} has schema {meta['schema_version']}; this ssmperf reads up to "
             f"{SCHEMA_VERSION}: upgrade ssmperf"
         )
+    for name in ("environments", "suites", "plan"):
+        if not isinstance(meta.get(name, {}), dict):
+            raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name} is no object")
+    for name in ("environments", "suites"):
+        for key, value in meta.get(name, {}).items():
+            if not isinstance(value, dict):
+                raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name}/{key} is no object")
     records, warnings = _read_records(folder / RECORDS_FILE)
     return Run(folder, meta, records, warnings)
 
@@ -179,7 +195,7 @@ def _read_records(path: Path) -> tuple[list[Record], list[str]]:
     for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 return list(latest.values()), [f"{path}: the last line was torn and is left out"]
             raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error
@@ -210,7 +226,31 @@ def _mend_tail(path: Path) -> None:
 
 
 def _open(path: Path) -> int:
-    return os.open(path / RECORDS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    """The records' descriptor, locked until it is closed.
+
+    Raises:
+        UsageError: another process holds the lock.
+    """
+    descriptor = os.open(path / RECORDS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with _closed_on_failure(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run is writing to {path}") from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def _closed_on_failure(descriptor: int) -> Iterator[int]:
+    """Keep a descriptor open beyond the block, unless the block raises."""
+    try:
+        yield descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _write_atomically(path: Path, data: Mapping[str, Any]) -> None:

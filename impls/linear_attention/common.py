@@ -51,7 +51,7 @@ def attend(
     if phase is not None and log_a is None:
         log_a = phase.new_zeros(H)
     log_a = None if log_a is None else gate_factors(log_a.to(real), H, K)
-    phase = None if phase is None else gate_factors(phase.to(real), H, K)
+    phase = None if phase is None else gate_factors(phase.to(torch.float64), H, K)
     log_b = None if log_b is None else log_b.to(real)
     if initial_state is None:
         initial_state = q.new_zeros(B, H, K, v.shape[-1])

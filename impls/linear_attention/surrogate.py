@@ -30,8 +30,8 @@ def _surrogate(
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Scores and decays; a key or value gate takes K or V times the decays."""
-    kind = gate_kind.partition("_")[0]
+    """Scores and decays; a key or value gate takes K or V times the decays, and so may a constant phase."""
+    kind = "key" if gate_kind == "const_complex" else gate_kind.partition("_")[0]
     channels = {"key": shape["K"], "value": shape["V"], "both": shape["K"] + shape["V"]}.get(kind, 1)
     return (1 + 2 * channels) * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
 

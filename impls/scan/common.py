@@ -18,12 +18,13 @@ def operands(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """log_a and phase (B|1, T|1, C|1), b (B, T, C) and h_0 (B, C), in working precision.
 
-    That is float32, or wider where an operand is wider, and complex with a phase or a complex b.
+    That is float32, or wider where an operand is wider, and complex with a phase or a complex b. The phase
+    comes in float64, for backends to sum: float32 sums of a few dozen steps are off by more than all else.
     """
     wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
     if phase is not None:
         wide = torch.promote_types(wide, torch.complex64)
-        phase = phase.to(wide.to_real())[(None,) * (3 - phase.dim())]
+        phase = phase.to(torch.float64)[(None,) * (3 - phase.dim())]
     log_a = log_a.to(wide.to_real())[(None,) * (3 - log_a.dim())]
     if initial_state is None:
         initial_state = b.new_zeros(b.shape[0], b.shape[2])
@@ -36,9 +37,11 @@ def result(h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
-    """exp(log_a + i·phase); exactly 0, with a log gradient of 0, where log_a is -inf."""
+    """exp(log_a + i·phase) in the precision of log_a; exactly 0, with log gradient 0, where that is -inf."""
     magnitude = torch.exp(log_a)
-    return magnitude if phase is None else torch.polar(magnitude, phase)
+    if phase is None:
+        return magnitude
+    return torch.polar(magnitude, torch.remainder(phase, 2 * math.pi).to(magnitude.dtype))
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:

@@ -5,14 +5,12 @@ Heinsen, Efficient parallelization of a ubiquitous sequential computation (2023)
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from .common import adjoint_scan, operands, result
+from .common import adjoint_scan, gate, operands, result
 
 FLOOR = {torch.float32: -104.0, torch.float64: -746.0}  # the largest integers whose exp is exactly 0
 SPAN_LIMIT = {torch.float32: 1e4, torch.float64: 1e6}
@@ -48,9 +46,9 @@ def _heinsen(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tens
     inputs = torch.cat([initial_state.unsqueeze(1), b], dim=1)
     turn = None
     if phase is not None:
-        angle = torch.remainder(phase.double().cumsum(1), 2 * math.pi).to(phase.dtype)
+        angle = phase.cumsum(1)
         angle = torch.cat([torch.zeros_like(angle[:, :1]), angle], dim=1)
-        turn = torch.polar(torch.ones_like(angle), angle)
+        turn = gate(L.new_zeros(angle.shape), angle)
         inputs = inputs * turn.conj()
     if inputs.is_complex():
         h = torch.complex(_signed(inputs.real, L), _signed(inputs.imag, L))

@@ -53,7 +53,6 @@ class Context:
     settings: Settings
     ceilings: Ceilings
     plugins: tuple[str, ...] = ()
-    preset: str | None = None
     announce: Callable[[str], None] = lambda phase: None
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _draws: dict[tuple[object, ...], Draw] = field(default_factory=dict)
@@ -170,7 +169,7 @@ class Context:
 
     def command(self, case: Case) -> str:
         """The one command that repeats a case."""
-        return repeating(case, self.plugins, self.preset)
+        return repeating(case, self.plugins)
 
     def _judge(
         self,

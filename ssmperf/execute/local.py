@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import secrets
 import select
 import signal
 import subprocess
@@ -22,12 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.case import Case
-from ssmperf.errors import SsmperfError
+from ssmperf.errors import SsmperfError, UnreadableRun
 from ssmperf.record import Record, Status
 
 START_TIMEOUT_S = 300.0
+ORACLE_TIMEOUT_S = 1800.0  # for a reference, which is none of the backend's time
+RESTART_ATTEMPTS = 3
 MEMORY_FRACTION = 0.25  # of what is available when a CPU worker starts
 TAIL_BYTES = 4096
+LOG_LIMIT_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
+LOG_CHECK_S = 2.0
+MARK = "SSMPERF_WORKER"  # in the environment of a worker and of whatever it starts
 
 
 class WorkerFailed(SsmperfError):
@@ -51,7 +57,8 @@ class LocalExecutor:
     """Executes cases on devices of this machine.
 
     devices: torch device strings ("cpu", "cuda:0", ...); each gets a worker of its own.
-    timeout_s: longest that one case may take. log_dir: where workers' stdout and stderr go.
+    timeout_s: longest that one case may take, not counting its reference.
+    log_dir: where workers' stdout and stderr go, of each device's the end.
     threads: of a CPU worker where OMP_NUM_THREADS does not say; None leaves torch's default.
     """
 
@@ -67,7 +74,7 @@ class LocalExecutor:
         """Run all cases; returns when each has had its record.
 
         Raises:
-            WorkerFailed: a worker cannot be started at all.
+            WorkerFailed: a device's first worker cannot be started.
             KeyboardInterrupt: passed on after the workers were stopped.
         """
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
@@ -82,18 +89,17 @@ class LocalExecutor:
 
 
 def _run_threads(lanes: list[_Lane], stop: threading.Event) -> None:
-    threads = [threading.Thread(target=lane.guarded_run, daemon=True) for lane in lanes]
-    for thread in threads:
-        thread.start()
+    for lane in lanes:
+        threading.Thread(target=lane.guarded_run, daemon=True).start()
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)
-    except BaseException:
+        for lane in lanes:
+            while not lane.finished.wait(0.2) and not stop.is_set():
+                pass
+    finally:  # after an interrupt or a failed lane, what the others are at is given up
         stop.set()
         for lane in lanes:
-            lane.close()
-        raise
+            while not lane.finished.wait(0.2):  # not join: interrupted once, it takes a thread for ended
+                lane.kill()
     for lane in lanes:
         if lane.error is not None:
             raise lane.error
@@ -113,15 +119,21 @@ class _Lane:
         self.executor, self.device, self.groups = executor, device, groups
         self.events, self.stop = events, stop
         self.worker: _Worker | None = None
+        self.env_id: str | None = None
         self.ceilings: Mapping[str, Any] | None = None
+        self.attempts = 1
+        self.finished = threading.Event()
         self.error: BaseException | None = None
 
     def guarded_run(self) -> None:
         try:
             self.run()
         except BaseException as error:
-            self.error = error
+            if not self.stop.is_set():  # otherwise it comes of being killed
+                self.error = error
             self.stop.set()
+        finally:
+            self.finished.set()
 
     def run(self) -> None:
         try:
@@ -137,29 +149,62 @@ class _Lane:
         finally:
             self.close()
 
+    def kill(self) -> None:
+        """End the worker's process from another thread; the lane finds out and cleans up."""
+        worker = self.worker
+        if worker is not None:
+            worker.process.kill()
+
     def close(self) -> None:
         if self.worker is not None:
-            self.worker.kill()
+            self.worker.close()
             self.worker = None
 
     def _run_case(self, case: Case) -> None:
-        if self.worker is None:
-            self.worker = self._start()
+        if self.worker is not None and self.worker.process.poll() is not None:
+            self.close()  # it died after its last answer: that is not this case's fault
+        try:
+            worker = self.worker or self._start_patiently()
+        except WorkerFailed as error:
+            if self.env_id is None or self.stop.is_set():
+                raise
+            self.events.on_start(case, self.device)
+            self.events.on_record(Record(case, Status.CRASH, str(error), self.env_id))
+            return
         self.events.on_start(case, self.device)
-        record, healthy = self.worker.run(case, self.executor.timeout_s)
+        record, healthy = worker.run(case, self.executor.timeout_s)
+        if self.stop.is_set():
+            return
         if not healthy:
             self.close()
         self.events.on_record(record)
 
+    def _start_patiently(self) -> _Worker:
+        """Start a worker; one that once started is tried again, until a case was lost to it."""
+        attempts, self.attempts = self.attempts, 1
+        for left in reversed(range(attempts)):
+            try:
+                worker = self._start()
+            except WorkerFailed:
+                if not left or self.stop.is_set():
+                    raise
+            else:
+                break
+        self.attempts = RESTART_ATTEMPTS
+        return worker
+
     def _start(self) -> _Worker:
-        worker = _Worker(self.executor, self.device, self.ceilings)
         try:
-            env_id, environment = worker.wait_until_ready()
+            self.worker = worker = _Worker(self.executor, self.device, self.ceilings)
+            self.env_id, environment = worker.wait_until_ready()
+        except OSError as error:
+            self.close()
+            raise WorkerFailed(f"a worker could not be started: {error}") from error
         except BaseException:
-            worker.kill()
+            self.close()
             raise
         self.ceilings = environment["ceilings"]
-        self.events.on_environment(env_id, environment)
+        self.events.on_environment(self.env_id, environment)
         return worker
 
 
@@ -169,6 +214,7 @@ class _Worker:
     def __init__(self, executor: LocalExecutor, device: str, ceilings: Mapping[str, Any] | None) -> None:
         executor.log_dir.mkdir(parents=True, exist_ok=True)
         self.log = executor.log_dir / f"worker-{device.replace(':', '')}.log"
+        self._mark = secrets.token_hex(8)
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
         config = {
@@ -183,68 +229,108 @@ class _Worker:
             "requests": requests_read,
             "answers": answers_write,
         }
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ssmperf.execute.worker", json.dumps(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(requests_read, answers_write),
-            )
-        os.close(requests_read)
-        os.close(answers_write)
+        try:
+            with self.log.open("ab") as log:
+                self._log_start = log.tell()
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "ssmperf.execute.worker", json.dumps(config)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, MARK: self._mark},
+                    start_new_session=True,
+                    pass_fds=(requests_read, answers_write),
+                )
+        except OSError:
+            os.close(self._requests)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(requests_read)
+            os.close(answers_write)
+        self._death = os.pidfd_open(self.process.pid)
         self._buffer = b""
         self.env_id: str | None = None
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
-        message = self._receive(START_TIMEOUT_S)
-        if message is None:
-            raise WorkerFailed(f"a worker could not start: {self._ending()} (its log: {self.log})")
+        try:
+            message = self._receive(time.monotonic() + START_TIMEOUT_S)
+        except TimeoutError:
+            raise WorkerFailed(
+                f"a worker was not ready within {START_TIMEOUT_S:g} s (log: {self.log})"
+            ) from None
+        except EOFError:
+            raise WorkerFailed(f"a worker could not start: {self._ending()} (its log: {self.log})") from None
         self.env_id = message["env_id"]
         return message["env_id"], message["environment"]
 
     def run(self, case: Case, timeout_s: float) -> tuple[Record, bool]:
         """The case's record, and whether this worker can go on."""
+        phase, limit_s = "backend", timeout_s
         try:
             os.write(self._requests, (json.dumps(case.to_json()) + "\n").encode())
-            message = self._receive(timeout_s)
+            while "record" not in (message := self._receive(time.monotonic() + limit_s)):
+                phase = message["phase"]
+                limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
+            record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
         except TimeoutError:
-            return self._lost(case, Status.TIMEOUT, f"no answer within {timeout_s:g} s"), False
-        except BrokenPipeError:
-            message = None
-        if message is None:
+            what = "the oracle gave no answer" if phase == "oracle" else "no answer"
+            return self._lost(case, Status.TIMEOUT, f"{what} within {limit_s:g} s"), False
+        except (EOFError, BrokenPipeError):
             return self._lost(case, Status.CRASH, self._ending()), False
-        return Record.from_json(message["record"]), message["healthy"]
+        except (ValueError, TypeError, KeyError, UnreadableRun):
+            return self._lost(case, Status.CRASH, "the worker's answer cannot be read"), False
+        if record.case.id != case.id:
+            return self._lost(case, Status.CRASH, "the worker answered for another case"), False
+        return record, healthy
 
-    def kill(self) -> None:
-        """Kill the whole process group and wait for it."""
+    def close(self) -> None:
+        """Kill the process with all that it started, and wait for it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for descriptor in (self._requests, self._answers):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        _kill_marked(self._mark)
+        for descriptor in (self._requests, self._answers, self._death):
+            os.close(descriptor)
 
     def _lost(self, case: Case, status: Status, reason: str) -> Record:
         return Record(case, status, reason, self.env_id)
 
-    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next message, or None if the worker died. Raises TimeoutError."""
-        deadline = time.monotonic() + timeout_s
+    def _receive(self, deadline: float) -> Any:
+        """The next message. Raises TimeoutError, or EOFError if the worker died.
+
+        A child of the worker may hold the pipe open, so the process itself is watched too.
+        """
+        poll = select.poll()
+        for descriptor in (self._answers, self._death):
+            poll.register(descriptor, select.POLLIN)
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            left = deadline - time.monotonic()
+            ready = dict(poll.poll(max(0.0, min(left, LOG_CHECK_S)) * 1e3))
+            self._trim_log()
+            if self._answers in ready:  # also what a process that has died since wrote before
+                chunk = os.read(self._answers, 1 << 16)
+                if not chunk:
+                    raise EOFError
+                self._buffer += chunk
+            elif self._death in ready:
+                raise EOFError
+            elif left <= 0:
                 raise TimeoutError
-            chunk = os.read(self._answers, 1 << 16)
-            if not chunk:
-                return None
-            self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message = json.loads(line)
-        assert isinstance(message, dict)
-        return message
+        return json.loads(line)
+
+    def _trim_log(self) -> None:
+        """Cut a log that grew beyond its limit to its end; the worker appends, so it goes on there."""
+        if not self.log.exists() or self.log.stat().st_size <= LOG_LIMIT_BYTES:
+            return
+        with self.log.open("r+b") as file:
+            file.seek(-LOG_KEPT_BYTES, os.SEEK_END)
+            kept = file.read(LOG_KEPT_BYTES)
+            file.seek(0)
+            file.truncate()
+            file.write(kept)
+        self._log_start = 0
 
     def _ending(self) -> str:
         """How the process ended, with the last line of its log."""
@@ -252,7 +338,7 @@ class _Worker:
             code = self.process.wait(5)
         except subprocess.TimeoutExpired:
             return "the worker closed its pipe"
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         with self.log.open("rb") as file:
             file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
             lines = [
@@ -260,7 +346,41 @@ class _Worker:
             ]
         fatal = next((line for line in lines if line.startswith("Fatal Python error")), None)
         last = fatal or (lines[-1] if lines else None)
-        return f"the worker was {how}" + (f": {last[:200]}" if last else "")
+        return f"the worker {how}" + (f": {last[:200]}" if last else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill what a dead worker left behind, in sessions of its own too: its environment has the mark."""
+    entry = f"{MARK}={mark}".encode()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        found = [_kill_if_marked(int(path.name), entry) for path in Path("/proc").glob("[0-9]*")]
+        if not any(found):
+            return
+        time.sleep(0.01)  # until they are gone, with what they forked meanwhile
+
+
+def _kill_if_marked(pid: int, entry: bytes) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)  # first: it cannot come to mean a newer process of that number
+    except OSError:
+        return False
+    try:
+        if entry not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def available_memory_bytes() -> int:

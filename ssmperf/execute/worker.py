@@ -1,8 +1,9 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
 Started as `python -m ssmperf.execute.worker` with its settings as JSON in argv[1]. Requests and
-answers are JSON, one object a line, on two inherited descriptors (`requests`, `answers`). stdout and
-stderr are the log.
+answers are JSON, one object a line, on two inherited descriptors (`requests`, `answers`). A request is
+a case; its answer is `{"record", "healthy"}`, after any number of `{"phase"}`: "oracle" when time is
+spent on the reference, "backend" when it is the backend's again. stdout and stderr are the log.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import os
 import resource
 import signal
 import sys
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.errors import Unsupported
-from ssmperf.record import Record, Status
+from ssmperf.record import Record, Status, one_line
 
 PR_SET_PDEATHSIG = 1
-LONGEST_REASON = 500
 OUT_OF_MEMORY_WORDS = ("can't allocate memory", "out of memory", "bad_alloc", "failed to allocate")
 
 
@@ -31,15 +32,16 @@ def main() -> None:
     faulthandler.enable()
     config = json.loads(sys.argv[1])
     _die_with_parent(config["parent_pid"])
-    requests, answers = os.fdopen(config["requests"], "r"), os.fdopen(config["answers"], "w")
-    context, environment = _prepare(config)
-    _answer(answers, {"ready": True, "env_id": context.env_id, "environment": environment})
+    requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
+    context, environment = _prepare(config, answers)
+    answers.send({"ready": True, "env_id": context.env_id, "environment": environment})
     _limit_memory(config)
+    untouched = process_state()
     for line in requests:
         case = Case.from_json(json.loads(line))
         record = run_case(case, context)
-        healthy = _healthy(config["device"], record) and not context.broken
-        _answer(answers, {"record": record.to_json(), "healthy": healthy})
+        healthy = _healthy(config, record) and not context.broken and process_state() == untouched
+        answers.send({"record": record.to_json(), "healthy": healthy})
 
 
 def run_case(case: Case, context: Any) -> Record:
@@ -49,32 +51,67 @@ def run_case(case: Case, context: Any) -> Record:
         assert isinstance(record, Record)
         return record
     except Unsupported as error:
-        return _failed(case, context, Status.UNSUPPORTED, str(error))
+        return _failed(case, context, Status.UNSUPPORTED, message_of(error) or "the backend gave no reason")
     except BaseException as error:
+        name, message = type(error).__name__, message_of(error)
         if is_out_of_memory(error):
-            return _failed(case, context, Status.OOM, f"{type(error).__name__}: {_two_sentences(error)}")
-        return _failed(case, context, Status.CRASH, f"{type(error).__name__}: {error}")
+            # What ran out and how much was asked for, without the allocator's state and its advice.
+            return _failed(case, context, Status.OOM, _named(name, ". ".join(message.split(". ")[:2])))
+        return _failed(case, context, Status.CRASH, _named(name, message))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory ran out; torch on the CPU says it in a RuntimeError."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error).lower()
+    text = message_of(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in OUT_OF_MEMORY_WORDS)
 
 
-def _two_sentences(error: BaseException) -> str:
-    """What ran out and how much was asked for, without the allocator's state and its advice."""
-    return ". ".join(str(error).split(". ")[:2])
+def message_of(error: BaseException) -> str:
+    """An exception's message in one line, also where its `__str__` raises."""
+    try:
+        return one_line(str(error))
+    except Exception as second:
+        return f"(its message raises {type(second).__name__})"
+
+
+def process_state() -> tuple[object, ...]:
+    """What a backend may change for the whole process, and so for every later case in it."""
+    import torch
+
+    kinds = ("cpu", "cuda")
+    try:
+        return (
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds],
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch._C._len_torch_function_stack(),
+            torch._C._len_torch_dispatch_stack(),
+            resource.getrlimit(resource.RLIMIT_AS),
+            signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0),
+            os.getcwd(),  # noqa: PTH109
+        )
+    except Exception as error:  # torch refuses to tell some settings that were set by two of its interfaces
+        return (message_of(error), object())
+
+
+def _named(name: str, message: str) -> str:
+    return f"{name}: {message}" if message else f"{name} (no message)"
 
 
 def _failed(case: Case, context: Any, status: Status, reason: str) -> Record:
-    text = " ".join(reason.split()) or "no message"
-    return Record(case, status, text[:LONGEST_REASON], context.env_id, {"command": context.command(case)})
+    return Record(case, status, reason, context.env_id, {"command": context.command(case)})
 
 
-def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from ssmperf.environment import capture, env_id
@@ -86,6 +123,7 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         torch.cuda.set_stream(torch.cuda.Stream())  # the default stream cannot be captured
     elif config["threads"]:
         torch.set_num_threads(config["threads"])
+    _warm_up(config["device"])
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
     registry.models()
@@ -93,12 +131,32 @@ def _prepare(config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
     settings = Settings(config["min_time_s"], config["max_time_s"])
-    context = Context(config["device"], env_id(environment), settings, ceilings, tuple(config["plugins"]))
+    context = Context(
+        config["device"],
+        env_id(environment),
+        settings,
+        ceilings,
+        tuple(config["plugins"]),
+        announce=lambda phase: answers.send({"phase": phase}),
+    )
     return context, environment
 
 
-def _healthy(device: str, record: Record) -> bool:
-    """Whether this process can be trusted with another case."""
+def _warm_up(device: str) -> None:
+    """Let torch start its libraries and its autograd, so that no backend's first call pays for it."""
+    import torch
+
+    x = torch.ones(8, 8, device=device, requires_grad=True)
+    (x @ x).sum().backward()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _healthy(config: dict[str, Any], record: Record) -> bool:
+    """Whether this process can be trusted with another case; after a plug-in's fault it is not."""
+    device = config["device"]
+    if config["plugins"] and record.status not in (Status.OK, Status.UNSUPPORTED):
+        return False
     if record.status not in (Status.CRASH, Status.OOM):
         return True
     if not device.startswith("cuda"):
@@ -115,13 +173,14 @@ def _healthy(device: str, record: Record) -> bool:
 
 def _limit_memory(config: dict[str, Any]) -> None:
     """Bound the address space on the CPU; CUDA reserves far more than it uses, so not there."""
-    limit = config["memory_limit_bytes"]
-    if limit is None or config["device"].startswith("cuda"):
+    if config["device"].startswith("cuda"):
         return
-    with open("/proc/self/statm") as file:  # noqa: PTH123
-        pages = int(file.read().split()[0])
-    bound = pages * resource.getpagesize() + limit
-    resource.setrlimit(resource.RLIMIT_AS, (bound, resource.RLIM_INFINITY))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    bound = pages * resource.getpagesize() + config["memory_limit_bytes"]
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        bound = min(bound, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
 
 
 def _die_with_parent(parent: int) -> None:
@@ -131,9 +190,17 @@ def _die_with_parent(parent: int) -> None:
         sys.exit("the parent process is gone")
 
 
-def _answer(answers: IO[str], message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message, allow_nan=False) + "\n")
-    answers.flush()
+class _Answers:
+    """The pipe to the driver. A process forked off by a backend ends here instead of answering too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
+
+    def send(self, message: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)
+        self._pipe.write(json.dumps(message, allow_nan=False) + "\n")
+        self._pipe.flush()
 
 
 if __name__ == "__main__":

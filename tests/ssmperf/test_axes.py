@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import Shape, UsageError
-from ssmperf.axes import parse_axis, spread
+from ssmperf.axes import Axis, parse_axes, parse_axis, spread
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,10 @@ def test_bad_axes_are_one_line_errors(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_axis(text)
     assert "\n" not in str(error.value)
+
+
+def test_a_dimension_given_twice_takes_the_sizes_of_both() -> None:
+    assert parse_axes(["T=8", "C=2", "T=16,8"]) == (Axis("T", (8, 16)), Axis("C", (2,)))
 
 
 def test_spread_replaces_sizes_and_drops_duplicates() -> None:

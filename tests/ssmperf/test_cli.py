@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ssmperf import api, cli, display, listing, registry
 from ssmperf.record import SCHEMA_VERSION
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
@@ -24,6 +27,23 @@ def ssmperf(*args: str | Path, cwd: Path | None = None, **variables: str) -> sub
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command in this process: its exit code, stdout and stderr."""
+
+    def run_main(*args: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return run_main
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +73,9 @@ BAD = {
     "negative size": (["--axis", "T=-8"], "axis 'T=-8'"),
     "empty selection": (["--models", "hgrn", "--backends", "chunkwise"], "nothing is selected"),
     "no timeout": (["--timeout", "0"], "above 0"),
+    "endless timeout": (["--timeout", "inf"], "finite"),
+    "negative seed": (["--seed", "-1"], "from 0 to"),
+    "seed too large": (["--seed", str(2**63)], "from 0 to"),
     "missing plug-in": (["--plugin", "/nowhere/kernel.py"], "no such file"),
     "unknown option": (["--suites", "x"], "--suites"),
     "unwritable folder": (["--out", "/proc/run"], "cannot write"),
@@ -60,17 +83,56 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_2(name: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_2(
+    name: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args, expected = BAD[name]
     if name == "unknown executor" or "--out" in args:
         out: list[str] = []
     else:
         out = ["--out", str(tmp_path / "run")]
-    done = ssmperf("run", *SMALL, *out, *args, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert expected in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call("run", *SMALL, *out, *args)
+    assert code == 2, err
+    assert expected in err
+    assert len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "run" / "records.jsonl").exists()
+
+
+def test_run_without_a_suite_names_the_suites(call: Call) -> None:
+    code, _, err = call("run", "--device", "cpu")
+    assert code == 2
+    assert "--suite" in err
+    assert "correctness, throughput" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_resume_needs_out(call: Call) -> None:
+    code, _, err = call("run", *SMALL, "--resume")
+    assert (code, "--resume needs --out" in err) == (2, True)
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(call: Call) -> None:
+    code, _, err = call("run", *SMALL, "--models", "hgrm", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+    assert "did you mean hgrn" in err.splitlines()[-1]
+    code, _, err = call("list", "nothing", "--debug")
+    assert (code, "Traceback" in err) == (2, True)
+
+
+def interrupt(*args: Any, **kwargs: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_says_how_to_go_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "execute", interrupt)
+    code, _, err = call("run", *SMALL, "--out", tmp_path)
+    assert code == 130
+    assert f"--resume --out {tmp_path}" in err
+    assert call("run", *SMALL, "--out", tmp_path / "none") == (130, "", "ssmperf: interrupted\n")
+    monkeypatch.setattr(listing, "models", interrupt)
+    assert call("list") == (130, "", "ssmperf: interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -79,62 +141,72 @@ def test_bad_input_is_one_line_and_exit_2(name: str, tmp_path: Path) -> None:
         ("raise RuntimeError('boom')", "RuntimeError: boom"),
         ("import ssmperf\n@ssmperf.backend('scan', name='blelloch')\ndef f(): ...", "already registered"),
         ("import ssmperf\n@ssmperf.backend('scan', name='x', colour='red')\ndef f(): ...", "colour"),
+        ("import ssmperf\n@ssmperf.backend('scan', name='x', passes='forward')\ndef f(): ...", "a tuple"),
         ("def f(:", "SyntaxError"),
+        ("import sys; sys.exit(0)", "exited"),
+        ("import ssmperf; ssmperf.run('throughput')", "must not start a run"),
     ],
 )
-def test_bad_plugins(source: str, expected: str, tmp_path: Path) -> None:
+def test_bad_plugins(source: str, expected: str, tmp_path: Path, call: Call) -> None:
     (tmp_path / "plugin.py").write_text(source)
-    done = ssmperf("run", *SMALL, "--plugin", tmp_path / "plugin.py", "--out", tmp_path / "run")
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Traceback" in ssmperf("run", *SMALL, "--plugin", tmp_path / "plugin.py", "--debug").stderr
+    before = registry.plugins()
+    code, _, err = call("run", *SMALL, "--plugin", tmp_path / "plugin.py", "--out", tmp_path / "run")
+    assert code == 2
+    assert expected in err
+    assert "Traceback" not in err
+    assert "Traceback" in call("run", *SMALL, "--plugin", tmp_path / "plugin.py", "--debug")[2]
+    assert registry.plugins() == before
 
 
-def test_an_existing_run_is_refused_and_kept(run: Path) -> None:
+def test_an_existing_run_is_refused_and_kept(run: Path, call: Call) -> None:
     before = (run / "records.jsonl").read_bytes()
-    done = ssmperf("run", *SMALL, "--out", run)
-    assert done.returncode == 2
-    assert "--resume" in done.stderr
+    code, _, err = call("run", *SMALL, "--out", run)
+    assert code == 2
+    assert "--resume" in err
     assert (run / "records.jsonl").read_bytes() == before
 
 
-def test_resume_of_a_finished_run_measures_nothing_new(run: Path) -> None:
+def test_resume_of_a_finished_run_measures_nothing_new(run: Path, call: Call) -> None:
     before = (run / "records.jsonl").read_bytes()
-    done = ssmperf("run", *SMALL, "--backends", "sequential,blelloch,triton", "--out", run, "--resume")
-    assert done.returncode == 0, done.stderr
+    code, _, err = call("run", *SMALL, "--backends", "sequential,blelloch,triton", "--out", run, "--resume")
+    assert code == 0, err
     assert (run / "records.jsonl").read_bytes() == before
 
 
-def test_unreadable_and_newer_runs(run: Path, tmp_path: Path) -> None:
-    assert ssmperf("report", tmp_path).returncode == 2
+def test_unreadable_and_newer_runs(run: Path, tmp_path: Path, call: Call) -> None:
+    assert call("report", tmp_path)[0] == 2
     newer = tmp_path / "newer"
     newer.mkdir()
     meta = json.loads((run / "run.json").read_text()) | {"schema_version": SCHEMA_VERSION + 1}
     (newer / "run.json").write_text(json.dumps(meta))
-    done = ssmperf("report", newer)
-    assert done.returncode == 2
-    assert "upgrade" in done.stderr
+    code, _, err = call("report", newer)
+    assert code == 2
+    assert "upgrade" in err
 
 
-def test_report_formats(run: Path, tmp_path: Path) -> None:
-    records = json.loads(ssmperf("report", run, "--format", "json").stdout)
+def test_report_formats(run: Path, tmp_path: Path, call: Call) -> None:
+    records = json.loads(call("report", run, "--format", "json")[1])
     assert records
-    assert "sequential" in ssmperf("report", run, "--format", "markdown").stdout
-    assert "case_id" in ssmperf("report", run, "--format", "csv").stdout
+    assert "sequential" in call("report", run)[1]
+    assert "sequential" in call("report", run, "--format", "markdown")[1]
+    assert "case_id" in call("report", run, "--format", "csv")[1]
     page = tmp_path / "page.html"
-    done = ssmperf("report", run, "--html", page)
-    assert done.returncode == 0, done.stderr
-    assert str(page) in done.stdout.splitlines()[-1]
+    code, out, err = call("report", run, "--html", page)
+    assert code == 0, err
+    assert str(page) in out.splitlines()[-1]
     assert "<html" in page.read_text()
-    assert ssmperf("report", run, "--format", "xml").returncode == 2
+    assert call("report", run, "--format", "xml")[0] == 2
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
-    done = ssmperf("run", *SMALL, "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "to run" in done.stdout.splitlines()[-1]
-    assert "SKIPPED: needs a CUDA device" in done.stdout
+def test_dry_run_prints_the_plan_and_writes_nothing(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    code, out, err = call("run", *SMALL, "--dry-run")
+    assert code == 0, err
+    assert "to run" in out.splitlines()[-1]
+    assert "SKIPPED: needs a CUDA device" in out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,8 +217,8 @@ def test_strict_ends_with_3_when_a_case_is_bad(tmp_path: Path) -> None:
     assert ssmperf("run", *args, "--out", tmp_path / "b", "--strict").returncode == 3
 
 
-def test_list_models_json(run: Path) -> None:
-    models = json.loads(ssmperf("list", "models", "--json").stdout)
+def test_list_models_json(call: Call) -> None:
+    models = json.loads(call("list", "models", "--json")[1])
     assert len(models) >= 16
     for entry in models:
         assert entry.keys() >= {"name", "recurrence", "paper", "backends"}
@@ -155,10 +227,14 @@ def test_list_models_json(run: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["models", "backends", "suites", "shapes"])
-def test_list_tables(what: str) -> None:
-    done = ssmperf("list", what)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) > 3
+def test_list_tables(what: str, call: Call) -> None:
+    code, out, err = call("list", what)
+    assert code == 0, err
+    assert len(out.splitlines()) > 3
+
+
+def test_list_alone_lists_the_models(call: Call) -> None:
+    assert call("list") == call("list", "models")
 
 
 @pytest.mark.parametrize("verb", ["run", "report", "list", "doctor"])
@@ -170,6 +246,12 @@ def test_help_has_examples_and_imports_no_torch(verb: str) -> None:
     done = subprocess.run([sys.executable, "-c", code, verb, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Example" in done.stdout
+
+
+def test_reasons_are_shown_on_one_short_line() -> None:
+    assert display.brief("\x1b[31mred\x07\n  two\x9b") == "[31mred two"
+    assert len(display.brief("long " * 100)) <= 160
+    assert display.brief(None) == ""
 
 
 def test_no_arguments_shows_the_help() -> None:

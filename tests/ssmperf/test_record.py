@@ -68,11 +68,52 @@ def test_a_newer_schema_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"status": "fine"}, {"shape": {"T": 0}}, {"schema_version": "x"}, {"dtype": "f8"}]
+    "damage",
+    [
+        {"status": "fine"},
+        {"shape": {"T": 0}},
+        {"schema_version": "x"},
+        {"dtype": "f8"},
+        {"latency_s": "<b>"},
+        {"latency_s": True},
+        {"samples_s": [1.0, "2"]},
+        {"peak_bytes": {}},
+        {"tokens_per_s": "many"},
+        {"copy_fraction": [[]]},
+        {"reason": 5},
+        {"env_id": []},
+        {"model": 1},
+        {"backend": None},
+    ],
 )
 def test_damaged_records_are_refused(damage: dict[str, object]) -> None:
     with pytest.raises(UnreadableRun):
         Record.from_json(Record(CASE, Status.OK).to_json() | damage)
+
+
+@pytest.mark.parametrize("data", [[1], "record", None, 3])
+def test_what_is_no_object_is_refused(data: object) -> None:
+    with pytest.raises(UnreadableRun):
+        Record.from_json(data)  # type: ignore[arg-type]
+
+
+def test_missing_numbers_are_read() -> None:
+    numbers = {"latency_s": None, "samples_s": [1, None], "peak_bytes": 3, "peak_bytes_reason": "none"}
+    assert Record.from_json(Record(CASE, Status.OK, None, None, numbers).to_json()).numbers == numbers
+
+
+def test_a_reason_is_one_printable_line() -> None:
+    reason = Record(CASE, Status.CRASH, "\ud800 a\x00b\n\x1b[31m  red " + "z" * 900).reason
+    assert reason is not None
+    assert reason.startswith("\ufffd a\ufffdb \ufffd[31m red zzz")
+    assert len(reason) == 500
+    with pytest.raises(ValueError, match="reason"):
+        Record(CASE, Status.CRASH, " \n ")
+
+
+def test_every_record_can_be_written() -> None:
+    record = Record(CASE, Status.OK, None, None, {"command": "\udc80", "kernels": {"\ud800": 1}})
+    assert json.dumps(record.to_json(), ensure_ascii=False).encode().count(b"?") == 2
 
 
 def test_numbers_cannot_hide_the_head() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import ssmperf
-from ssmperf import DuplicateName, PluginError, UnknownName, registry
+from ssmperf import DuplicateName, PluginError, UnknownName, UsageError, registry
+
+pytestmark = pytest.mark.usefixtures("own_registrations")
 
 
 def test_unknown_names_list_the_known_and_the_nearest() -> None:
@@ -52,6 +55,78 @@ def test_a_plugin_that_raises_is_named(tmp_path: Path) -> None:
         registry.load_plugin(tmp_path / "bad.py")
     with pytest.raises(PluginError, match="no such file"):
         registry.load_plugin(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize("ending", ["1 / 0", "raise SystemExit(0)", "raise KeyboardInterrupt", "f.x"])
+def test_a_plugin_that_fails_leaves_nothing_and_can_be_loaded_when_mended(
+    ending: str, tmp_path: Path
+) -> None:
+    name = f"mended_{abs(hash(ending))}"
+    file = tmp_path / f"{name}.py"
+    source = f"import ssmperf\n@ssmperf.backend('scan', name='{name}')\ndef f(log_a, b): ...\n"
+    file.write_text(f"{source}ssmperf.models()\n{ending}\n")
+    with pytest.raises((PluginError, KeyboardInterrupt)):
+        registry.load_plugin(file)
+    assert name not in registry.backend_names("scan")
+    assert not [module for module in sys.modules if name in module]
+    assert str(file) not in registry.plugins()
+    assert not registry.loading()
+    file.write_text(source + f"# mended {ending}, and of another length than before\n")
+    registry.load_plugin(file)
+    assert name in registry.backend_names("scan")
+    assert registry.plugins()[-1] == str(file)
+    assert registry.confined("backend", f"scan/{name}") is None
+
+
+def test_what_only_this_process_registers_is_told_and_shared_by_its_file() -> None:
+    @ssmperf.backend("scan", name="confined_to_a_test")
+    def confined(log_a, b): ...
+
+    assert __file__ in (registry.confined("backend", "scan/confined_to_a_test") or "")
+    registry.load_plugin(__file__)
+    assert registry.confined("backend", "scan/confined_to_a_test") is None
+    assert __file__ in registry.plugins()
+
+
+def test_built_in_things_reach_the_workers() -> None:
+    for of in registry.recurrences():
+        assert registry.confined("recurrence", of) is None
+        for entry in registry.backends(of):
+            assert registry.confined("backend", f"{of}/{entry.name}") is None
+    for name in registry.models():
+        assert registry.confined("model", name) is None
+
+
+@pytest.mark.parametrize("name", ["", "Scan", "a-b", "a b", "1a", "a/b", "x\n", "é", 3])
+def test_names_are_lower_snake_case(name: str) -> None:
+    with pytest.raises(UsageError, match="snake case"):
+        ssmperf.backend("scan", name=name)(lambda log_a, b: None)
+    with pytest.raises(UsageError, match="snake case"):
+        ssmperf.model(name, recurrence="scan", paper="", gate="data")(type("Layer", (), {}))
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"passes": "forward"},
+        {"passes": ("sideways",)},
+        {"dtypes": "float32"},
+        {"devices": ("tpu",)},
+        {"gates": "data"},
+        {"needs": "triton"},
+        {"kernels": "scan"},
+        {"causal": "sometimes"},
+    ],
+)
+def test_declarations_that_mean_nothing_are_refused(declared: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="'declares'.*" + next(iter(declared))):
+        ssmperf.backend("scan", name="declares", **declared)(lambda log_a, b: None)
+    assert "declares" not in registry.backend_names("scan")
+
+
+def test_a_needed_package_may_lack_its_parent() -> None:
+    entry = ssmperf.Backend("x", "scan", lambda log_a, b: None, needs=("no_such_parent.child",))
+    assert "no_such_parent.child" in (entry.missing("cpu") or "")
 
 
 def test_models_tell_their_paper_and_recurrence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -144,6 +145,58 @@ def test_a_full_disk_loses_nothing_already_written(run: Path, monkeypatch: pytes
     writer.append(record(4))
     writer.close()
     assert load(run).warnings == []
+
+
+def test_a_folder_has_one_writer_at_a_time(run: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    first, _ = Writer.resume(run, {})
+    with pytest.raises(UsageError, match="another run is writing to"):
+        Writer.resume(run, {"tag": "second"})
+    first.append(record(4))
+    assert load(run).meta["tag"] == "t"
+    first.close()
+    second, found = Writer.resume(run, {})
+    second.close()
+    assert len(found.records) == 4
+    assert before[RECORDS_FILE] == (run / RECORDS_FILE).read_bytes()[: len(before[RECORDS_FILE])]
+
+
+def test_a_failed_resume_releases_the_folder(run: Path) -> None:
+    whole = (run / RECORDS_FILE).read_bytes()
+    (run / RECORDS_FILE).write_bytes(b"x\n" + whole)
+    with pytest.raises(UnreadableRun, match="line 1"):
+        Writer.resume(run, {})
+    (run / RECORDS_FILE).write_bytes(whole)
+    Writer.resume(run, {})[0].close()
+
+
+def test_a_file_system_without_locks_will_do(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    writer, found = Writer.resume(run, {})
+    writer.close()
+    assert len(found.records) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"environments": []}, {"environments": {"e": 1}}, {"suites": "x"}, {"suites": {"s": []}}, {"plan": 3}],
+)
+def test_damaged_meta_data_are_refused(run: Path, damage: dict[str, object]) -> None:
+    meta = json.loads((run / RUN_FILE).read_text())
+    (run / RUN_FILE).write_text(json.dumps(meta | damage))
+    with pytest.raises(UnreadableRun, match="no object"):
+        load(run)
+
+
+@pytest.mark.parametrize("line", ["[1]", '"x"', "null", "7", "[" * 100_000])
+def test_a_line_that_is_no_record_is_refused(run: Path, line: str) -> None:
+    whole = (run / RECORDS_FILE).read_text()
+    (run / RECORDS_FILE).write_text(f"{line}\n{whole}")
+    with pytest.raises(UnreadableRun, match="line 1"):
+        load(run)
 
 
 def test_frame_is_tidy(run: Path) -> None:

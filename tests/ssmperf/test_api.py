@@ -1,0 +1,86 @@
+"""The Python interface: what it refuses is said in words, and refusals can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ssmperf
+from ssmperf import Status, Unsupported, UsageError, api
+from ssmperf.axes import Axis
+
+LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("operands", "options", "expected"),
+    [
+        ((), {}, "log_a.*its operands: log_a, b, initial_state=None, phase=None"),
+        ((LOG_A,), {}, "missing.*'b'"),
+        ((LOG_A, B), {"decay": B}, "unexpected.*'decay'"),
+        ((LOG_A.tolist(), B), {}, "log_a must be a tensor, got list"),
+        ((LOG_A, None), {}, "b must be a tensor, got NoneType"),
+        ((LOG_A, B), {"phase": 0.5}, "phase must be a tensor, got float"),
+        ((LOG_A[:, :0], B[:, :0]), {}, "empty"),
+        ((LOG_A.to("meta"), B), {}, "several devices: cpu, meta"),
+    ],
+)
+def test_compute_names_the_operands(
+    operands: tuple[Any, ...], options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UsageError, match=expected):
+        ssmperf.compute("scan", "sequential", *operands, **options)
+
+
+def test_compute_calls_the_backend_or_says_why_not() -> None:
+    output, final_state = ssmperf.compute("scan", "blelloch", LOG_A, b=B, phase=None)
+    assert output.shape == B.shape
+    torch.testing.assert_close(final_state, output[:, -1])
+    with pytest.raises(Unsupported, match="no int64"):
+        ssmperf.compute("scan", "sequential", LOG_A, B.long())
+
+
+def test_choices_are_named_as_on_the_command_line() -> None:
+    selection, found = api.select(
+        device="cpu", axis=["T=8", "T=16"], models="hgrn, gla", dtype=["float32"], gate_dtype=None, seed=3
+    )
+    assert found == ("cpu",)
+    assert selection.models == ("hgrn", "gla")
+    assert selection.axes == (Axis("T", (8, 16)),)
+    assert (selection.dtypes, selection.gate_dtypes, selection.seed) == (("float32",), ("float32",), 3)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_is_positive_and_finite(timeout: float, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="timeout"):
+        ssmperf.run("correctness", models="hgrn", device="cpu", timeout=timeout, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("own_registrations")
+def test_planned_refusals_carry_the_command_that_repeats_them(tmp_path: Path) -> None:
+    @ssmperf.backend("scan", name="of_this_process")
+    def of_this_process(log_a, b, initial_state=None, *, phase=None):
+        return b, b[:, -1]
+
+    run = ssmperf.run(
+        "correctness",
+        models="hgrn",
+        backends="of_this_process",
+        preset="smoke",
+        axis=["T=5", "C=2"],
+        device="cpu",
+        out=tmp_path / "run",
+    )
+    assert run.records
+    for record in run.records:
+        assert record.status is Status.UNSUPPORTED
+        assert record.reason is not None
+        assert f"plugin={Path(__file__).resolve()}" in record.reason
+        command = record.numbers["command"]
+        assert command.startswith("ssmperf run --suite correctness --models hgrn --backends of_this_process")
+        assert "--preset smoke" in command
+        assert "--axis T=5" in command

@@ -1,0 +1,210 @@
+"""The executor: whatever a backend does to its worker costs its own case and no other."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssmperf import Case, Record, Shape
+from ssmperf.execute import local, worker
+from ssmperf.execute.local import Events, LocalExecutor, WorkerFailed
+
+PLUGIN = Path(__file__).parents[1] / "hostile.py"
+EXPECTED = {
+    "forks": ("ok", None),
+    "dies_with_heir": ("crash", "the worker was killed by SIGABRT: Fatal Python error: Aborted"),
+    "leaves_session": ("timeout", "no answer within 4 s"),
+    "sets_dtype": ("ok", None),
+    "sets_device": (None, None),
+    "prints": ("ok", None),
+    "curses": ("crash", "ValueError: \ufffd bad \ufffd \ufffd[31m red"),
+    "is_silent": ("crash", "AssertionError (no message)"),
+    "gives_no_reason": ("unsupported", "the backend gave no reason"),
+    "is_unspeakable": ("crash", "Unspeakable: (its message raises ValueError)"),
+    "exits": ("crash", "the worker exited with 7"),
+    "writes_nonsense": ("crash", "the worker's answer cannot be read"),
+}
+TIMEOUT_S = 4.0
+
+
+def case(name: str, T: int = 4) -> Case:
+    return Case(
+        suite="correctness",
+        model="hgrn",
+        recurrence="scan",
+        backend=f"hostile_{name}",
+        shape=Shape(B=1, T=T, C=2),
+    )
+
+
+def run(
+    cases: list[Case],
+    folder: Path,
+    devices: tuple[str, ...] = ("cpu",),
+    on_start: Callable[[], None] = lambda: None,
+    records: list[Record] | None = None,
+) -> list[Record]:
+    """What the executor records, also in records if given; on_start is called at each case's start."""
+    records = [] if records is None else records
+    executor = LocalExecutor(devices, folder, TIMEOUT_S, 0.001, 0.01, (str(PLUGIN),), threads=1)
+    events = Events(lambda *_: None, lambda *_: on_start(), records.append)
+    executor.run(cases, events)
+    return records
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the traces of hostile backends."""
+    monkeypatch.setenv("HOSTILE_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """Each hostile backend with a right one after it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    cases = [made for i, name in enumerate(EXPECTED) for made in (case(name, 4 + i), case("right", 4 + i))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOSTILE_FOLDER", str(folder))
+        patch.setattr(local, "LOG_CHECK_S", 0.05)
+        return folder, run(cases, folder)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_has_its_own_record(hostile: tuple[Path, list[Record]], name: str) -> None:
+    (record,) = [r for r in hostile[1] if r.case.backend == f"hostile_{name}"]
+    status, reason = EXPECTED[name]
+    assert status is None or record.status == status, record.reason
+    assert reason is None or str(record.reason) == reason
+
+
+def test_the_cases_after_them_are_as_if_alone(hostile: tuple[Path, list[Record]]) -> None:
+    records = [r for r in hostile[1] if r.case.backend == "hostile_right"]
+    assert [(r.status, r.reason) for r in records] == [("ok", None)] * len(EXPECTED)
+
+
+def test_nothing_that_a_worker_started_outlives_it(hostile: tuple[Path, list[Record]]) -> None:
+    pid = (hostile[0] / "stray_pid").read_text()
+    assert gone(int(pid))
+
+
+def test_the_log_keeps_its_end_only(hostile: tuple[Path, list[Record]]) -> None:
+    assert sum(log.stat().st_size for log in hostile[0].glob("worker-*.log")) < local.LOG_LIMIT_BYTES
+
+
+def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "RESTART_ATTEMPTS", 2)
+    records = run([case("forbids_restart", 3), case("right", 5), case("right", 6)], folder)
+    assert [r.status for r in records] == ["crash", "crash", "ok"]
+    assert "could not start" in str(records[1].reason)
+    assert "no second import" in str(records[1].reason)
+
+
+def test_a_first_worker_that_does_not_start_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.01)
+    with pytest.raises(WorkerFailed, match=r"not ready within 0\.01 s"):
+        run([case("right")], folder)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOSTILE_FOLDER", str(folder))
+    (folder / "refusals").write_bytes(b"x")
+    with pytest.raises(WorkerFailed, match="no second import"):
+        run([case("right")], folder)
+
+
+def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "ORACLE_TIMEOUT_S", 0.0)
+    (record,) = run([case("right")], folder)
+    assert (record.status, record.reason) == ("timeout", "the oracle gave no answer within 0 s")
+
+
+def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None:
+    started = threading.Semaphore(0)
+    records: list[Record] = []
+    cases = [case("hangs", 4), case("hangs", 5), case("right", 6)]
+
+    def on_start() -> None:
+        started.release()
+        if started._value == 2:
+            _thread.interrupt_main()
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        run(cases, folder, ("cpu", "cpu"), on_start, records)
+    assert records == []
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "gradient mode": lambda: torch.set_grad_enabled(False),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "determinism": lambda: torch.use_deterministic_algorithms(True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "folder": lambda: os.chdir("/"),
+}
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The process as it was, after a test that changes it."""
+    dtype, threads, place = torch.get_default_dtype(), torch.get_num_threads(), Path.cwd()
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(True)
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+    torch.set_autocast_enabled("cpu", False)
+    os.chdir(place)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_process_is_noticed(restored: None, what: str) -> None:
+    before = worker.process_state()
+    assert worker.process_state() == before
+    CHANGES[what]()
+    assert worker.process_state() != before
+
+
+@pytest.mark.parametrize(("hard", "bound"), [(resource.RLIM_INFINITY, None), (1000, 1000)])
+def test_the_memory_limit_keeps_a_hard_one(
+    monkeypatch: pytest.MonkeyPatch, hard: int, bound: int | None
+) -> None:
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    worker._limit_memory({"device": "cpu", "memory_limit_bytes": 1 << 30})
+    ((soft, kept),) = asked
+    assert kept == hard
+    assert soft == bound if bound else soft > 1 << 30
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within a while; one that waits to be collected has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

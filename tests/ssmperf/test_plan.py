@@ -1,0 +1,99 @@
+"""Plans: what is asked for is planned once each, and a case's command asks for that case alone."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from ssmperf import UsageError, api, suite
+from ssmperf.case import Case
+from ssmperf.command import repeating
+from ssmperf.plan import Selection, make_plan
+from ssmperf.suite import Section
+
+OPTIONS = {
+    "--models": "models",
+    "--backends": "backends",
+    "--preset": "preset",
+    "--axis": "axis",
+    "--regime": "regime",
+    "--dtype": "dtype",
+    "--gate-dtype": "gate_dtype",
+    "--layout": "layout",
+    "--level": "level",
+    "--timing": "timing",
+    "--pass": "pass_",
+    "--device": "device",
+    "--seed": "seed",
+}
+
+
+def repeated(command: str) -> list[Case]:
+    """The cases that a command plans."""
+    words = shlex.split(command)
+    assert words[:3] == ["ssmperf", "run", "--suite"]
+    choices: dict[str, object] = {}
+    axes: list[str] = []
+    for option, value in zip(words[4::2], words[5::2], strict=True):
+        if option == "--axis":
+            axes.append(value)
+        elif option != "--plugin":
+            choices[OPTIONS[option]] = int(value) if option == "--seed" else value
+    selection, _ = api.select(axis=axes, **choices)  # type: ignore[arg-type]
+    return [item.case for item in make_plan(selection, [words[3]]).cases]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("gate_dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("regime", [None, "sigmoid"])
+def test_the_repeating_command_plans_that_case_alone(dtype: str, gate_dtype: str, regime: str | None) -> None:
+    selection, _ = api.select(
+        device="cpu",
+        models=("hgrn", "gla"),
+        backends="sequential",
+        preset="smoke",
+        dtype=dtype,
+        gate_dtype=gate_dtype,
+        regime=regime,
+        seed=7,
+    )
+    for item in make_plan(selection, ["throughput"]).cases:
+        assert repeated(repeating(item.case, ())) == [item.case]
+        assert repeated(repeating(item.case, ["a b.py"], "smoke")) == [item.case]
+
+
+def test_the_command_names_what_is_not_default() -> None:
+    selection = Selection(models=("hgrn",), backends=("blelloch",))
+    case = make_plan(selection, ["throughput"]).cases[0].case
+    plain = repeating(case, ())
+    assert not any(word in plain for word in ("--gate-dtype", "--layout", "--level", "--timing", "--preset"))
+    other = replace(case, layout="heads_first", level="block", timing="end-to-end")
+    command = repeating(other, ["my kernel.py"], "long")
+    assert "--layout heads_first --level block --timing end-to-end" in command
+    assert "--preset long" in command
+    assert command.endswith("--plugin 'my kernel.py'")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_seeds_are_those_that_torch_takes(seed: int) -> None:
+    with pytest.raises(UsageError, match="seed"):
+        Selection(seed=seed)
+    assert Selection(seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_no_suite_names_the_suites() -> None:
+    with pytest.raises(UsageError, match="correctness, throughput"):
+        make_plan(Selection(), ())
+
+
+@pytest.mark.usefixtures("own_registrations")
+def test_a_suite_of_this_process_alone_is_refused() -> None:
+    @suite("of_a_test", section=Section("Of a test", "?", ()))
+    class OfATest:
+        def cases(self, selection: Selection) -> list[Case]:
+            return []
+
+    with pytest.raises(UsageError, match=f"plugin={__file__}"):
+        make_plan(Selection(), ["of_a_test"])
