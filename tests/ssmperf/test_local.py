@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,6 +128,15 @@ def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.M
     assert (record.status, record.reason) == ("timeout", "the oracle gave no answer within 0 s")
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Interrupts raise, even where a shell started the tests in the background and ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None:
     started = threading.Semaphore(0)
     records: list[Record] = []

@@ -72,9 +72,12 @@ def test_a_copy_counts_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None
     copies, reads = roofline._bandwidths(torch.device("cpu"), 0)
     assert sorted(copies) == [2 * 2**22 / 3, 2**22, 2 * 2**22] and max(reads) == 2**22
     monkeypatch.setattr(roofline, "_matmul_rates", lambda *a: [1.0, 5.0, 2.0])
+    monkeypatch.setattr(roofline, "_cores_flops_per_s", lambda: 4.0)
     ceilings = roofline.measure_ceilings("cpu")
     assert ceilings.copy_bytes_per_s == 2**22 and ceilings.peak_bytes_per_s == 2 * 2**22
     assert ceilings.matmul_flops_per_s["float32"] == 2.0 and ceilings.peak_flops_per_s == 5.0
+    monkeypatch.setattr(roofline, "_cores_flops_per_s", lambda: 6.0)
+    assert roofline.measure_ceilings("cpu").peak_flops_per_s == 6.0
 
 
 def test_specs_count_what_lies_in_memory() -> None:
