@@ -89,6 +89,7 @@ VARIANTS = [
 # Bytes of a thread's stack. A cap of 128 registers lets four programs share a multiprocessor: measured on an
 # H200, that is worth 12 to 15 % of a chained forward pass, which spends its time waiting for other tiles.
 SPILLS = {("forward", widths, "chain"): 24 for widths in ("float32", "mixed", "half")}
+SPILLS["forward", "complex", "chain"] = 16  # by Triton 3.7; 3.6 needs none
 
 
 @pytest.mark.slow
