@@ -37,9 +37,8 @@ NAMED = {  # options that name one or several things, and the field of a selecti
     "gate_dtype": "gate_dtypes",
     "layout": "layouts",
 }
-SMOKE_THREADS = (
-    1  # its shapes are too small to share, and threads that wait for each other show any neighbour
-)
+# The smoke shapes are too small to share, and threads that wait for each other show any neighbour.
+SMOKE_THREADS = 1
 SAMPLING_S = {"smoke": (0.01, 0.1), "standard": (0.05, 0.2), "long": (0.05, 1.0)}  # least, most
 
 

@@ -105,17 +105,16 @@ def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: 
 
 def timed_call(case: Case, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
     """What a pass times: no gradient is accumulated, and backward alone gets its graph ready-made."""
-    tensors = values.tensors
-    others = {name: value for name, value in values.operands.items() if name not in tensors}
     if case.pass_ == "forward":
 
         def forward() -> Any:
             with torch.no_grad():
-                return function(**tensors, **others)
+                return function(**values.operands)
 
         return forward
 
-    leaves = {name: value.detach().requires_grad_() for name, value in tensors.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
+    operands = {**values.operands, **leaves}
 
     def backward_of(output: torch.Tensor, *, keep: bool) -> Any:
         return torch.autograd.grad(
@@ -123,9 +122,9 @@ def timed_call(case: Case, function: Callable[..., Any], values: Values) -> Call
         )
 
     if case.pass_ == "backward":
-        output = function(**leaves, **others)[0]
+        output = function(**operands)[0]
         return lambda: backward_of(output, keep=True)
-    return lambda: backward_of(function(**leaves, **others)[0], keep=False)
+    return lambda: backward_of(function(**operands)[0], keep=False)
 
 
 def _judged_by_floor(

@@ -12,23 +12,7 @@ from torch import Tensor
 from ssmperf import Shape, backend
 
 from ..scan.blelloch import sweep
-from ..scan.common import gate, over_time
-from .common import attend, flatten, matrix_bytes, read_out
-
-
-def _blelloch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    log_gate, turn, write = flatten(k, v, log_a, phase, log_b)
-    a = over_time(gate(log_gate, turn), q.shape[1]).to(write.dtype)
-    states = sweep(a, write, state)
-    return read_out(q, states), states[:, -1]
+from .common import attend, by_scanning, matrix_bytes, of_gates
 
 
 def launches(shape: Shape) -> float:
@@ -58,4 +42,4 @@ def blelloch(
 
     Shapes, dtypes and results: see the recurrence `linear_attention`.
     """
-    return attend(_blelloch, q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+    return attend(by_scanning(of_gates(sweep)), q, k, v, log_a, log_b, initial_state, phase, bonus, read)

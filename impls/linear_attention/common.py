@@ -14,6 +14,8 @@ from . import gate_factors
 
 # q, k, v, log_a (B|1,T|1,H,K|1), phase (alike), log_b (B,T,H,V), S_0 (B,H,K,V) -> o (B,T,H,V), S_T
 PostRead = Callable[..., tuple[Tensor, Tensor]]
+# log gate and phase (B|1,T|1,H,K|1,V|1), write (B,T,H,K,V), S_0 -> all states (B,T,H,K,V)
+StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
 def attend(
@@ -84,6 +86,33 @@ def flatten(
     if log_gate is None:
         log_gate = k.new_zeros(1, 1, 1, 1, 1, dtype=k.dtype.to_real())
     return log_gate, None if phase is None else phase.unsqueeze(-1), write
+
+
+def by_scanning(scan: StateScan) -> PostRead:
+    """Attention that forms all T matrix states by a scan over K·V channels a head, and reads each."""
+
+    def post_read(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_a: Tensor | None,
+        phase: Tensor | None,
+        log_b: Tensor | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        states = scan(*flatten(k, v, log_a, phase, log_b), state)
+        return read_out(q, states), states[:, -1]
+
+    return post_read
+
+
+def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
+    """A scan that takes gates, made to take their log and phase."""
+
+    def state_scan(log_gate: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
+        return scan(over_time(gate(log_gate, phase), write.shape[1]).to(write.dtype), write, state)
+
+    return state_scan
 
 
 def read_out(q: Tensor, states: Tensor) -> Tensor:

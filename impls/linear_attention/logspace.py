@@ -10,21 +10,7 @@ from torch import Tensor
 from ssmperf import Shape, backend
 
 from ..scan.logspace import error_bound, log_scan
-from .common import attend, flatten, matrix_bytes, read_out
-
-
-def _logspace(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    log_gate, turn, write = flatten(k, v, log_a, phase, log_b)
-    states = log_scan(log_gate, turn, write, state)
-    return read_out(q, states), states[:, -1]
+from .common import attend, by_scanning, matrix_bytes
 
 
 def launches(shape: Shape) -> float:
@@ -57,4 +43,4 @@ def logspace(
     Raises:
         Unsupported: Σ -log of the gates exceeds 10⁴ in a channel (10⁶ in float64).
     """
-    return attend(_logspace, q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+    return attend(by_scanning(log_scan), q, k, v, log_a, log_b, initial_state, phase, bonus, read)

@@ -10,21 +10,7 @@ from torch import Tensor
 from ssmperf import Shape, backend
 
 from ..scan.torch_scan import torch_associative_scan
-from .common import attend, flatten, matrix_bytes, read_out
-
-
-def _torch_scan(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    log_gate, turn, write = flatten(k, v, log_a, phase, log_b)
-    states = torch_associative_scan(log_gate, turn, write, state)
-    return read_out(q, states), states[:, -1]
+from .common import attend, by_scanning, matrix_bytes
 
 
 def launches(shape: Shape) -> float:
@@ -54,4 +40,6 @@ def torch_scan(
 
     Shapes, dtypes and results: see the recurrence `linear_attention`.
     """
-    return attend(_torch_scan, q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+    return attend(
+        by_scanning(torch_associative_scan), q, k, v, log_a, log_b, initial_state, phase, bonus, read
+    )

@@ -44,7 +44,7 @@ def test_a_cpu_run_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
     monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
-    environment.capture("cpu")
+    assert environment.capture("cpu")["hardware"]["gpu"] is None
 
 
 def test_versions_need_no_torch() -> None:
