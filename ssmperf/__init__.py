@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.case import Case, Shape
+from ssmperf.checks import analytic, identity
 from ssmperf.errors import (
     DuplicateName,
     PluginError,
@@ -20,7 +21,17 @@ from ssmperf.errors import (
     UsageError,
 )
 from ssmperf.record import Record, Status
-from ssmperf.recurrence import Backend, Cost, Recurrence, Spec, backend, model, recurrence
+from ssmperf.recurrence import (
+    Backend,
+    Cost,
+    ModelEntry,
+    Recurrence,
+    Spec,
+    backend,
+    family,
+    model,
+    recurrence,
+)
 from ssmperf.report import report
 from ssmperf.suite import Chart, Section, suite
 
@@ -47,6 +58,7 @@ __all__ = [
     "Cost",
     "DuplicateName",
     "Model",
+    "ModelEntry",
     "PluginError",
     "Record",
     "Recurrence",
@@ -60,10 +72,13 @@ __all__ = [
     "UnreadableRun",
     "Unsupported",
     "UsageError",
+    "analytic",
     "backend",
     "backends",
     "compute",
+    "family",
     "gate_precision",
+    "identity",
     "load",
     "model",
     "models",

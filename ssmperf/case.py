@@ -60,12 +60,19 @@ class Shape(Mapping[str, int]):
         return Shape({**self._sizes, **sizes})
 
 
+def split_source(source: str) -> tuple[str, str | None]:
+    """The regime and the gate kind (None: any) of a source of operands, REGIME or REGIME/KIND."""
+    regime, _, kind = source.partition("/")
+    return regime, kind or None
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One point to measure: suite × model × backend × shape × dtype × device × pass (+ seed).
 
-    `operand_source` is "model" (the model's own parameterisation of embedded text) or the name of a
-    gate regime. `model` is None for a case of a bare recurrence. `cache` is "cold" or "hot".
+    `operand_source` is "model" (the model's own parameterisation of embedded text), a gate regime with a
+    gate kind such as "sigmoid/key", or what a suite names so. `model` is None for a case of a bare
+    recurrence. `cache` is "cold" or "hot".
     """
 
     suite: str
@@ -108,6 +115,11 @@ class Case:
         fields = {key: value for key, value in fields.items() if key in known}
         fields["shape"] = Shape(fields["shape"])
         return cls(**fields)
+
+    @property
+    def gate_kind(self) -> str | None:
+        """The gate kind that its operand source names."""
+        return split_source(self.operand_source)[1]
 
     @property
     def id(self) -> str:

@@ -15,7 +15,7 @@ def repeating(case: Case, plugins: Sequence[str], preset: str | None = None) -> 
     long a case is measured.
     """
     words = ["ssmperf", "run", "--suite", case.suite]
-    words += ["--models", case.model] if case.model else []
+    words += ["--models", case.model or case.recurrence]
     words += ["--backends", case.backend]
     words += ["--preset", preset] if preset else []
     words += ["--regime", case.operand_source] if case.operand_source != "model" else []

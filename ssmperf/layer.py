@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ssmperf import registry
+from ssmperf.errors import Unsupported
 
 GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
@@ -22,6 +23,7 @@ class Model(nn.Module):
     """
 
     name: ClassVar[str]
+    depends_on_length: ClassVar[bool] = False  # whether T enters its operands: a prefix is another model
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__()
@@ -29,8 +31,11 @@ class Model(nn.Module):
 
     @property
     def width(self) -> int:
-        """Width d of the input x: C for elementwise recurrences, H·V for matrix states."""
-        return self.shape["C"] if "C" in self.shape else self.shape["H"] * self.shape["V"]
+        """Width d of the input x: C or D for states by channel, H·V for matrix states."""
+        for letter in ("C", "D"):
+            if letter in self.shape:
+                return self.shape[letter]
+        return self.shape["H"] * self.shape["V"]
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         """The recurrence's operands by name, differentiable in x and the parameters.
@@ -54,10 +59,15 @@ class Model(nn.Module):
 
         Raises:
             UnknownName: the model has no such backend.
-            Unsupported: the backend refuses these operands.
+            Unsupported: the backend refuses these operands, or there is a state and the recurrence has none.
         """
         entry = registry.backend(self.name, backend)
-        output, final_state = entry.function(**self.operands(x), initial_state=state)
+        operands = self.operands(x)
+        if registry.recurrence(registry.recurrence_of(self.name)).has_state:
+            operands["initial_state"] = state
+        elif state is not None:
+            raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot go on from one")
+        output, final_state = entry.function(**operands)
         return self.readout(output, x), final_state
 
 

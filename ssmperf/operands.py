@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf import corpus, registry
-from ssmperf.case import Case, Shape
+from ssmperf.case import Case, Shape, split_source
 from ssmperf.layer import Model
 from ssmperf.recurrence import Recurrence
 
@@ -62,22 +63,27 @@ def build(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor
 
 
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
-    """A random standard-normal initial state of the dtype and shape that these operands give."""
+    """A random initial state of the dtype and shape that these operands give: standard normal, or as the
+    recurrence samples it."""
     recurrence = registry.recurrence(case.recurrence)
-    first = {name: first_step(value, case.shape["T"]) for name, value in operands.items()}
-    _, state = recurrence.definition(**first)
     generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
+    if recurrence.sample_state is not None:
+        sampled: Tensor = recurrence.sample_state(operands, generator)
+        return sampled
+    _, state = recurrence.definition(**steps(operands, 0, 1, case.shape["T"]))
     return torch.randn(state.shape, dtype=state.dtype, device=device, generator=generator)
 
 
-def first_step(value: Any, T: int) -> Any:
-    """The operand restricted to the first time step."""
-    return value[:, :1] if has_time(value, T) else value
+def steps(operands: Mapping[str, Any], start: int, stop: int, T: int) -> dict[str, Any]:
+    """Operands by name, restricted to some of the T time steps."""
+    return {
+        name: value[:, start:stop] if has_time(name, value, T) else value for name, value in operands.items()
+    }
 
 
-def has_time(value: Any, T: int) -> bool:
-    """Whether a tensor operand has a time axis (its second) of length T."""
-    return isinstance(value, Tensor) and value.dim() >= 3 and value.shape[1] == T
+def has_time(name: str, value: Any, T: int) -> bool:
+    """Whether an operand has a time axis (its second) of length T; a state has none, whatever its sizes."""
+    return name != "initial_state" and isinstance(value, Tensor) and value.dim() >= 3 and value.shape[1] == T
 
 
 def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
@@ -92,8 +98,10 @@ def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
 
 def _regime_operands(case: Case, recurrence: Recurrence, draw: int, device: str) -> dict[str, Any]:
     generator = torch.Generator(device).manual_seed(_seed(case, draw))
-    options = {"gate_kind": registry.model(case.model).gate} if case.model else {}
-    return recurrence.sample(case.shape, regime=case.operand_source, generator=generator, **options)
+    regime, kind = split_source(case.operand_source)
+    kind = registry.model(case.model).gate if case.model else kind
+    options = {"gate_kind": kind} if kind else {}
+    return recurrence.sample(case.shape, regime=regime, generator=generator, **options)
 
 
 def _seed(case: Case, draw: int) -> int:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from ssmperf import registry
 from ssmperf.axes import Axis, spread
-from ssmperf.case import DTYPES, PASSES, Case, Shape
+from ssmperf.case import DTYPES, PASSES, Case, Shape, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.recurrence import Backend
 
 PRESETS = ("smoke", "standard", "long")
+CHECKS = ("analytic", "identity")  # sources of operands beside the regimes: see `ssmperf.checks`
 SEEDS = 2**63
+USUAL_REGIMES = ("sigmoid",)  # of a recurrence that is named without a regime
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # what an unfused kernel reaches on a large GPU
@@ -34,7 +36,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the user asked for. None means the default of the suite."""
+    """What the user asked for. None means the default of the suite.
+
+    models: names of models, or of recurrences to be run bare, under gate regimes.
+    """
 
     device: Device = Device("cpu")
     models: tuple[str, ...] | None = None
@@ -58,7 +63,6 @@ class Selection:
             (self.gate_dtypes, DTYPES, "gate dtype"),
             (self.passes or (), PASSES, "pass"),
             ((self.preset,) if self.preset else (), PRESETS, "preset"),
-            (self.regimes or (), tuple(REGIMES), "regime"),
             (self.layouts, ("channels_last",), "layout"),
             ((self.level,), ("op",), "level"),
             ((self.timing,), ("native",), "timing"),
@@ -68,14 +72,32 @@ class Selection:
                     raise UnknownName(what, value, valid)
         if not 0 <= self.seed < SEEDS:
             raise UsageError(f"the seed must be from 0 to {SEEDS - 1}, got {self.seed}")
+        for source in self.regimes or ():
+            if split_source(source)[0] not in (*REGIMES, *CHECKS):
+                raise UnknownName("regime", source, [*REGIMES, *(f"{check}/NAME" for check in CHECKS)])
         for name in self.models or ():
-            registry.model(name)
+            registry.recurrence_of(name)
         if self.backends is not None:
             registry.check_backend_names(self.backends)
 
     @property
     def preset_name(self) -> str:
         return self.preset or ("smoke" if self.device.type == "cpu" else "standard")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What cases are about: a model, or a bare recurrence, with the source of its operands."""
+
+    recurrence: str
+    source: str
+    shapes: tuple[Shape, ...]
+    model: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose backends are run."""
+        return self.model or self.recurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +159,38 @@ def product(
     dtypes: tuple[str, ...],
     cache: str,
     shapes: Callable[[tuple[Shape, ...]], tuple[Shape, ...]] = lambda shapes: shapes,
+    subjects: Iterable[Subject] | None = None,
 ) -> Iterator[Case]:
     """All cases of a selection for a suite with these defaults, one for each legal combination.
 
     shapes: turns a preset's shapes into the suite's own; not applied where the user gave axes.
+    subjects: what the cases are about, `chosen(selection)` if None.
     """
-    for model, source, recurrence, entry_shapes in _subjects(selection):
-        chosen = spread(entry_shapes, selection.axes) if selection.axes else shapes(entry_shapes)
-        names = _backends_of(model or recurrence, selection.backends)
-        able = [dtype for dtype in dtypes if model is None or dtype in registry.model(model).dtypes]
+    for subject in chosen(selection) if subjects is None else subjects:
+        sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
+        able = [
+            dtype
+            for dtype in dtypes
+            if subject.model is None or dtype in registry.model(subject.model).dtypes
+        ]
         for shape, dtype, gate_dtype, layout, pass_, name in itertools.product(
-            chosen,
+            sizes,
             selection.dtypes or able,
             selection.gate_dtypes,
             selection.layouts,
             selection.passes or passes,
-            names,
+            _backends_of(subject.owner, selection.backends),
         ):
             yield Case(
                 suite=suite,
-                recurrence=recurrence,
+                recurrence=subject.recurrence,
                 backend=name,
                 shape=shape,
-                model=model,
+                model=subject.model,
                 dtype=dtype,
                 gate_dtype="float64" if dtype == "float64" else gate_dtype,
                 layout=layout,
-                operand_source=source,
+                operand_source=subject.source,
                 device=selection.device.type,
                 pass_=pass_,
                 cache=cache,
@@ -186,7 +213,7 @@ def refusal(case: Case, selection: Selection) -> str | None:
     model = registry.model(case.model) if case.model else None
     if model and case.dtype not in model.dtypes:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
-    gate = model.gate if model else None
+    gate = _gate_kind(case)
     return backend.refusal(
         device=case.device,
         dtype=case.dtype,
@@ -207,8 +234,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     """Predicted calls beyond a second, or beyond the device's memory, are skipped by the presets."""
     if case.device == "cpu" or selection.axes:
         return None
-    gate = registry.model(case.model).gate if case.model else ""
-    memory_bytes = _workspace_bytes(backend, case, gate)
+    memory_bytes = _workspace_bytes(backend, case, _gate_kind(case) or "")
     memory = selection.device.memory_bytes
     if memory is not None and memory_bytes > MEMORY_SHARE * memory:
         return (
@@ -236,17 +262,34 @@ def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
     return BACKWARD_FACTOR * forward
 
 
-def _subjects(selection: Selection) -> Iterator[tuple[str | None, str, str, tuple[Shape, ...]]]:
-    """(model, operand source, recurrence, shapes): models, or bare recurrences under a regime."""
-    preset = selection.preset_name
+def chosen(selection: Selection) -> Iterator[Subject]:
+    """What a selection names. Without names: every model, or every recurrence under the regimes named."""
     if selection.models is None and selection.regimes:
-        for regime in selection.regimes:
-            for name, recurrence in registry.recurrences().items():
-                yield None, regime, name, recurrence.presets.get(preset, ())
+        yield from bare(selection, registry.recurrences(), selection.regimes)
         return
-    for entry in map(registry.model, selection.models or registry.models()):
+    for name in registry.models() if selection.models is None else selection.models:
+        if name in registry.recurrences():
+            yield from bare(selection, (name,), selection.regimes or USUAL_REGIMES)
+            continue
+        entry = registry.model(name)
         for source in selection.regimes or ("model",):
-            yield entry.name, source, entry.recurrence, entry.shapes(preset)
+            if split_source(source)[1] in (None, entry.gate):
+                shapes = entry.shapes(selection.preset_name)
+                yield Subject(entry.recurrence, source, shapes, name)
+
+
+def bare(selection: Selection, recurrences: Iterable[str], regimes: Iterable[str]) -> Iterator[Subject]:
+    """Recurrences under regimes, REGIME or REGIME/KIND: a subject for each gate kind that one has."""
+    for name, source in itertools.product(recurrences, regimes):
+        entry = registry.recurrence(name)
+        regime, wanted = split_source(source)
+        for kind in entry.gate_kinds if regime not in CHECKS else ():
+            if wanted in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
+                yield Subject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
+
+
+def _gate_kind(case: Case) -> str | None:
+    return registry.model(case.model).gate if case.model else case.gate_kind
 
 
 def _backends_of(owner: str, chosen: tuple[str, ...] | None) -> list[str]:

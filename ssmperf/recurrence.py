@@ -61,11 +61,15 @@ class Cost:
 
 CostModel = Callable[[Shape, Mapping[str, Spec], str], Cost]
 Sampler = Callable[..., dict[str, Any]]
+StateSampler = Callable[[Mapping[str, Any], Any], Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recurrence:
-    """An algebraic family with one operand signature. `definition` is its literal loop."""
+    """An algebraic family with one operand signature. `definition` is its literal loop.
+
+    The other fields: see the arguments of `recurrence`.
+    """
 
     name: str
     definition: Callable[..., Any]
@@ -73,11 +77,21 @@ class Recurrence:
     presets: Mapping[str, tuple[Shape, ...]]
     gates: tuple[str, ...]
     gate_kind: Callable[[Mapping[str, Any]], str]
+    gate_kinds: tuple[str, ...]
     sample: Sampler
-    state_shape: Callable[[Shape], tuple[int, ...]]
+    state_shape: Callable[[Shape], tuple[int, ...]] | None = None
+    sample_state: StateSampler | None = None
+    decay_span: Callable[[Mapping[str, Any]], float] | None = None
 
     def __post_init__(self) -> None:
-        _check_names(f"recurrence {self.name!r}", "gates", self.gates, self.tensors)
+        what = f"recurrence {self.name!r}"
+        _check_names(what, "gates", self.gates, self.tensors)
+        _check_names(what, "gate_kinds", self.gate_kinds)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it takes an initial state and gives a final one; a convolution does not."""
+        return "initial_state" in self.tensors
 
     @property
     def signature(self) -> inspect.Signature:
@@ -205,6 +219,21 @@ class ModelEntry:
         return own[preset]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Family:
+    """Models named `family:parameters`, such as lcsm:1-1-1-0; `make` gives the entry of a full name."""
+
+    name: str
+    make: Callable[[str], ModelEntry]
+
+    def member(self, name: str) -> ModelEntry:
+        """Raises UsageError where the parameters mean nothing."""
+        entry = self.make(name)
+        entry.cls.name = name  # type: ignore[attr-defined]
+        registry.add("model", name, entry, entry.cls)
+        return entry
+
+
 def installed(package: str) -> bool:
     """Whether a package, such as "triton" or "cuda.core", can be found; imports at most its parents."""
     try:
@@ -228,8 +257,11 @@ def recurrence(
     presets: Mapping[str, Sequence[Mapping[str, int]]],
     gates: tuple[str, ...] = (),
     gate_kind: Callable[[Mapping[str, Any]], str] = lambda operands: "none",
+    gate_kinds: tuple[str, ...] = ("none",),
     sample: Sampler,
-    state_shape: Callable[[Shape], tuple[int, ...]],
+    state_shape: Callable[[Shape], tuple[int, ...]] | None = None,
+    sample_state: StateSampler | None = None,
+    decay_span: Callable[[Mapping[str, Any]], float] | None = None,
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -237,16 +269,31 @@ def recurrence(
     presets: shapes by preset name (`smoke`, `standard`, `long`).
     gates: names of the operands that are gates (cast to the case's gate dtype, not its dtype).
     gate_kind: operands by name -> kind of gate that they hold.
-    sample: `(shape, *, regime, generator, gate_kind=None) -> float32 operands by name`, random data whose
+    gate_kinds: all the kinds that `sample` can make, the plainest first.
+    sample: `(shape, *, regime, generator, gate_kind=...) -> float32 operands by name`, random data whose
         gates follow a named regime of `ssmperf.regimes`.
-    state_shape: shape -> the state's tensor shape.
+    state_shape: shape -> the state's tensor shape; None where the definition takes no `initial_state`.
+    sample_state: `(operands, generator) -> initial state`, where standard normals are not legal.
+    decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, where the
+        gates are not given as `log_a`.
     """
 
     def register(function: F) -> F:
         shapes = {preset: tuple(map(Shape, items)) for preset, items in presets.items()}
-        registry.add_recurrence(
-            Recurrence(name, function, cost, shapes, gates, gate_kind, sample, state_shape)
+        entry = Recurrence(
+            name,
+            function,
+            cost,
+            shapes,
+            gates,
+            gate_kind,
+            gate_kinds,
+            sample,
+            state_shape,
+            sample_state,
+            decay_span,
         )
+        registry.add("recurrence", name, entry, function)
         return function
 
     return register
@@ -270,7 +317,7 @@ def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
         except TypeError as error:
             valid = [n for n in Backend.__dataclass_fields__ if n not in ("name", "of", "function")]
             raise UsageError(f"backend {name!r}: {error} (declarations: {', '.join(valid)})") from error
-        registry.add_backend(entry)
+        registry.add("backend", name, entry, function, of=of)
         return function
 
     return register
@@ -296,8 +343,29 @@ def model(
 
     def register(cls: T) -> T:
         shapes = {preset: tuple(map(Shape, items)) for preset, items in (presets or {}).items()}
-        registry.add_model(ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes))
+        entry = ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes)
+        registry.add("model", name, entry, cls)
         cls.name = name  # type: ignore[attr-defined]
         return cls
+
+    return register
+
+
+def family(name: str, *, members: Sequence[str]) -> Callable[[F], F]:
+    """Register the decorated `make(full name) -> ModelEntry` as a family of models.
+
+    members: full names of those that are listed and run by default; any other one is made when it is named.
+        `make` raises UsageError where a name means nothing. Equal names give classes of equal behaviour.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(make: F) -> F:
+        entry = Family(name, make)
+        registry.add("family", name, entry, make)
+        for member in members:
+            entry.member(member)
+        return make
 
     return register

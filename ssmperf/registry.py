@@ -1,4 +1,4 @@
-"""Registration, discovery and look-up of recurrences, backends, models, suites and report formats.
+"""Registration, discovery and look-up of everything that has a name: see `KINDS`.
 
 Built-in folders, installed plug-ins (entry points) and plug-in files all come through here. A backend
 file of a built-in recurrence is named after its backend and imported when that backend is looked up.
@@ -22,11 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ssmperf.errors import DuplicateName, PluginError, SsmperfError, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from ssmperf.recurrence import Backend, ModelEntry, Recurrence
+    from ssmperf.checks import Analytic, Identity
+    from ssmperf.recurrence import Backend, Family, ModelEntry, Recurrence
 
 IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
-NOT_BACKENDS = ("common", "peers")  # files beside the backends: shared code, and several backends in one
+IDENTITIES = "ssmperf.impls.identities"
+# files beside the backends: shared code, several backends in one, answers in closed form
+NOT_BACKENDS = ("common", "peers", "analytic")
+KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report")
 PLUGIN = "ssmperf_plugin_"  # begins the module names of plug-in files
 ROOMS = ("impls", "suites", "reports")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
@@ -34,11 +38,7 @@ MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-
 
 E = TypeVar("E")
 
-_recurrences: dict[str, Recurrence] = {}
-_backends: dict[tuple[str, str], Backend] = {}
-_models: dict[str, ModelEntry] = {}
-_suites: dict[str, Any] = {}
-_reports: dict[str, Any] = {}
+_tables: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
 _origins: dict[tuple[str, str], Origin] = {}
 _done: set[str] = set()
 _plugins: list[Path] = []
@@ -59,51 +59,29 @@ class Origin:
         return Path(path).resolve() if path else None
 
 
-def _add(table: dict[Any, E], key: Any, kind: str, label: str, entry: E, code: Any) -> None:
-    if key in table:
+def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -> None:
+    """Register an entry that the function or class `code` defines, under its name among those of its owner.
+
+    Raises:
+        DuplicateName: the name is taken, be it by a built-in backend file that was not yet imported.
+        UsageError: it is no name.
+    """
+    _check_name(kind, name, MODEL_NAME if kind == "model" else IDENTIFIER)
+    label = f"{of}/{name}" if of else name
+    module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
+    built_in = f"{IMPLS}.{of}"
+    if kind == "backend" and of and name in _backend_files(of) and not module.startswith(built_in):
+        raise DuplicateName(f"backend {label} is already registered by {built_in}.{name}")
+    if label in _tables[kind]:
         known = _origins[kind, label]
         raise DuplicateName(f"{kind} {label} is already registered by {known.module}.{known.name}")
-    table[key] = entry
-    module, name = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
-    _origins[kind, label] = Origin(module, name, _loading[-1] if _loading else None)
+    _tables[kind][label] = entry
+    _origins[kind, label] = Origin(module, defined, _loading[-1] if _loading else None)
 
 
-def _check_name(kind: str, name: str, form: re.Pattern[str] = IDENTIFIER) -> None:
+def _check_name(kind: str, name: str, form: re.Pattern[str]) -> None:
     if not isinstance(name, str) or not form.fullmatch(name):
         raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
-
-
-def add_recurrence(entry: Recurrence) -> None:
-    """Raises DuplicateName if the name is taken, UsageError if it is no name."""
-    _check_name("recurrence", entry.name)
-    _add(_recurrences, entry.name, "recurrence", entry.name, entry, entry.definition)
-
-
-def add_backend(entry: Backend) -> None:
-    """Raises DuplicateName if `of` has a backend of that name, an unimported built-in file included."""
-    _check_name("backend", entry.name)
-    module = getattr(entry.function, "__module__", "")
-    built_in = f"{IMPLS}.{entry.of}.{entry.name}"
-    if entry.name in _backend_files(entry.of) and not module.startswith(f"{IMPLS}.{entry.of}"):
-        raise DuplicateName(f"backend {entry.of}/{entry.name} is already registered by {built_in}")
-    _add(_backends, (entry.of, entry.name), "backend", f"{entry.of}/{entry.name}", entry, entry.function)
-
-
-def add_model(entry: ModelEntry) -> None:
-    """Raises DuplicateName if the name is taken, UsageError if it is no name."""
-    _check_name("model", entry.name, MODEL_NAME)
-    _add(_models, entry.name, "model", entry.name, entry, entry.cls)
-
-
-def add_suite(name: str, entry: Any) -> None:
-    """Raises DuplicateName if the name is taken, UsageError if it is no name."""
-    _check_name("suite", name)
-    _add(_suites, name, "suite", name, entry, type(entry))
-
-
-def add_report(name: str, entry: Any) -> None:
-    """Raises DuplicateName if the name is taken."""
-    _add(_reports, name, "report", name, entry, entry)
 
 
 def recurrence(name: str) -> Recurrence:
@@ -114,12 +92,21 @@ def recurrence(name: str) -> Recurrence:
 def recurrences() -> dict[str, Recurrence]:
     """All recurrences by name."""
     _discover("impls")
-    return dict(_recurrences)
+    return dict(_tables["recurrence"])
 
 
 def model(name: str) -> ModelEntry:
-    """Raises UnknownName."""
-    return _get("model", models(), name)
+    """A model, or the member of a family that `family:parameters` names.
+
+    Raises:
+        UnknownName: no such model or family.
+        UsageError: the family has no such member; its message says what is valid.
+    """
+    known = models()
+    family: Family | None = _tables["family"].get(name.partition(":")[0])
+    if name not in known and ":" in name and family is not None:
+        return family.member(name)
+    return _get("model", known, name)
 
 
 def models() -> dict[str, ModelEntry]:
@@ -127,12 +114,26 @@ def models() -> dict[str, ModelEntry]:
     _discover("impls")
     for module in _submodules(MODELS):
         _import_once(module)
-    return dict(sorted(_models.items()))
+    return dict(sorted(_tables["model"].items()))
 
 
 def recurrence_of(name: str) -> str:
     """The recurrence that a model lowers to; a recurrence's name is its own. Raises UnknownName."""
     return _owners(name)[-1]
+
+
+def analytics(of: str) -> dict[str, Analytic]:
+    """The closed-form cases of a recurrence by name."""
+    if f"{IMPLS}.{of}.analytic" in _submodules(f"{IMPLS}.{of}"):
+        _import_once(f"{IMPLS}.{of}.analytic")
+    return {entry.name: entry for entry in _tables["analytic"].values() if entry.of == of}
+
+
+def identities() -> dict[str, Identity]:
+    """All identities between models and recurrences by name."""
+    for module in _submodules(IDENTITIES):
+        _import_once(module)
+    return dict(sorted(_tables["identity"].items()))
 
 
 def backend(of: str, name: str) -> Backend:
@@ -145,10 +146,12 @@ def backend(of: str, name: str) -> Backend:
     """
     _discover("impls")
     for owner in _owners(of):
-        if (owner, name) not in _backends and name in _backend_files(owner):
+        label = f"{owner}/{name}"
+        if label not in _tables["backend"] and name in _backend_files(owner):
             _import_once(f"{IMPLS}.{owner}.{name}")
-        if (owner, name) in _backends:
-            return _backends[owner, name]
+        if label in _tables["backend"]:
+            found: Backend = _tables["backend"][label]
+            return found
     raise UnknownName(f"backend of {of}", name, backend_names(of))
 
 
@@ -159,7 +162,9 @@ def backend_names(of: str) -> list[str]:
     for owner in _owners(of):
         if f"{IMPLS}.{owner}.peers" in _submodules(f"{IMPLS}.{owner}"):
             _import_once(f"{IMPLS}.{owner}.peers")
-        names |= _backend_files(owner) | {name for of_, name in _backends if of_ == owner}
+        names |= _backend_files(owner) | {
+            entry.name for entry in _tables["backend"].values() if entry.of == owner
+        }
     return sorted(names)
 
 
@@ -185,7 +190,7 @@ def import_problem(of: str, name: str) -> str | None:
 
 def all_backend_names() -> list[str]:
     """Names of the backends of all recurrences and models."""
-    owners = {*recurrences(), *(of for of, _ in _backends)}
+    owners = {*recurrences(), *(entry.of for entry in _tables["backend"].values())}
     return sorted({name for owner in owners for name in backend_names(owner)})
 
 
@@ -197,7 +202,7 @@ def suite(name: str) -> Any:
 def suites() -> dict[str, Any]:
     """All suites by name."""
     _discover("suites")
-    return dict(sorted(_suites.items()))
+    return dict(sorted(_tables["suite"].items()))
 
 
 def report(name: str) -> Any:
@@ -208,7 +213,7 @@ def report(name: str) -> Any:
 def reports() -> dict[str, Any]:
     """All report formats by name."""
     _discover("reports")
-    return dict(sorted(_reports.items()))
+    return dict(sorted(_tables["report"].items()))
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:
@@ -306,19 +311,9 @@ def _all_or_nothing(what: str) -> Iterator[None]:
 def _forget(keys: set[tuple[str, str]], modules: set[str]) -> None:
     """Drop these entries and those of the modules that defined one; what is built in stays."""
     foreign = {key: _origins[key] for key in keys if not _built_in(_origins[key].loaded_by or "")}
-    tables: dict[str, dict[Any, Any]] = {
-        "recurrence": _recurrences,
-        "model": _models,
-        "suite": _suites,
-        "report": _reports,
-    }
     for kind, label in foreign:
         del _origins[kind, label]
-        if kind == "backend":
-            of, _, name = label.partition("/")
-            del _backends[of, name]
-        else:
-            del tables[kind][label]
+        del _tables[kind][label]
     for module in modules:
         if module.startswith(PLUGIN) or module in {origin.module for origin in foreign.values()}:
             del sys.modules[module]
@@ -334,10 +329,10 @@ def _owners(of: str) -> list[str]:
     """A model's own backends come before its recurrence's."""
     if of in recurrences():
         return [of]
-    entries = models()
-    if of in entries:
-        return [of, entries[of].recurrence]
-    raise UnknownName("model or recurrence", of, {*entries, *_recurrences})
+    try:
+        return [of, model(of).recurrence]
+    except UnknownName:
+        raise UnknownName("model or recurrence", of, {*models(), *recurrences()}) from None
 
 
 def _submodules(package: str) -> list[str]:

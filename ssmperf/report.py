@@ -20,7 +20,7 @@ def report(name: str) -> Callable[[F], F]:
     """
 
     def register(function: F) -> F:
-        registry.add_report(name, function)
+        registry.add("report", name, function, function)
         return function
 
     return register

@@ -52,6 +52,7 @@ class Suite(Protocol):
 
     name: str
     section: Section
+    fresh_process: bool
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """The cases of a selection, refusals included: the plan asks each backend what it refuses."""
@@ -62,8 +63,10 @@ class Suite(Protocol):
         ...
 
 
-def suite(name: str, *, section: Section) -> Callable[[S], S]:
+def suite(name: str, *, section: Section, fresh_process: bool = False) -> Callable[[S], S]:
     """Register the decorated class (constructed without arguments) as a suite.
+
+    fresh_process: each of its cases gets a process that has run no other.
 
     Raises:
         DuplicateName: the name is taken.
@@ -72,7 +75,9 @@ def suite(name: str, *, section: Section) -> Callable[[S], S]:
     def register(cls: S) -> S:
         cls.name = name  # type: ignore[attr-defined]
         cls.section = section  # type: ignore[attr-defined]
-        registry.add_suite(name, cls())
+        cls.fresh_process = fresh_process  # type: ignore[attr-defined]
+        entry = cls()
+        registry.add("suite", name, entry, cls)
         return cls
 
     return register

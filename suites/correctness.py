@@ -35,7 +35,7 @@ class Correctness:
 
     def measure(self, case: Case, context: Context) -> Record:
         verdict, buffers = context.verify(case, with_state=True)
-        span = decay_span(buffers.operands)
+        span = decay_span(context.recurrence(case), buffers.operands)
         bound = context.backend(case).error_bound
         return context.record(
             case, verdict, decay_span=span, error_bound=bound(span, case.dtype) if bound else None

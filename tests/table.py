@@ -18,15 +18,9 @@ SHAPES = {
     "scan": Shape(B=2, T=33, C=5),
     "linear_attention": Shape(B=2, T=33, H=2, K=3, V=4),
 }
-GATE_KINDS = {
-    "scan": ("const", "data", "const_complex", "data_complex"),
-    "linear_attention": (
-        "none", "const", "scalar", "key", "value", "both",
-        "const_complex", "scalar_complex", "key_complex", "both_complex",
-    ),
-}  # fmt: skip
+GATE_KINDS = {name: registry.recurrence(name).gate_kinds for name in SHAPES}
 RICHEST = {"scan": "data_complex", "linear_attention": "both_complex"}
-PLAIN = {"scan": "data", "linear_attention": "key"}
+PLAIN = {name: kinds[0] for name, kinds in GATE_KINDS.items()}
 LENGTHS = (1, 2, 3, 15, 33, 63, 64, 65, 100)
 REGIMES = tuple(regimes.REGIMES)
 DTYPES = {
@@ -90,11 +84,14 @@ def _sampled(recurrence: str, shape: Shape, regime: str, kind: str, seed: int) -
     entry = registry.recurrence(recurrence)
     generator = torch.Generator().manual_seed(seed)
     operands = dict(entry.sample(shape, regime=regime, generator=generator, gate_kind=kind))
-    size = entry.state_shape(shape)
-    state = torch.randn(*size, generator=generator)
-    if operands.get("phase") is not None:
-        state = torch.complex(state, torch.randn(*size, generator=generator))
-    operands["initial_state"] = state
+    if entry.sample_state is not None:
+        operands["initial_state"] = entry.sample_state(operands, generator)
+    elif entry.state_shape is not None:
+        size = entry.state_shape(shape)
+        state = torch.randn(*size, generator=generator)
+        if operands.get("phase") is not None:
+            state = torch.complex(state, torch.randn(*size, generator=generator))
+        operands["initial_state"] = state
     return operands
 
 

@@ -18,8 +18,8 @@ DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The backend of docs/extending.md as a plug-in file; what it registers is forgotten afterwards."""
     registry.recurrences()
-    for table in ("_backends", "_origins"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    monkeypatch.setattr(registry, "_tables", {kind: dict(table) for kind, table in registry._tables.items()})
+    monkeypatch.setattr(registry, "_origins", dict(registry._origins))
     monkeypatch.setattr(registry, "_plugins", list(registry._plugins))
     block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
     assert block is not None

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("impls", "suites", "reports")
 SOURCE = ("ssmperf", *ROOMS)
-BESIDE_BACKENDS = ("__init__", "common", "peers")
+BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
+NO_RECURRENCES = ("models", "identities")
 
 LONGEST = 400
 LONGER_WITH_REASON: dict[str, str] = {}
@@ -81,13 +82,13 @@ def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     From another recurrence they take its common.py, or the backend of their own name on which they build.
     """
     room, *folders, _ = file.relative_to(root).parts
-    if room != "impls" or not folders or folders == ["models"] or not name.startswith("/impls"):
+    if room != "impls" or not folders or folders[0] in NO_RECURRENCES or not name.startswith("/impls"):
         return None
     _, *target = name.lstrip("/").split(".")
     if target[0] != folders[0]:
         allowed = target[1:2] and target[1] in ("common", file.stem)
         return None if allowed else f"imports {'.'.join(target)} of another recurrence"
-    siblings = {sibling.stem for sibling in (root / "impls" / folders[0]).glob("*.py")}
+    siblings = {sibling.stem for sibling in (root / "impls" / folders[0]).glob("[!_]*.py")}
     if len(target) < 2 or target[1] in siblings - {"common"}:
         return f"imports its neighbour {target[-1] if len(target) < 2 else target[1]}"
     if target[1] == folders[0] and file.stem != "__init__":
@@ -186,8 +187,8 @@ def test_nothing_read_is_executed(folder: str) -> None:
 
 def backend_files() -> list[Path]:
     return [file for file in python_files(ROOT, "impls")
-            if file.parent.parent.name == "impls" and file.parent.name != "models"
-            and file.stem not in BESIDE_BACKENDS]  # fmt: skip
+            if file.parent.parent.name == "impls" and file.parent.name not in NO_RECURRENCES
+            and file.stem not in BESIDE_BACKENDS and not file.stem.startswith("_")]  # fmt: skip
 
 
 @pytest.mark.parametrize("file", backend_files(), ids=lambda file: f"{file.parent.name}-{file.stem}")

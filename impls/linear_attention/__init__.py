@@ -104,6 +104,18 @@ def gate_factors(log_a: Tensor | None, H: int, K: int) -> Tensor | None:
     presets=PRESETS,
     gates=("log_a", "log_b", "phase"),
     gate_kind=gate_kind,
+    gate_kinds=(
+        "key",
+        "none",
+        "const",
+        "scalar",
+        "value",
+        "both",
+        "const_complex",
+        "scalar_complex",
+        "key_complex",
+        "both_complex",
+    ),
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
 )

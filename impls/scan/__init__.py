@@ -87,6 +87,7 @@ def sample(
     presets=PRESETS,
     gates=("log_a", "phase"),
     gate_kind=gate_kind,
+    gate_kinds=("data", "const", "data_complex", "const_complex"),
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["C"]),
 )

@@ -103,7 +103,8 @@ class Context:
         first, second = (self.draw(case, number, with_state=with_state).values for number in (0, 1))
         for number in (0, 1):
             self.reference(case, number, with_state=with_state, gradients=gradients and number == 1)
-        buffers = Values(_clones(first.operands), first.grad_output.clone(), first.grad_state.clone())
+        grad_state = None if first.grad_state is None else first.grad_state.clone()
+        buffers = Values(_clones(first.operands), first.grad_output.clone(), grad_state)
         self._time_first_call(case, buffers)
         verdict = self._judge(case, buffers, 0, with_state=with_state, gradients=False)
         if verdict.status is not Status.OK or verdict.output is None:
@@ -193,7 +194,7 @@ class Context:
 
     def _bound(self, case: Case, operands: Mapping[str, Any]) -> float | None:
         declared = self.backend(case).error_bound
-        return declared(decay_span(operands), case.dtype) if declared else None
+        return declared(decay_span(self.recurrence(case), operands), case.dtype) if declared else None
 
     def _time_first_call(self, case: Case, values: Values) -> None:
         """Time this backend's first call on these shapes, its backward included, once a process."""
@@ -213,18 +214,20 @@ class Context:
 
     def _values(self, case: Case, number: int, with_state: bool) -> Values:
         operands = build(case, draw=number, device=self.device)
-        if with_state:
+        if with_state and self.recurrence(case).has_state:
             operands["initial_state"] = initial_state(case, operands, draw=number, device=self.device)
         output, state = verify.contract(self.recurrence(case).definition, operands, case.shape["T"])
         full = output.new_empty(output.shape[0], case.shape["T"], *output.shape[2:])
         grad_output, grad_state = verify.draw_cotangents(full, state, seed=17 + number)
-        if not with_state:
+        if not with_state and grad_state is not None:
             grad_state = torch.zeros_like(grad_state)
         return Values(operands, grad_output, grad_state)
 
 
-def decay_span(operands: Mapping[str, Any]) -> float:
+def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
     """Largest finite sum over time of the log gates' magnitudes, over all channels."""
+    if recurrence.decay_span is not None:
+        return recurrence.decay_span(operands)
     log_a = operands.get("log_a")
     if not isinstance(log_a, Tensor):
         return 0.0
@@ -239,7 +242,8 @@ def _refill(buffers: Values, values: Values) -> None:
     for name, tensor in buffers.tensors.items():
         tensor.copy_(values.operands[name])
     buffers.grad_output.copy_(values.grad_output)
-    buffers.grad_state.copy_(values.grad_state)
+    if buffers.grad_state is not None and values.grad_state is not None:
+        buffers.grad_state.copy_(values.grad_state)
 
 
 def _clones(operands: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.errors import SsmperfError, UnreadableRun
+from ssmperf.execute.processes import MARK, available_memory_bytes, kill_marked, signal_name
 from ssmperf.record import Record, Status
 
 START_TIMEOUT_S = 300.0
@@ -33,7 +35,6 @@ MEMORY_FRACTION = 0.25  # of what is available when a CPU worker starts
 TAIL_BYTES = 4096
 LOG_LIMIT_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
 LOG_CHECK_S = 2.0
-MARK = "SSMPERF_WORKER"  # in the environment of a worker and of whatever it starts
 
 
 class WorkerFailed(SsmperfError):
@@ -78,7 +79,7 @@ class LocalExecutor:
             KeyboardInterrupt: passed on after the workers were stopped.
         """
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for _, members in groupby(cases, key=lambda case: case.operand_key):
+        for _, members in groupby(sorted(cases, key=_fresh_process), key=_together):
             groups.put(list(members))
         stop = threading.Event()
         lanes = [_Lane(self, device, groups, events, stop) for device in self.devices]
@@ -86,6 +87,16 @@ class LocalExecutor:
             lanes[0].run()
         else:
             _run_threads(lanes, stop)
+
+
+def _fresh_process(case: Case) -> bool:
+    """Whether its suite wants a process of its own for each case; these come last."""
+    return bool(registry.suite(case.suite).fresh_process)
+
+
+def _together(case: Case) -> tuple[object, ...]:
+    """Cases of equal keys go to one worker: they share operands, or they share nothing."""
+    return (case.id,) if _fresh_process(case) else case.operand_key
 
 
 def _run_threads(lanes: list[_Lane], stop: threading.Event) -> None:
@@ -163,6 +174,8 @@ class _Lane:
     def _run_case(self, case: Case) -> None:
         if self.worker is not None and self.worker.process.poll() is not None:
             self.close()  # it died after its last answer: that is not this case's fault
+        if self.worker is not None and self.worker.used and _fresh_process(case):
+            self.close()
         try:
             worker = self.worker or self._start_patiently()
         except WorkerFailed as error:
@@ -251,6 +264,7 @@ class _Worker:
         self._death = os.pidfd_open(self.process.pid)
         self._buffer = b""
         self.env_id: str | None = None
+        self.used = False  # whether a case was run in this very process
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
         try:
@@ -273,6 +287,7 @@ class _Worker:
                 phase = message["phase"]
                 limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
             record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
+            self.used = not message["forked"]
         except TimeoutError:
             what = "the oracle gave no answer" if phase == "oracle" else "no answer"
             return self._lost(case, Status.TIMEOUT, f"{what} within {limit_s:g} s"), False
@@ -289,7 +304,7 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        _kill_marked(self._mark)
+        kill_marked(self._mark)
         for descriptor in (self._requests, self._answers, self._death):
             os.close(descriptor)
 
@@ -338,7 +353,7 @@ class _Worker:
             code = self.process.wait(5)
         except subprocess.TimeoutExpired:
             return "the worker closed its pipe"
-        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         with self.log.open("rb") as file:
             file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
             lines = [
@@ -347,53 +362,3 @@ class _Worker:
         fatal = next((line for line in lines if line.startswith("Fatal Python error")), None)
         last = fatal or (lines[-1] if lines else None)
         return f"the worker {how}" + (f": {last[:200]}" if last else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill what a dead worker left behind, in sessions of its own too: its environment has the mark."""
-    entry = f"{MARK}={mark}".encode()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        found = [_kill_if_marked(int(path.name), entry) for path in Path("/proc").glob("[0-9]*")]
-        if not any(found):
-            return
-        time.sleep(0.01)  # until they are gone, with what they forked meanwhile
-
-
-def _kill_if_marked(pid: int, entry: bytes) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)  # first: it cannot come to mean a newer process of that number
-    except OSError:
-        return False
-    try:
-        if entry not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def available_memory_bytes() -> int:
-    """Memory that a new process may take: the machine's available, or less in a container."""
-    limits = [_meminfo_available()]
-    with contextlib.suppress(OSError, ValueError):
-        bound = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        limits.append(bound - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return max(min(limits), 0)
-
-
-def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise SsmperfError("/proc/meminfo does not tell the available memory")

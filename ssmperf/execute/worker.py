@@ -2,12 +2,16 @@
 
 Started as `python -m ssmperf.execute.worker` with its settings as JSON in argv[1]. Requests and
 answers are JSON, one object a line, on two inherited descriptors (`requests`, `answers`). A request is
-a case; its answer is `{"record", "healthy"}`, after any number of `{"phase"}`: "oracle" when time is
-spent on the reference, "backend" when it is the backend's again. stdout and stderr are the log.
+a case; its answer is `{"record", "healthy", "forked"}`, after any number of `{"phase"}`: "oracle" when time
+is spent on the reference, "backend" when it is the backend's again. stdout and stderr are the log.
+
+A case that wants a process of its own gets it on a CPU by a fork of this one, which then has run nothing
+and still has imported everything. CUDA does not survive a fork: there the driver starts another worker.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -20,10 +24,11 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.case import Case
-from ssmperf.errors import Unsupported
+from ssmperf.errors import SsmperfError, Unsupported
 from ssmperf.record import Record, Status, one_line
 
 PR_SET_PDEATHSIG = 1
+ANSWERED = 83  # exit status of a fork that has answered; a backend may well exit with 0
 OUT_OF_MEMORY_WORDS = ("can't allocate memory", "out of memory", "bad_alloc", "failed to allocate")
 
 
@@ -39,9 +44,12 @@ def main() -> None:
     untouched = process_state()
     for line in requests:
         case = Case.from_json(json.loads(line))
+        if config["device"] == "cpu" and registry.suite(case.suite).fresh_process:
+            _run_forked(case, context, answers)
+            continue
         record = run_case(case, context)
         healthy = _healthy(config, record) and not context.broken and process_state() == untouched
-        answers.send({"record": record.to_json(), "healthy": healthy})
+        answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 
 
 def run_case(case: Case, context: Any) -> Record:
@@ -58,6 +66,33 @@ def run_case(case: Case, context: Any) -> Record:
             # What ran out and how much was asked for, without the allocator's state and its advice.
             return _failed(case, context, Status.OOM, _named(name, ". ".join(message.split(". ")[:2])))
         return _failed(case, context, Status.CRASH, _named(name, message))
+
+
+def _run_forked(case: Case, context: Any, answers: _Answers) -> None:
+    """One case in a fork of this process; if that ends without an answer, so does this one, and alike."""
+    with contextlib.suppress(SsmperfError, ImportError):  # its case will say so
+        registry.backend(case.model or case.recurrence, case.backend)  # imported here, once for all forks
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        _die_with_parent(parent)
+        answers.adopt()
+        _forget_threads()
+        answers.send({"record": run_case(case, context).to_json(), "healthy": True, "forked": True})
+        sys.stdout.flush()
+        os._exit(ANSWERED)
+    _, ending = os.waitpid(child, 0)
+    if os.WIFSIGNALED(ending):
+        signal.signal(os.WTERMSIG(ending), signal.SIG_DFL)
+        os.kill(parent, os.WTERMSIG(ending))
+    if os.WEXITSTATUS(ending) != ANSWERED:
+        os._exit(os.WEXITSTATUS(ending))
+
+
+def _forget_threads() -> None:
+    """Threads do not survive a fork, and torch would wait for those that it had."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -147,7 +182,8 @@ def _warm_up(device: str) -> None:
     import torch
 
     x = torch.ones(8, 8, device=device, requires_grad=True)
-    (x @ x).sum().backward()
+    y = x @ x
+    torch.autograd.grad(y, x, torch.ones_like(y))  # a gradient given makes torch import a symbolic algebra
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
@@ -195,6 +231,10 @@ class _Answers:
 
     def __init__(self, descriptor: int) -> None:
         self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
+
+    def adopt(self) -> None:
+        """In a fork that shall answer."""
+        self._pid = os.getpid()
 
     def send(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:

@@ -8,6 +8,7 @@ the whole loop, in bounded memory.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,18 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.operands import has_time
+from ssmperf.operands import has_time, steps
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
 KEPT_PER_STEP = 8  # tensors of the state's size that autograd keeps for one step, at most
 
+# operands by name -> output, final state (None where the recurrence has none)
+Definition = Callable[..., tuple[Any, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Output, final state and, where they were asked for, the gradients by operand name."""
+    """Output, final state (None without one) and, where asked for, the gradients by operand name."""
 
     output: Tensor
-    final_state: Tensor
+    final_state: Tensor | None
     gradients: Mapping[str, Tensor]
 
 
@@ -38,7 +42,7 @@ def widen(value: Any, dtype: torch.dtype) -> Any:
 
 
 def evaluate(
-    definition: Callable[..., tuple[Tensor, Tensor]],
+    definition: Definition,
     operands: Mapping[str, Any],
     *,
     length: int,
@@ -47,13 +51,15 @@ def evaluate(
     grad_state: Tensor | None = None,
     segment: int | None = None,
 ) -> Evaluation:
-    """Evaluate a definition in a dtype; with `grad_output`, also the gradient of every tensor operand.
+    """Evaluate a definition in a dtype; with `grad_output`, also the gradient of every tensor operand given.
 
     operands: by name, `initial_state` among them if there is one.
     grad_output, grad_state: the loss's gradients at the output and (optional) at the final state.
-    segment: steps a segment, chosen from the state's size if None.
+    segment: steps a segment, chosen from the state's size if None. Without a state there is one segment.
     """
     wide = {name: widen(value, dtype) for name, value in operands.items()}
+    if "initial_state" not in inspect.signature(definition).parameters:
+        return _evaluate_whole(definition, wide, None if grad_output is None else widen(grad_output, dtype))
     state = wide.pop("initial_state", None)
     with torch.no_grad():
         if segment is None:
@@ -61,7 +67,7 @@ def evaluate(
         starts = list(range(0, length, segment))
         states, outputs = [state], []
         for start in starts:
-            piece = _slice(wide, start, start + segment, length)
+            piece = steps(wide, start, start + segment, length)
             output, state = definition(**piece, initial_state=states[-1])
             outputs.append(output)
             states.append(state)
@@ -75,8 +81,26 @@ def evaluate(
     return Evaluation(result, states[-1], gradients)
 
 
+def _evaluate_whole(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    grad_output: Tensor | None,
+) -> Evaluation:
+    leaves = {
+        name: value.detach().requires_grad_(grad_output is not None)
+        for name, value in operands.items()
+        if isinstance(value, Tensor)
+    }
+    with torch.set_grad_enabled(grad_output is not None):
+        output, _ = definition(**{**operands, **leaves})
+    if grad_output is None:
+        return Evaluation(output, None, {})
+    found = torch.autograd.grad(output, list(leaves.values()), grad_output)
+    return Evaluation(output.detach(), None, dict(zip(leaves, found, strict=True)))
+
+
 def _backward(
-    definition: Callable[..., tuple[Tensor, Tensor]],
+    definition: Definition,
     operands: Mapping[str, Any],
     states: list[Tensor | None],
     starts: list[int],
@@ -86,19 +110,19 @@ def _backward(
     adjoint: Tensor,
 ) -> dict[str, Tensor]:
     tensors = {name: value for name, value in operands.items() if isinstance(value, Tensor)}
-    timed = {name for name, value in tensors.items() if has_time(value, length)}
+    timed = {name for name, value in tensors.items() if has_time(name, value, length)}
     pieces: dict[str, list[Tensor]] = {name: [] for name in timed}
     totals = {name: torch.zeros_like(value) for name, value in tensors.items() if name not in timed}
     for index in reversed(range(len(starts))):
         start, stop = starts[index], min(starts[index] + segment, length)
         leaves = {
             name: value.detach().requires_grad_()
-            for name, value in _slice(tensors, start, stop, length).items()
+            for name, value in steps(tensors, start, stop, length).items()
         }
         constants = {name: value for name, value in operands.items() if name not in tensors}
         begin = states[index]
-        begin = torch.zeros_like(adjoint) if begin is None else begin
-        leaves["initial_state"] = begin.detach().requires_grad_()
+        if begin is not None:
+            leaves["initial_state"] = begin.detach().requires_grad_()
         with torch.enable_grad():
             output, final = definition(**leaves, **constants)
         found = torch.autograd.grad(
@@ -108,26 +132,23 @@ def _backward(
             allow_unused=True,
             materialize_grads=True,
         )
-        by_name = dict(zip(leaves, found, strict=True))
-        adjoint = by_name.pop("initial_state")
+        by_name: dict[str, Any] = dict(zip(leaves, found, strict=True))
+        adjoint = by_name.pop("initial_state", None)
         for name, gradient in by_name.items():
             if name in timed:
                 pieces[name].append(gradient)
             else:
                 totals[name] += gradient
     joined = {name: torch.cat(parts[::-1], dim=1) for name, parts in pieces.items()}
-    return {**joined, **totals, "initial_state": adjoint}
-
-
-def _slice(operands: Mapping[str, Any], start: int, stop: int, length: int) -> dict[str, Any]:
-    return {
-        name: value[:, start:stop] if has_time(value, length) else value for name, value in operands.items()
-    }
+    return {**joined, **totals, **({} if adjoint is None else {"initial_state": adjoint})}
 
 
 def _segment_length(
-    definition: Callable[..., tuple[Tensor, Tensor]], operands: Mapping[str, Any], state: Any, length: int
+    definition: Definition,
+    operands: Mapping[str, Any],
+    state: Any,
+    length: int,
 ) -> int:
-    _, after = definition(**_slice(operands, 0, 1, length), initial_state=state)
+    _, after = definition(**steps(operands, 0, 1, length), initial_state=state)
     step = KEPT_PER_STEP * after.numel() * after.element_size()
-    return max(1, min(length, SEGMENT_BYTES[after.device.type] // step))
+    return max(1, min(length, int(SEGMENT_BYTES[after.device.type] // step)))

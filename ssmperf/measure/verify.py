@@ -19,7 +19,7 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.measure.oracle import Evaluation, evaluate, widen
 from ssmperf.measure.poison import poisoned
-from ssmperf.operands import first_step
+from ssmperf.operands import steps
 from ssmperf.record import Status
 
 # Rounding bands, relative to the largest reference value (RECURRENCES.md §6.1): forward, gradient.
@@ -33,11 +33,14 @@ BANDS = {
 
 @dataclass(frozen=True)
 class Values:
-    """Operands of a case (with `initial_state` where there is one) and what arrives from the loss."""
+    """Operands of a case (with `initial_state` where there is one) and what arrives from the loss.
+
+    grad_state is None for a recurrence without a state.
+    """
 
     operands: Mapping[str, Any]
     grad_output: Tensor
-    grad_state: Tensor
+    grad_state: Tensor | None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -51,7 +54,7 @@ class Reference:
     exact: Evaluation
     low_errors: Mapping[str, float]
     output_dtype: torch.dtype
-    state_dtype: torch.dtype
+    state_dtype: torch.dtype | None
 
 
 @dataclass(frozen=True)
@@ -87,20 +90,19 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float(difference) / (scale or 1.0)
 
 
-def draw_cotangents(output: Tensor, state: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Random standard-normal gradients of the loss at the output and at the final state."""
+def draw_cotangents(output: Tensor, state: Tensor | None, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Random standard-normal gradients of the loss at the output and at the final state, if there is one."""
     generator = torch.Generator(output.device).manual_seed(seed)
-    made = (
-        torch.randn(t.shape, dtype=t.dtype, device=t.device, generator=generator) for t in (output, state)
-    )
-    first, second = made
-    return first, second
+
+    def normal_like(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, dtype=x.dtype, device=x.device, generator=generator)
+
+    return normal_like(output), None if state is None else normal_like(state)
 
 
 def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
     """Output and state of the definition's first step: their dtypes and trailing shapes."""
-    first = {name: first_step(value, length) for name, value in operands.items()}
-    output, state = definition(**first)
+    output, state = definition(**steps(operands, 0, 1, length))
     return output, state
 
 
@@ -132,14 +134,16 @@ def refer(
     output_dtype = first_output.dtype
     low_errors = {
         "output": relative_error(low.output.to(output_dtype), exact.output),
-        "final_state": relative_error(low.final_state, exact.final_state),
     }
+    if exact.final_state is not None and low.final_state is not None:
+        low_errors["final_state"] = relative_error(low.final_state, exact.final_state)
     for name, gradient in low.gradients.items():
         low_errors[name] = relative_error(gradient, exact.gradients[name])
     overflown = [name for name, error in low_errors.items() if not math.isfinite(error)]
     if overflown:
         raise Unsupported(f"these operands overflow {dtype} ({', '.join(overflown)})")
-    return Reference(exact, low_errors, output_dtype, first_state.dtype)
+    state_dtype = None if first_state is None else first_state.dtype
+    return Reference(exact, low_errors, output_dtype, state_dtype)
 
 
 def judge(
@@ -206,7 +210,7 @@ def _compare(
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     if output is not None:
         pairs["output"] = (output, exact.output)
-    if state is not None:
+    if state is not None and exact.final_state is not None:
         pairs["final_state"] = (state.detach(), exact.final_state)
     pairs |= {name: (gradient, exact.gradients[name]) for name, gradient in gradients.items()}
     errors: dict[str, float] = {}
@@ -245,6 +249,10 @@ def _malformed(result: Any, reference: Reference) -> str | None:
         ("output", result[0], reference.exact.output, reference.output_dtype),
         ("final_state", result[1], reference.exact.final_state, reference.state_dtype),
     ):
+        if expected is None:
+            if value is not None:
+                return f"{label} is a {type(value).__name__}: this recurrence has none"
+            continue
         if type(value) is not Tensor:
             return f"{label} is a {type(value).__name__}, not a plain tensor"
         if value.shape != expected.shape:
@@ -268,13 +276,13 @@ def _unfinished(output: Tensor) -> str | None:
 
 
 def _gradients(
-    output: Tensor, state: Tensor, leaves: Mapping[str, Tensor], values: Values
+    output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
 ) -> dict[str, Tensor] | str:
     """Gradients of all leaves, or what is wrong with the graph."""
     ends = [
         (tensor, gradient)
         for tensor, gradient in ((output, values.grad_output), (state, values.grad_state))
-        if tensor.requires_grad
+        if tensor is not None and gradient is not None and tensor.requires_grad
     ]
     if not output.requires_grad:
         return "its output has no graph: no gradient can flow"

@@ -14,6 +14,7 @@ def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
         built_in()  # imported before the test, which shall lose only its own
     for name in registry.recurrences():
         registry.backends(name)
-    for name in ("_recurrences", "_backends", "_models", "_suites", "_reports", "_origins"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    registry.identities()
+    monkeypatch.setattr(registry, "_tables", {kind: dict(table) for kind, table in registry._tables.items()})
+    monkeypatch.setattr(registry, "_origins", dict(registry._origins))
     monkeypatch.setattr(registry, "_plugins", list(registry._plugins))

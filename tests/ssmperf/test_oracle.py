@@ -92,3 +92,27 @@ def test_tolerance_is_twice_error_plus_band_or_the_declared_bound() -> None:
 def test_relative_error_is_against_the_largest_reference() -> None:
     assert relative_error(torch.tensor([1.0, 9.0]), torch.tensor([1.0, 10.0])) == pytest.approx(0.1)
     assert relative_error(torch.tensor([0.5]), torch.tensor([0.0])) == 0.5
+
+
+def test_a_recurrence_without_a_state_is_evaluated_as_a_whole() -> None:
+    def sums(u: torch.Tensor, kernel: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return u.cumsum(1) * kernel.sum(-1), None
+
+    operands = {"u": torch.randn(2, 5, 3), "kernel": torch.randn(3, 5)}
+    grad = torch.randn(2, 5, 3)
+    found = evaluate(sums, operands, length=5, grad_output=grad)
+    assert found.final_state is None
+    leaves = {name: value.double().requires_grad_() for name, value in operands.items()}
+    expected = torch.autograd.grad(sums(**leaves)[0], list(leaves.values()), grad.double())
+    torch.testing.assert_close(list(found.gradients.values()), list(expected))
+
+
+def test_an_initial_state_is_never_cut_into_steps() -> None:
+    """Whatever its sizes: here it has as many rows as there are steps."""
+    shape = Shape(B=2, T=3, H=3, K=3, V=4)
+    values = values_of("linear_attention", shape, "key")
+    definition = registry.recurrence("linear_attention").definition
+    whole = evaluate(definition, values.operands, length=3, segment=3)
+    pieces = evaluate(definition, values.operands, length=3, segment=1)
+    torch.testing.assert_close(pieces.output, whole.output)
+    torch.testing.assert_close(pieces.final_state, whole.final_state)

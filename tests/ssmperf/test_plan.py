@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ssmperf import UsageError, api, suite
+from ssmperf import UnknownName, UsageError, api, registry, suite
 from ssmperf.case import Case
 from ssmperf.command import repeating
 from ssmperf.plan import Selection, make_plan
@@ -74,6 +74,43 @@ def test_the_command_names_what_is_not_default() -> None:
     assert "--layout heads_first --level block --timing end-to-end" in command
     assert "--preset long" in command
     assert command.endswith("--plugin 'my kernel.py'")
+
+
+@pytest.mark.parametrize("regime", ["sigmoid", "sigmoid/const", "gla/data_complex"])
+def test_a_bare_recurrence_is_repeated_by_its_own_command(regime: str) -> None:
+    selection, _ = api.select(device="cpu", models="scan", backends="blelloch", preset="smoke", regime=regime)
+    cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+    kinds = {case.gate_kind for case in cases}
+    assert kinds == (
+        {regime.partition("/")[2]} if "/" in regime else set(registry.recurrence("scan").gate_kinds)
+    )
+    assert {(case.model, case.recurrence) for case in cases} == {(None, "scan")}
+    for case in cases[:4]:
+        assert repeated(repeating(case, ())) == [case]
+
+
+def test_a_regime_without_names_asks_for_every_recurrence() -> None:
+    selection = Selection(regimes=("ones",), backends=("sequential",))
+    cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+    assert {case.recurrence for case in cases} == set(registry.recurrences())
+    assert {case.model for case in cases} == {None}
+
+
+def test_phases_are_for_complex_gates() -> None:
+    selection = Selection(regimes=("phase",), models=("scan",), backends=("sequential",))
+    kinds = {item.case.gate_kind for item in make_plan(selection, ["throughput"]).cases}
+    assert kinds == {"data_complex", "const_complex"}
+
+
+def test_a_gate_kind_that_the_model_lacks_selects_nothing() -> None:
+    with pytest.raises(UsageError, match="nothing is selected"):
+        make_plan(Selection(models=("gla",), regimes=("sigmoid/scalar",)), ["throughput"])
+
+
+@pytest.mark.parametrize("name", ["regime", "analytical/x", "sigmoids/key"])
+def test_unknown_regimes_are_refused(name: str) -> None:
+    with pytest.raises(UnknownName, match="regime"):
+        Selection(regimes=(name,))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
