@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ssmperf import report
+from ssmperf.comparison import compare as compare_runs
 
-from . import charts, details, frames, heat, palette, units
+from . import best, charts, compare, details, frames, heat, palette, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -72,8 +73,11 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
     ]
     names = [str(name) for name in table["backend"]]
     looks = palette.marks(names, frames.BASELINE)
+    winners = best.contests(runs)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
+        "comparison": compare.view(compare_runs(*runs)) if len(runs) == 2 else None,
+        "best": {"headings": best.HEADINGS, "rows": list(map(best.cells, winners))} if winners else None,
         "runs": _runs(runs, table),
         "summary": _summary(table, list(parts.values())),
         "sections": views,
@@ -179,7 +183,7 @@ def _section(
             for axis in FILTERS
             if len(values := sorted({line["filters"][axis] for line in lines})) > 1
         ],
-        "matrices": heat.matrices(rows, section["rank"]),
+        "matrices": heat.matrices(rows, section["rank"], section["split"]),
         "rank": units.label(section["rank"]) if section["rank"] else None,
         "charts": [(i, drawn[i]) for i in range(first, len(drawn)) if drawn[i]["panels"]],
         "statuses": frames.status_counts(rows),

@@ -36,8 +36,20 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         for name, section in frames.sections(runs, rows).items():
             _suite(console, rows[rows["suite"] == name], section, runs)
         console.print(_summary(rows))
-    text = "\n".join(line.rstrip(" ") for line in capture.get().split("\n"))
-    return deliver(text, destination)
+    return deliver(_stripped(capture.get()), destination)
+
+
+def terminal_text(parts: Iterable[Any], *, plain: bool) -> str:
+    """Parts that rich can print, as text; in colour on a terminal, unless `plain` is set."""
+    console = _console(plain=plain)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part)
+    return _stripped(capture.get()).rstrip("\n")
+
+
+def _stripped(text: str) -> str:
+    return "\n".join(line.rstrip(" ") for line in text.split("\n"))
 
 
 def _console(*, plain: bool) -> Console:

@@ -23,7 +23,7 @@ from ssmperf.execute.local import Events, LocalExecutor
 from ssmperf.plan import Plan, Selection, make_plan
 from ssmperf.record import Record, Status
 from ssmperf.recurrence import Backend, ModelEntry, Recurrence
-from ssmperf.store import Run, Writer
+from ssmperf.store import RUN_FILE, Run, Writer
 
 Names = str | Sequence[str]
 DEFAULT_TIMEOUT_S = 180.0
@@ -182,6 +182,18 @@ def folder(out: str | os.PathLike[str] | None, suites: Sequence[str], *, resume:
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'-'.join(suites)}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())
+
+
+def run_folders(parent: str | os.PathLike[str] = "runs") -> list[Path]:
+    """The run folders in a folder, oldest first.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = sorted(file.parent for file in Path(parent).glob(f"*/{RUN_FILE}"))
+    if not found:
+        raise UsageError(f"no run folder in {parent}/: name one, or make one with `ssmperf run`")
+    return found
 
 
 def execute(

@@ -12,11 +12,14 @@ import sys
 import traceback
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from ssmperf.errors import SsmperfError, UsageError
+
+if TYPE_CHECKING:
+    from ssmperf.comparison import Comparison
 
 EXIT_OK, EXIT_USAGE, EXIT_BAD_CASE, EXIT_INTERRUPTED = 0, 2, 3, 130
 
@@ -37,6 +40,10 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Threshold = Annotated[str, typer.Option(help="Largest change that counts as none, such as 5% or 0.05.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Compare times although device, driver or versions differ.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
@@ -186,6 +193,98 @@ def report(
         display.write_report(name, loaded, destination)
 
 
+@app.command(epilog="Example:  ssmperf compare runs/before runs/after --html both.html")
+def compare(
+    base: Annotated[Path, typer.Argument(help="Folder of the run to compare with.")],
+    new: Annotated[Path, typer.Argument(help="Folder of the other run.")],
+    threshold: Threshold = "5%",
+    force: Force = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write both as one HTML page.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Two runs side by side, with a verdict for each case. Exit codes as those of `check`."""
+    from ssmperf import display
+
+    found = _compared(base, new, threshold, force, as_json)
+    if html:
+        display.write_report("html", [found.base, found.new], html)
+    raise typer.Exit(found.exit_code)
+
+
+@app.command(epilog="Example:  ssmperf check runs/pull-request --baseline runs/main --junit check.xml")
+def check(
+    new: Annotated[Path, typer.Argument(help="Folder of the run to check.")],
+    baseline: Annotated[Path, typer.Option(help="Folder of the run that it is held to.")],
+    threshold: Threshold = "5%",
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    summary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary for a pull request.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if one cannot tell."""
+    from ssmperf import display
+
+    found = _compared(baseline, new, threshold, force, as_json)
+    for name, destination in (("junit", junit), ("summary", summary)):
+        if destination:
+            display.write_report(name, found, destination, of="comparison")
+    raise typer.Exit(found.exit_code)
+
+
+@app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")
+def best(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the fastest backend that is right, for each model, shape, dtype and pass of runs."""
+    from ssmperf import api, display
+
+    loaded = [api.load(path) for path in runs or api.run_folders()]
+    display.write_report("best_json" if as_json else "best", loaded, None)
+
+
+@app.command(epilog="Example:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces")
+def profile(
+    model: Annotated[str, typer.Argument(help="A model or recurrence.")],
+    backend: Annotated[str, typer.Argument(help="One of its backends.")],
+    preset: Annotated[str | None, typer.Option(help="smoke, standard or long.")] = None,
+    axis: Annotated[list[str] | None, typer.Option(help="A dimension's size: T=4096.")] = None,
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    pass_: Annotated[
+        str, typer.Option("--pass", help="forward, backward or forward_backward.")
+    ] = "forward_backward",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    regime: Annotated[str | None, typer.Option(help="A gate regime instead of the model's operands.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for trace.json and profile.json.")] = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto."""
+    from ssmperf import api, profiling
+
+    _load_plugins(plugin)
+    selection, devices = api.select(
+        device=device,
+        models=model,
+        backends=backend,
+        preset=preset,
+        axis=axis or (),
+        dtype=dtype,
+        pass_=pass_,
+        regime=regime,
+    )
+    found = profiling.profile(selection, devices[0], out or api.folder(None, ("profile",), resume=False))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else profiling.as_text(found))
+
+
 @app.command(epilog="Example:  ssmperf doctor --json")
 def doctor(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -230,6 +329,21 @@ def _fail(message: str, code: int) -> NoReturn:
         traceback.print_exc()
     typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)
     sys.exit(code)
+
+
+def _compared(base: Path, new: Path, threshold: str, force: bool, as_json: bool) -> Comparison:
+    """Compare two run folders and show the result."""
+    from ssmperf import api, comparison, display
+
+    loaded = [api.load(path) for path in (base, new)]
+    for warning in (warning for run in loaded for warning in run.warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    found = comparison.compare(*loaded, threshold=comparison.parse_threshold(threshold), force=force)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        display.write_report("table", found, None, of="comparison")
+    return found
 
 
 def _load_plugins(paths: list[Path] | None) -> None:

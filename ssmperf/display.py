@@ -48,15 +48,15 @@ def _shown(record: Record) -> Record:
     return replace(record, reason=brief(record.reason) or record.reason)
 
 
-def write_report(name: str, runs: list[Run], destination: Path | None) -> None:
-    """Write a report, or print its text; says on the last line where a file went.
+def write_report(name: str, subject: Any, destination: Path | None, *, of: str | None = None) -> None:
+    """Write a report of runs (or of what `of` names), or print it; says on the last line where a file went.
 
     Raises:
         UnknownName: no such format. UsageError: the destination cannot be written.
     """
-    make = registry.report(name)
+    make = registry.report(name, of)
     try:
-        text = make(runs, destination)
+        text = make(subject, destination)
     except OSError as error:
         raise UsageError(f"cannot write {destination}: {error.strerror or error}") from error
     if text is not None:

@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.case import Shape
 from ssmperf.devices import cuda_count
 from ssmperf.display import brief
 from ssmperf.plan import PRESETS
 
 
 def models() -> list[dict[str, Any]]:
-    """Every model with its recurrence, paper, gate kind and backends."""
+    """Every model with its recurrence, paper, gate kind, state, costs and backends."""
+    from ssmperf import formulas
+
     return [
         {
             "name": entry.name,
             "recurrence": entry.recurrence,
+            "family": registry.recurrence(entry.recurrence).family,
             "paper": entry.paper,
             "gate": entry.gate,
-            "backends": _backends(entry.name, entry.gate),
+            "dtypes": list(entry.dtypes),
+            "depends_on_length": getattr(entry.cls, "depends_on_length", False),
+            "state_numbers": formulas.state_numbers(entry.name),
+            "state_shape_of": dict(entry.shapes("smoke")[0]),
+            "costs": formulas.of_recurrence(entry.recurrence, entry.gate),
+            "backends": _backends(entry.name, entry.gate, entry.shapes("standard")[0]),
         }
         for entry in registry.models().values()
     ]
@@ -27,7 +36,9 @@ def models() -> list[dict[str, Any]]:
 def backends() -> list[dict[str, Any]]:
     """Every backend of every recurrence with what it declares."""
     return [
-        {"recurrence": name, **entry} for name in registry.recurrences() for entry in _backends(name, None)
+        {"recurrence": name, **entry}
+        for name, recurrence in registry.recurrences().items()
+        for entry in _backends(name, None, recurrence.presets["standard"][0])
     ]
 
 
@@ -46,14 +57,17 @@ def shapes() -> list[dict[str, Any]]:
 
 
 def as_table(what: str, entries: list[dict[str, Any]]) -> str:
-    """The entries as a text table."""
+    """The entries as a text table; models as a matrix against backends."""
     from tabulate import tabulate
 
+    if what == "models":
+        return _matrix(entries)
     rows = [_row(what, entry) for entry in entries]
     return tabulate(rows, headers="keys", tablefmt="simple", maxcolwidths=[None, None, 48, 60])
 
 
-def _backends(owner: str, gate: str | None) -> list[dict[str, Any]]:
+def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]]:
+    """Those of a model or recurrence, with launches and workspace of a float32 forward call of a shape."""
     device = "cuda" if cuda_count() else "cpu"
     found = []
     for name in registry.backend_names(owner):
@@ -77,20 +91,51 @@ def _backends(owner: str, gate: str | None) -> list[dict[str, Any]]:
                 "approximate": entry.error_bound is not None,
                 "equivalent": entry.equivalent,
                 "description": entry.description,
+                "shape": dict(shape),
+                "launches": entry.launches(shape) if entry.launches else None,
+                "workspace_bytes": entry.workspace(shape, 4, gate or "") if entry.workspace else None,
             }
         )
     return found
 
 
+def _matrix(entries: list[dict[str, Any]]) -> str:
+    """A row a model, a column a backend, then the papers."""
+    from tabulate import tabulate
+
+    names = sorted({item["name"] for entry in entries for item in entry["backends"]})
+    names.sort(key=lambda name: name != "sequential")
+    rows = []
+    for entry in entries:
+        marks = {item["name"]: _mark(item) for item in entry["backends"]}
+        rows.append([
+            entry["name"],
+            f"{entry['recurrence']} {entry['gate']}",
+            entry["state_numbers"],
+            *(marks.get(name, "") for name in names),
+        ])  # fmt: skip
+    headers = ["model", "recurrence, gate", "state", *(name.replace("_", "_\n") for name in names)]
+    table = tabulate(rows, headers=headers, tablefmt="simple", stralign="center", colalign=("left", "left"))
+    papers = "\n".join(f"{entry['name']}: {entry['paper']}" for entry in entries)
+    return "\n".join([
+        table,
+        "",
+        "✓ runs here   ≈ approximate, with a declared error bound   ~ another function, a baseline",
+        "· not the same bits twice   – not here, or not for this gate (--json has the reason)",
+        "state: real numbers a sequence, at the first smoke shape",
+        "",
+        papers,
+    ])  # fmt: skip
+
+
+def _mark(item: dict[str, Any]) -> str:
+    if not item["available"]:
+        return "–"
+    mark = "~" if not item["equivalent"] else "≈" if item["approximate"] else "✓"
+    return mark if item["deterministic"] else f"{mark}·"
+
+
 def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
-    if what == "models":
-        names = [item["name"] + ("" if item["available"] else " (not here)") for item in entry["backends"]]
-        return {
-            "model": entry["name"],
-            "recurrence": entry["recurrence"],
-            "paper": entry["paper"],
-            "backends": ", ".join(names),
-        }
     if what == "backends":
         return {
             "recurrence": entry["recurrence"],

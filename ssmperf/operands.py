@@ -59,7 +59,11 @@ def build(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor
         wide = _model_operands(case, draw, device)
     else:
         wide = _regime_operands(case, recurrence, draw, device)
-    return {name: _cast(name, value, case, recurrence) for name, value in wide.items() if value is not None}
+    return {
+        name: _cast(name, value, case, recurrence)
+        for name, value in wide.items()
+        if value is not None or name in recurrence.required
+    }
 
 
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
@@ -84,6 +88,15 @@ def steps(operands: Mapping[str, Any], start: int, stop: int, T: int) -> dict[st
 def has_time(name: str, value: Any, T: int) -> bool:
     """Whether an operand has a time axis (its second) of length T; a state has none, whatever its sizes."""
     return name != "initial_state" and isinstance(value, Tensor) and value.dim() >= 3 and value.shape[1] == T
+
+
+def length_of(operands: Mapping[str, Any]) -> int:
+    """T of operands by name: those of three dimensions or more have it second, or 1 where they broadcast."""
+    return max(
+        value.shape[1]
+        for name, value in operands.items()
+        if name != "initial_state" and isinstance(value, Tensor) and value.dim() >= 3
+    )
 
 
 def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:

@@ -82,11 +82,20 @@ class Recurrence:
     state_shape: Callable[[Shape], tuple[int, ...]] | None = None
     sample_state: StateSampler | None = None
     decay_span: Callable[[Mapping[str, Any]], float] | None = None
+    linear: tuple[str, ...] = ()
+    family: str = ""
 
     def __post_init__(self) -> None:
         what = f"recurrence {self.name!r}"
         _check_names(what, "gates", self.gates, self.tensors)
         _check_names(what, "gate_kinds", self.gate_kinds)
+        _check_names(what, "linear", self.linear, self.tensors)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Parameters without a default: passed even where they are None."""
+        empty = inspect.Parameter.empty
+        return tuple(name for name, each in self.signature.parameters.items() if each.default is empty)
 
     @property
     def has_state(self) -> bool:
@@ -262,6 +271,8 @@ def recurrence(
     state_shape: Callable[[Shape], tuple[int, ...]] | None = None,
     sample_state: StateSampler | None = None,
     decay_span: Callable[[Mapping[str, Any]], float] | None = None,
+    linear: tuple[str, ...] = (),
+    family: str = "",
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -276,6 +287,8 @@ def recurrence(
     sample_state: `(operands, generator) -> initial state`, where standard normals are not legal.
     decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, where the
         gates are not given as `log_a`.
+    family: the algebraic family of RECURRENCES.md, such as "F1 elementwise".
+    linear: operands in which, all together, output and final state are linear.
     """
 
     def register(function: F) -> F:
@@ -292,6 +305,8 @@ def recurrence(
             state_shape,
             sample_state,
             decay_span,
+            linear,
+            family,
         )
         registry.add("recurrence", name, entry, function)
         return function

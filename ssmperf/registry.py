@@ -205,15 +205,18 @@ def suites() -> dict[str, Any]:
     return dict(sorted(_tables["suite"].items()))
 
 
-def report(name: str) -> Any:
+def report(name: str, of: str | None = None) -> Any:
     """Raises UnknownName."""
-    return _get("report format", reports(), name)
+    return _get("report format", reports(of), name)
 
 
-def reports() -> dict[str, Any]:
-    """All report formats by name."""
+def reports(of: str | None = None) -> dict[str, Any]:
+    """All report formats of runs, or of what else there are reports of, by name."""
     _discover("reports")
-    return dict(sorted(_tables["report"].items()))
+    split = {label: label.rpartition("/") for label in sorted(_tables["report"])}
+    return {
+        name: _tables["report"][label] for label, (owner, _, name) in split.items() if owner == (of or "")
+    }
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Registration of report formats: pure functions of runs."""
+"""Registration of report formats: pure functions of runs, or of the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from ssmperf import registry
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def report(name: str) -> Callable[[F], F]:
+def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
     """Register `f(runs, destination: Path | None) -> str | None` as a report format.
 
-    It returns text for the terminal, or writes `destination` and returns None.
+    It returns text for the terminal, or writes `destination` and returns None. With of="comparison" it takes
+    a `ssmperf.comparison.Comparison` in place of runs.
 
     Raises:
         DuplicateName: the name is taken.
     """
 
     def register(function: F) -> F:
-        registry.add("report", name, function, function)
+        registry.add("report", name, function, function, of=of)
         return function
 
     return register

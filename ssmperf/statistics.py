@@ -95,6 +95,55 @@ def needed(pilot: Sequence[float], relative_width: float) -> int:
     return math.ceil(margin * (_HALF_WIDTH_IQR * spread / goal) ** 2)
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The ratio of two medians, new over base, with an interval (the point itself, where n is 1)."""
+
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+
+
+def compare(base: Sequence[float], new: Sequence[float], *, threshold: float, comparisons: int = 1) -> Change:
+    """Whether the median of `new` differs from that of `base` by more than a threshold (less is better).
+
+    The interval covers the ratio in 95 % of all families of so many comparisons: each median's own interval
+    is taken at 1 − 0.05 / (2 · comparisons), and its ends are divided (Bonferroni, so it is wide).
+
+    Returns:
+        `slower` or `faster` where the whole interval lies beyond the threshold; `same` where the ratio does
+        not; `ambiguous` where the ratio lies beyond it and the interval reaches back.
+
+    Raises:
+        ValueError: no samples, or one that is not finite and positive.
+    """
+    confidence = 1 - (1 - CONFIDENCE) / (2 * max(comparisons, 1))
+    before, after = (_positive_interval(samples, confidence) for samples in (base, new))
+    ratio, low, high = after[0] / before[0], after[1] / before[2], after[2] / before[1]
+    most = 1 + threshold
+    if low > most:
+        verdict = "slower"
+    elif high < 1 / most:
+        verdict = "faster"
+    else:
+        verdict = "same" if 1 / most <= ratio <= most else "ambiguous"
+    return Change(ratio, low, high, verdict)
+
+
+def _positive_interval(samples: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    """Median and its interval; the range where that many samples give none."""
+    summary = summarise(samples, confidence)
+    lowest, highest = min(samples), max(samples)
+    if lowest <= 0:
+        raise ValueError("a ratio needs positive samples")
+    return (
+        summary.median,
+        lowest if summary.low is None else summary.low,
+        highest if summary.high is None else summary.high,
+    )
+
+
 def drifts(samples: Sequence[float], relative_size: float) -> bool:
     """Whether samples, in the order taken, move by more than relative_size of their median.
 

@@ -10,6 +10,7 @@ import torch
 
 from ssmperf import Case, Chart, Cost, Record, Section, Status, suite
 from ssmperf.execute.context import Context
+from ssmperf.measure.calls import call_of
 from ssmperf.measure.memory import peak_bytes
 from ssmperf.measure.provenance import fell_back, launched_kernels
 from ssmperf.measure.timing import Timing
@@ -57,7 +58,7 @@ class Throughput:
         verdict, buffers = context.verify(case, with_state=False)
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        call = timed_call(case, context.backend(case).function, buffers)
+        call = call_of(case.pass_, context.backend(case).function, buffers)
         kernels = _kernels(case, context, call)
         problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
         if problem:
@@ -71,7 +72,7 @@ class Throughput:
         if after.status is not Status.OK:
             reason = f"after it was timed: {after.reason}"
             return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
-        return _judged_by_floor(
+        return judged_by_floor(
             case,
             context,
             verdict,
@@ -103,31 +104,7 @@ def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: 
     return context.judge_gradients(case, values, {name: gradient / -2 for name, gradient in found.items()})
 
 
-def timed_call(case: Case, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
-    """What a pass times: no gradient is accumulated, and backward alone gets its graph ready-made."""
-    if case.pass_ == "forward":
-
-        def forward() -> Any:
-            with torch.no_grad():
-                return function(**values.operands)
-
-        return forward
-
-    leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
-    operands = {**values.operands, **leaves}
-
-    def backward_of(output: torch.Tensor, *, keep: bool) -> Any:
-        return torch.autograd.grad(
-            output, list(leaves.values()), values.grad_output, retain_graph=keep, allow_unused=True
-        )
-
-    if case.pass_ == "backward":
-        output = function(**operands)[0]
-        return lambda: backward_of(output, keep=True)
-    return lambda: backward_of(function(**operands)[0], keep=False)
-
-
-def _judged_by_floor(
+def judged_by_floor(
     case: Case, context: Context, verdict: Verdict, values: Values, timing: Timing, extra: dict[str, Any]
 ) -> Record:
     """The record, or `wrong` where the time is one that no correct call can reach."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +13,18 @@ from torch import Tensor
 from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.command import repeating
+from ssmperf.errors import Unsupported
 from ssmperf.measure import verify
+from ssmperf.measure.calls import call_of, values_of
 from ssmperf.measure.timing import Stopwatch, Timing
 from ssmperf.measure.verify import Reference, Values, Verdict
-from ssmperf.operands import build, dtype_of, initial_state
+from ssmperf.operands import dtype_of, length_of
 from ssmperf.record import Record, Status
 from ssmperf.recurrence import Backend, Recurrence
 from ssmperf.roofline import Ceilings
+
+# the log gates whose exponential just vanishes
+VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,8 @@ class Context:
     plugins: tuple[str, ...] = ()
     announce: Callable[[str], None] = lambda phase: None
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _draws: dict[tuple[object, ...], Draw] = field(default_factory=dict)
+    _shared: dict[Hashable, Any] = field(default_factory=dict)
+    _shared_by: tuple[object, ...] | None = None  # the operands of all that is in there
     _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
 
     def recurrence(self, case: Case) -> Recurrence:
@@ -66,12 +72,32 @@ class Context:
 
     def draw(self, case: Case, number: int, *, with_state: bool) -> Draw:
         """The case's values number 0, 1, ...; shared with all cases of the same operands."""
-        key = (case.operand_key, number, with_state)
-        if key not in self._draws:
-            if self._draws and next(iter(self._draws))[0] != case.operand_key:
-                self._draws.clear()
-            self._draws[key] = Draw(self._values(case, number, with_state))
-        return self._draws[key]
+        made: Draw = self.once(
+            case,
+            ("draw", number, with_state),
+            lambda: Draw(values_of(case, number, device=self.device, with_state=with_state)),
+        )
+        return made
+
+    def once(self, case: Case, what: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for all cases of the same operands; its time is no backend's.
+
+        what: tells it from the other things made for these operands. A refusal (Unsupported) is kept too.
+        """
+        if self._shared_by != case.operand_key:
+            self._shared.clear()
+            self._shared_by = case.operand_key
+        if what not in self._shared:
+            self.announce("oracle")
+            try:
+                self._shared[what] = make()
+            except Unsupported as refusal:
+                self._shared[what] = refusal
+            self.announce("backend")
+        made = self._shared[what]
+        if isinstance(made, Unsupported):
+            raise made
+        return made
 
     def reference(self, case: Case, number: int, *, with_state: bool, gradients: bool) -> Reference:
         """The oracle's answer for those values, made once for all backends and passes.
@@ -130,7 +156,7 @@ class Context:
         """Judge gradients of the second values, as a timed backward pass gave them."""
         reference = self.reference(case, 1, with_state=False, gradients=True)
         return verify.compare_gradients(
-            gradients, reference, dtype=dtype_of(case.dtype), bound=self._bound(case, values.operands)
+            gradients, reference, dtype=dtype_of(case.dtype), bound=self.error_bound(case, values.operands)
         )
 
     @property
@@ -188,40 +214,38 @@ class Context:
             self.reference(case, number, with_state=with_state, gradients=gradients),
             dtype=dtype_of(case.dtype),
             gradients=gradients,
-            bound=self._bound(case, values.operands),
+            bound=self.error_bound(case, values.operands),
             poison=poison,
         )
 
-    def _bound(self, case: Case, operands: Mapping[str, Any]) -> float | None:
+    def error_bound(self, case: Case, operands: Mapping[str, Any], dtype: str | None = None) -> float | None:
+        """What the backend declares to be off by on these operands, in the case's dtype or another.
+
+        A reset adds to the span what a backend that works with logarithms must clamp it to.
+        """
         declared = self.backend(case).error_bound
-        return declared(decay_span(self.recurrence(case), operands), case.dtype) if declared else None
+        if declared is None:
+            return None
+        recurrence = self.recurrence(case)
+        clamped = {
+            name: value.clamp(min=VANISHING[value.dtype])
+            if name in recurrence.gates and name.startswith("log_") and isinstance(value, Tensor)
+            else value
+            for name, value in operands.items()
+        }
+        return declared(decay_span(recurrence, clamped), dtype or case.dtype)
 
     def _time_first_call(self, case: Case, values: Values) -> None:
         """Time this backend's first call on these shapes, its backward included, once a process."""
         key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
             return
-        gradients = case.pass_ != "forward"
-        leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
+        pass_ = "forward" if case.pass_ == "forward" else "forward_backward"
         begin = time.perf_counter()
-        with torch.set_grad_enabled(gradients):
-            result = self.backend(case).function(**{**values.operands, **leaves})
-        if gradients and isinstance(result, tuple) and result[0].requires_grad:
-            torch.autograd.grad(result[0], list(leaves.values()), values.grad_output, allow_unused=True)
+        call_of(pass_, self.backend(case).function, values)()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         self.first_call_s[key] = time.perf_counter() - begin
-
-    def _values(self, case: Case, number: int, with_state: bool) -> Values:
-        operands = build(case, draw=number, device=self.device)
-        if with_state and self.recurrence(case).has_state:
-            operands["initial_state"] = initial_state(case, operands, draw=number, device=self.device)
-        output, state = verify.contract(self.recurrence(case).definition, operands, case.shape["T"])
-        full = output.new_empty(output.shape[0], case.shape["T"], *output.shape[2:])
-        grad_output, grad_state = verify.draw_cotangents(full, state, seed=17 + number)
-        if not with_state and grad_state is not None:
-            grad_state = torch.zeros_like(grad_state)
-        return Values(operands, grad_output, grad_state)
 
 
 def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
@@ -232,7 +256,7 @@ def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
     if not isinstance(log_a, Tensor):
         return 0.0
     finite = torch.where(torch.isfinite(log_a), -log_a, 0.0).double()
-    length = next(v.shape[1] for v in operands.values() if isinstance(v, Tensor) and v.dim() >= 3)
+    length = length_of(operands)
     over_time = finite.dim() >= 3 and finite.shape[1] == length
     return float(finite.sum(1).max()) if over_time else float(finite.max()) * length
 

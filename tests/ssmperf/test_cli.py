@@ -103,7 +103,7 @@ def test_run_without_a_suite_names_the_suites(call: Call) -> None:
     code, _, err = call("run", "--device", "cpu")
     assert code == 2
     assert "--suite" in err
-    assert "correctness, throughput" in err
+    assert all(name in err for name in registry.suites())
     assert len(err.strip().splitlines()) == 1
 
 
@@ -217,12 +217,48 @@ def test_strict_ends_with_3_when_a_case_is_bad(tmp_path: Path) -> None:
     assert ssmperf("run", *args, "--out", tmp_path / "b", "--strict").returncode == 3
 
 
+def test_a_run_checked_against_itself_is_fine(run: Path, tmp_path: Path, call: Call) -> None:
+    junit, summary = tmp_path / "check.xml", tmp_path / "check.md"
+    code, out, err = call("check", run, "--baseline", run, "--junit", junit, "--summary", summary)
+    assert code == 0, out + err
+    assert "no regression" in summary.read_text()
+    assert 'failures="0"' in junit.read_text()
+    assert str(summary) in out.splitlines()[-1]
+    assert json.loads(call("check", run, "--baseline", run, "--json")[1])["exit_code"] == 0
+    assert call("compare", run, run)[0] == 0
+
+
+def test_a_check_fails_as_its_exit_code_says(run: Path, tmp_path: Path, call: Call) -> None:
+    records = (run / "records.jsonl").read_text().splitlines()
+    for name, kept, code in (("lost", records[:-1], 3), ("none", [], 3)):
+        copy = tmp_path / name
+        copy.mkdir()
+        (copy / "run.json").write_text((run / "run.json").read_text())
+        (copy / "records.jsonl").write_text("".join(f"{line}\n" for line in kept))
+        assert call("check", copy, "--baseline", run)[0] == code
+    assert call("check", tmp_path / "nowhere", "--baseline", run)[0] == 2
+    assert call("check", run, "--baseline", run, "--threshold", "lots")[0] == 2
+
+
+def test_a_run_without_times_has_no_best(run: Path, call: Call) -> None:
+    assert json.loads(call("best", run, "--json")[1]) == []
+    assert "no timed case" in call("best", run)[1]
+
+
+def test_a_profile_names_its_trace(tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "profile"
+    code, text, err = call("profile", "hgrn", "blelloch", "--device", "cpu", "--out", out)
+    assert code == 0, err
+    assert str(out / "trace.json") in text.splitlines()[-1]
+    assert (out / "trace.json").stat().st_size > 0
+
+
 def test_list_models_json(call: Call) -> None:
     models = json.loads(call("list", "models", "--json")[1])
     assert len(models) >= 16
     for entry in models:
         assert entry.keys() >= {"name", "recurrence", "paper", "backends"}
-        assert {"sequential", "triton"} <= {backend["name"] for backend in entry["backends"]}
+        assert "sequential" in {backend["name"] for backend in entry["backends"]}
         assert all(backend["available"] or backend["reason"] for backend in entry["backends"])
 
 

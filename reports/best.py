@@ -1,0 +1,109 @@
+"""The fastest backend that is right, for each model, shape, dtype and pass of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ssmperf import report
+
+from . import frames, units
+from .exports import deliver
+from .tables import terminal_text
+
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+HEADINGS = (
+    "model",
+    "shape",
+    "dtype",
+    "pass",
+    "where",
+    "fastest",
+    "its time",
+    "×sequential",
+    "ahead of",
+    "by",
+)
+
+
+@report("best")
+def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """A line for each contest: the winner, its time, the speedup over sequential, and the runner-up."""
+    found = contests(runs)
+    if not found:
+        return deliver("no timed case of these runs is ok\n", destination)
+    grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+    for heading in HEADINGS:
+        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("its time", "by") else "left")
+    for contest in found:
+        first, *rest = cells(contest)
+        grid.add_row(Text(first, style="cyan"), *map(Text, rest))
+    return deliver(terminal_text([grid], plain=destination is not None), destination)
+
+
+@report("best_json")
+def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """The same as JSON, a list of objects."""
+    return deliver(json.dumps(contests(runs), indent=2, allow_nan=False) + "\n", destination)
+
+
+def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The winner of each comparison key among `ok` records of suites that rank by a time.
+
+    tied: whether the runner-up's interval overlaps the winner's, so that either may be the faster.
+    """
+    table = frames.frame(runs)
+    found: list[dict[str, Any]] = []
+    for name, section in frames.sections(runs, table).items():
+        rank = section["rank"]
+        if not rank or units.suffix(rank) != "_s":
+            continue
+        rows = frames.ranked(table[table["suite"] == name], rank)
+        groups: dict[Any, list[dict[str, Any]]] = {}
+        for key, row in zip(frames.keys(rows), frames.records(rows), strict=True):
+            if row["status"] == "ok" and not units.missing(row.get(rank)):
+                groups.setdefault(key, []).append(row)
+        found += [_contest(members, rank) for members in groups.values()]
+    return found
+
+
+def cells(contest: dict[str, Any]) -> list[str]:
+    """A contest as text, in the order of HEADINGS."""
+    rival = contest["runner_up"]
+    ahead = units.ratio(contest["runner_up_ratio"]) if rival else ""
+    return [
+        *(units.plain(contest[name]) for name in ("subject", "shape", "dtype", "pass", "where", "backend")),
+        units.number(contest["field"], contest["value"]),
+        "" if contest["speedup"] is None else units.ratio(contest["speedup"]),
+        units.plain(rival),
+        f"{ahead} (tied)" if contest["tied"] else ahead,
+    ]
+
+
+def _contest(members: list[dict[str, Any]], rank: str) -> dict[str, Any]:
+    winner, *others = members
+    rival = others[0] if others else None
+    low, high = units.interval_names(rank)
+    reach, start = winner.get(high), None if rival is None else rival.get(low)
+    tied = not units.missing(reach) and not units.missing(start) and float(start) <= float(reach)
+    return {
+        **{
+            name: units.plain(winner[name])
+            for name in ("suite", "subject", "shape", "dtype", "pass", "backend")
+        },
+        "where": units.plain(winner["environment"] or winner["device"]),
+        "run": units.plain(winner["run"]),
+        "field": rank,
+        "value": float(winner[rank]),
+        "speedup": None if units.missing(winner["speedup"]) else float(winner["speedup"]),
+        "runner_up": None if rival is None else units.plain(rival["backend"]),
+        "runner_up_ratio": None if rival is None else float(rival[rank]) / float(winner[rank]),
+        "tied": tied,
+    }
