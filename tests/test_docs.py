@@ -8,26 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssmperf import registry
+import ssmperf
+from ssmperf import Shape, Status, registry
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The backend of docs/extending.md as a plug-in file; what it registers is forgotten afterwards."""
-    registry.recurrences()
-    monkeypatch.setattr(registry, "_tables", {kind: dict(table) for kind, table in registry._tables.items()})
-    monkeypatch.setattr(registry, "_origins", dict(registry._origins))
-    monkeypatch.setattr(registry, "_plugins", list(registry._plugins))
-    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
-    assert block is not None
-    file = tmp_path / "my_loop.py"
-    file.write_text(block[1])
+def plugin(request: pytest.FixtureRequest, tmp_path: Path, own_registrations: None) -> Path:
+    """An example of docs/extending.md as a plug-in file; what it registers is forgotten afterwards."""
+    file = tmp_path / "example.py"
+    file.write_text(example(request.param))
     return file
 
 
+def example(registered: str) -> str:
+    """The code of docs/extending.md that registers something of this name."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if re.search(rf'@\S+\([^)]*"{registered}"', block)]
+    return str(block)
+
+
+@pytest.mark.parametrize("plugin", ["my_loop"], indirect=True)
 def test_the_example_backend_computes_its_recurrence(plugin: Path) -> None:
     registry.load_plugin(plugin)
     scan = registry.recurrence("scan")
@@ -38,6 +41,42 @@ def test_the_example_backend_computes_its_recurrence(plugin: Path) -> None:
     }
     output, state = registry.backend("scan", "my_loop").function(**operands)
     torch.testing.assert_close((output, state), scan.definition(**operands))
+
+
+def test_the_example_model_is_one_short_file() -> None:
+    assert len(example("qrnn").splitlines()) < 60
+
+
+@pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
+def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> None:
+    registry.load_plugin(plugin)
+    layer = registry.model("qrnn").cls(Shape(B=2, T=9, C=4)).double()
+    x = torch.randn(2, 9, 4, dtype=torch.float64)
+    expected = layer.definition(x)
+    runnable = [
+        b.name for b in registry.backends("qrnn") if b.refusal(device="cpu", gate_kind="data") is None
+    ]
+    assert {"sequential", "blelloch", "logspace"} <= set(runnable)
+    for name in runnable:
+        y, state = layer(x, backend=name)
+        torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-10)
+        halfway, between = layer(x[:, :5], backend=name)
+        rest, after = layer(x[:, 5:], backend=name, state=between)
+        torch.testing.assert_close(torch.cat([halfway, rest], dim=1), y)
+        torch.testing.assert_close(after, state)
+        layer.zero_grad()
+        y.square().sum().backward()
+        assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
+def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> None:
+    done = ssmperf.run(
+        "correctness,throughput", models="qrnn", preset="smoke", device="cpu", axis="T=16", plugin=plugin,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert {record.status for record in done.records} <= {Status.OK, Status.UNSUPPORTED}
+    assert sum(record.status is Status.OK for record in done.records) >= 10
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
