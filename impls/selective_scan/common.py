@@ -1,0 +1,248 @@
+"""What the selective_scan backends share: gates and writes of the D·N elements, and their adjoint scan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from ssmperf import Shape
+
+from ..scan.common import gate, over_time
+from ._signature import HUGE, check, outer, working_dtype
+
+# operands, S_0 (B, D, N) -> all states (B, T, D, N)
+StateScan = Callable[["Operands", Tensor], Tensor]
+# log gate and phase (B|1, T, D, N), write (B, T, D, N), S_0 -> all states
+LogScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The operands in working precision, with axes (B, T, D, N) that multiply."""
+
+    kind: str
+    x: Tensor  # (B, T, D, 1)
+    delta: Tensor | None  # (B, T, D, 1)
+    k: Tensor  # (B, T, 1, N)
+    q: Tensor  # (B, T, N, 1)
+    rate: Tensor | None  # Re A (D, N)
+    turn: Tensor | None  # Im A
+    g: Tensor | None  # (B, T, D|1, 1|N)
+    tau: float
+    zoh: bool
+    dtype: torch.dtype  # of the output
+
+    @property
+    def T(self) -> int:
+        return self.x.shape[1]
+
+    def log_gate(self) -> Tensor:
+        """(B|1, T|1, D, N). An implicit gate below 0 has no logarithm: NaN, save for rounding of a 0."""
+        if self.kind == "implicit":
+            loss = self.delta * self.k.square()
+            rounding = 16 * torch.finfo(loss.dtype).eps
+            return torch.log1p(-torch.where(loss < 1 + rounding, loss.clamp(max=1), loss))
+        if self.kind == "sigmoid":
+            return functional.logsigmoid(self.g * self.rate) / self.tau
+        if self.kind == "const":
+            return self.rate[None, None]
+        return self.delta.clamp(max=HUGE) * self.rate
+
+    def phase(self) -> Tensor | None:
+        """The gate's phase like `log_gate`, in float64 for sums over time, None if it is real."""
+        if self.turn is None:
+            return None
+        turn = self.turn.double()[None, None]
+        return turn if self.kind == "const" else self.delta.double() * turn
+
+    def gate(self) -> Tensor:
+        """(B|1, T|1, D, N), differentiable at 0 too where it is implicit."""
+        if self.kind == "implicit":
+            return 1 - self.delta * self.k.square()
+        return gate(self.log_gate(), self.phase())
+
+    def write(self) -> Tensor:
+        """What a step adds to the state, (B, T, D, N)."""
+        if self.zoh:
+            A = self.rate if self.turn is None else torch.complex(self.rate, self.turn)
+            return HeldStep.apply(self.delta.clamp(max=HUGE), A) * self.x * self.k  # type: ignore[no-untyped-call]
+        return (self.x if self.delta is None else self.delta * self.x) * self.k
+
+    def read(self, states: Tensor) -> Tensor:
+        """o_t = S_t q_t of all states (B, T, D, N): (B, T, D) in the output's dtype."""
+        output = (states @ self.q).squeeze(-1)
+        return (2 * output.real if output.is_complex() else output).to(self.dtype)
+
+    def blocks(self, steps: int) -> Iterator[Operands]:
+        """These operands in runs of so many time steps, the last one shorter."""
+        names = [name for name in ("x", "delta", "k", "q", "g") if getattr(self, name) is not None]
+        for parts in zip(*(getattr(self, name).split(steps, dim=1) for name in names), strict=True):
+            yield replace(self, **dict(zip(names, parts, strict=True)))
+
+
+def widen(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None,
+    initial_state: Tensor | None,
+    gate: str,
+    g: Tensor | None,
+    tau: float,
+    discretization: str,
+) -> tuple[Operands, Tensor]:
+    """The operands, and S_0, in working precision: float32 or wider, complex with a complex A.
+
+    Raises:
+        UsageError: a combination of operands that means nothing, or shapes that do not fit.
+    """
+    check(x, delta, k, q, A, gate, g, tau, discretization)
+    wide = working_dtype(x, delta, k, q, A, g)
+    real = wide.to_real()
+    D, N = x.shape[2], k.shape[2]
+    operands = Operands(
+        kind=gate,
+        x=x.to(real).unsqueeze(-1),
+        delta=None if delta is None else delta.to(real).unsqueeze(-1),
+        k=k.to(wide if k.is_complex() else real).unsqueeze(-2),
+        q=q.to(wide).unsqueeze(-1),
+        rate=None if A is None else A.real.to(real).clamp(-HUGE, HUGE),
+        turn=A.imag.to(real) if A is not None and A.is_complex() else None,
+        g=None if g is None else outer(g.to(real), D, N).clamp(-HUGE, HUGE),
+        tau=tau,
+        zoh=discretization == "zoh",
+        dtype=x.dtype,
+    )
+    if initial_state is None:
+        initial_state = x.new_zeros(x.shape[0], D, N)
+    return operands, initial_state.to(wide)
+
+
+def by_scanning(scan: StateScan, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Output and final state by a scan that forms all T matrix states; the arguments are `widen`'s."""
+    operands, state = widen(*arguments)
+    states = scan(operands, state)
+    return operands.read(states), states[:, -1]
+
+
+def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
+    """A differentiable scan that takes gates, writes and S_0, made to take operands."""
+
+    def states(operands: Operands, state: Tensor) -> Tensor:
+        gates = over_time(operands.gate(), operands.T).to(state.dtype)
+        return scan(gates, operands.write().to(state.dtype), state)
+
+    return states
+
+
+def of_logs(scan: LogScan) -> StateScan:
+    """A scan that takes log gates, made to take operands and differentiable by the same scan from the end."""
+
+    def states(operands: Operands, state: Tensor) -> Tensor:
+        with torch.no_grad():
+            logs, phase = operands.log_gate(), operands.phase()
+            logs = over_time(logs, operands.T)
+            phase = None if phase is None else over_time(phase, operands.T)
+        gates = over_time(operands.gate(), operands.T).to(state.dtype)
+        write = operands.write().to(state.dtype)
+        h: Tensor = GateScan.apply(scan, logs, phase, gates, write, state)  # type: ignore[no-untyped-call]
+        return h
+
+    return states
+
+
+class GateScan(torch.autograd.Function):
+    """h_t = a_t ⊙ h_{t-1} + b_t by a scan over log a, with the gradient of a itself.
+
+    λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  da = λ_t conj(h_{t-1});  dh_0 = conj(a_1) λ_1 (RECURRENCES.md
+    §5, F1). A gate that reaches 0 other than by an exponential has a gradient there, which its log has lost.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, scan: LogScan, logs: Tensor, phase: Tensor | None, a: Tensor, b: Tensor, h_0: Tensor
+    ) -> Tensor:
+        h = scan(logs, phase, b, h_0)
+        ctx.scan = scan
+        ctx.save_for_backward(logs, phase, a, h_0, h)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
+        logs, phase, a, h_0, h = ctx.saved_tensors
+        back_phase = None if phase is None else -_from_the_end(phase)
+        adjoint = ctx.scan(_from_the_end(logs), back_phase, grad_h.flip(1), torch.zeros_like(h_0)).flip(1)
+        grad_a = None
+        if ctx.needs_input_grad[3]:
+            before = torch.cat([h_0.unsqueeze(1), h[:, :-1]], dim=1)
+            grad_a = (adjoint * before.conj()).sum_to_size(a.shape)
+        return None, None, None, grad_a, adjoint, a[:, 0].conj() * adjoint[:, 0]
+
+
+def _from_the_end(gates: Tensor) -> Tensor:
+    """Step t of the reversed scan takes gate t + 1; its first step starts from zero, so any gate does."""
+    return torch.cat([torch.zeros_like(gates[:, :1]), gates[:, 1:].flip(1)], dim=1)
+
+
+class HeldStep(torch.autograd.Function):
+    """∫₀^Δ exp(A s) ds = expm1(ΔA) / A of Δ (B, T, D, 1) and A (D, N), Δ at A = 0: an input held for Δ.
+
+    As Δ·φ(z) with z = ΔA and φ(z) = expm1(z) / z. The gradients exp(z) for Δ and Δ² φ'(z) for A are formed as
+    such: differentiating the quotient loses 1/|z| digits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, delta: Tensor, A: Tensor) -> Tensor:
+        ctx.save_for_backward(delta, A)
+        return delta * _phi(delta * A)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        delta, A = ctx.saved_tensors
+        z = delta * A
+        grad_delta = grad_A = None
+        if ctx.needs_input_grad[0]:
+            product = grad * torch.exp(z).conj()
+            grad_delta = (product.real if product.is_complex() else product).sum_to_size(delta.shape)
+        if ctx.needs_input_grad[1]:
+            grad_A = (grad * (delta.square() * _slope_of_phi(z)).conj()).sum_to_size(A.shape)
+        return grad_delta, grad_A
+
+
+NEAR = 0.5  # below it 16 terms of the series give all digits of float64
+
+
+def _phi(z: Tensor) -> Tensor:
+    near = z.abs() < NEAR
+    away = torch.where(near, 1, z)
+    return torch.where(near, _series(z, near, lambda n: 1 / math.factorial(n + 1)), torch.expm1(away) / away)
+
+
+def _slope_of_phi(z: Tensor) -> Tensor:
+    near = z.abs() < NEAR
+    away = torch.where(near, 1, z)
+    quotient = (torch.exp(away) - torch.expm1(away) / away) / away
+    return torch.where(near, _series(z, near, lambda n: (n + 1) / math.factorial(n + 2)), quotient)
+
+
+def _series(z: Tensor, where: Tensor, coefficient: Callable[[int], float]) -> Tensor:
+    z = torch.where(where, z, 0)
+    total = torch.full_like(z, coefficient(15))
+    for n in range(14, -1, -1):
+        total = total * z + coefficient(n)
+    return total
+
+
+def matrix_bytes(shape: Shape, itemsize: int) -> float:
+    """Bytes of one copy of all T states in working precision."""
+    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * max(4, itemsize)

@@ -1,0 +1,61 @@
+"""One step after another: T dependent steps, one state in memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, backend
+
+from ..scan.common import over_time
+from .common import widen
+
+BLOCK = 16  # steps whose gates and writes are formed at once
+
+
+def launches(shape: Shape) -> float:
+    """A step's gated sum; gates, writes and reads of every block."""
+    return shape["T"] * (1 + 24 / BLOCK) + 24
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Gates, writes and states of a block, the operands in working precision, and the output once more."""
+    wide = max(4, itemsize) * (2 if gate_kind.endswith("complex") else 1)
+    block = 6 * BLOCK * shape["B"] * shape["D"] * shape["N"]
+    return (block + shape["B"] * shape["T"] * (4 * shape["D"] + 2 * shape["N"])) * wide
+
+
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Exponents, gates, writes and states of every step."""
+    wide = max(4, itemsize) * (2 if gate_kind.endswith("complex") else 1)
+    return 5 * shape["T"] * shape["B"] * shape["D"] * shape["N"] * wide
+
+
+@backend("selective_scan", name="sequential", launches=launches, workspace=workspace, saved=saved)
+def sequential(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+) -> tuple[Tensor, Tensor]:
+    """A loop over time on whole (B, D, N) states.
+
+    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    """
+    operands, state = widen(x, delta, k, q, A, initial_state, gate, g, tau, discretization)
+    outputs = []
+    for block in operands.blocks(BLOCK):
+        gates = over_time(block.gate(), block.T).to(state.dtype)
+        states = []
+        for gate_t, write_t in zip(gates.unbind(1), block.write().to(state.dtype).unbind(1), strict=True):
+            state = torch.addcmul(write_t, gate_t, state)
+            states.append(state)
+        outputs.append(block.read(torch.stack(states, dim=1)))
+    return torch.cat(outputs, dim=1), state
