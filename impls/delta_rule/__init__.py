@@ -1,0 +1,186 @@
+"""Matrix state with a rank-one correction, the delta rule and diagonal plus low rank (RECURRENCES.md F4).
+
+delta: S̄_t = diag(α_t) S_{t-1}, S_t = S̄_t + β_t k_t (v_t − S̄_tᵀ k_t)ᵀ.
+dplr:  S_t = (diag(α_t) + p_t r_tᵀ) S_{t-1} + β_t k_t v_tᵀ.
+Both: o_t = S_tᵀ q_t, α_t = exp(log_a_t).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from ssmperf import Cost, Shape, Spec, UsageError, recurrence
+from ssmperf.regimes import log_gates
+
+PRESETS = {
+    "smoke": [
+        {"B": 1, "T": 64, "H": 2, "K": 16, "V": 16},
+        {"B": 1, "T": 128, "H": 2, "K": 16, "V": 16},
+        {"B": 1, "T": 256, "H": 2, "K": 16, "V": 16},
+    ],
+    "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
+    "long": [{"B": 1, "T": 65536, "H": 16, "K": 128, "V": 128}],
+}
+GATE_KINDS = ("key", "none", "const", "scalar", "dplr", "dplr_const", "dplr_scalar", "dplr_key")
+
+
+def gate_kind(operands: Mapping[str, Any]) -> str:
+    """`none`, `const` (per head), `scalar` (and step), `key` (and channel); with p and r `dplr_…`."""
+    log_a = operands.get("log_a")
+    kind = "none" if log_a is None else {1: "const", 3: "scalar", 4: "key"}[log_a.dim()]
+    if operands.get("p") is None:
+        return kind
+    return "dplr" if kind == "none" else f"dplr_{kind}"
+
+
+def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
+    """Operands read once, the output written once; backward reads them and do, and writes gradients.
+
+    A token costs a product of vector and state (2KV) to read with k or r, one each to write a rank-one term
+    and to read with q, and KV for the gate; its adjoints cost about twice that, and the states again.
+    """
+    tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
+    operands = sum(spec.nbytes for name, spec in specs.items() if name != "initial_state")
+    output = tokens * V * specs["v"].itemsize
+    gated, special = ("log_a" in specs), (specs["log_a"].numel if "log_a" in specs else 0)
+    step = (6 + gated + 2 * ("p" in specs)) * K * V * tokens
+    forward = Cost(operands + output, step, special, shape["T"])
+    backward = Cost(2 * operands + output, 2 * step, special, shape["T"])
+    if pass_ == "forward":
+        return forward
+    if pass_ == "backward":
+        return backward
+    return Cost(
+        forward.bytes + backward.bytes,
+        forward.flops + backward.flops,
+        forward.special + backward.special,
+        2 * shape["T"],
+    )
+
+
+def sample(
+    shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "key"
+) -> dict[str, Tensor | None]:
+    """Random float32 operands whose gates follow a regime (real, so that `phase` is `ones`); |k| = 1.
+
+    β is in (0, 2), the whole stable range. With p and r it is in (0, 1), r is a unit vector near k and
+    p = −β s ⊙ r with s in [½, 1] constant in time: diag(α) + p rᵀ is a contraction in the norm that
+    diag(s)^(−½) gives, whatever the gates, so that states stay bounded at any length.
+    """
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    form, _, kind = gate_kind.partition("_") if gate_kind.startswith("dplr") else ("", "", gate_kind)
+    gates = {"const": (H,), "scalar": (B, T, H), "key": (B, T, H, K)}.get(kind)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, device=generator.device)
+
+    k = functional.normalize(normal(B, T, H, K), dim=-1)
+    beta = torch.sigmoid(normal(B, T, H))
+    operands: dict[str, Tensor | None] = {
+        "q": normal(B, T, H, K) * K**-0.5,
+        "k": k,
+        "v": normal(B, T, H, V),
+        "beta": beta if form else 2 * beta,
+        "log_a": log_gates(regime, gates, generator) if gates else None,
+    }
+    if form:
+        r = functional.normalize(k + 0.5 * K**-0.5 * normal(B, T, H, K), dim=-1)
+        share = 0.5 + 0.5 * torch.rand(H, K, generator=generator, device=generator.device)
+        operands |= {"p": -beta.unsqueeze(-1) * share * r, "r": r}
+    return operands
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | None, p: Any, r: Any) -> None:
+    """Refuse operands that do not belong together.
+
+    Raises:
+        UsageError: p without r, no beta without them, a gate of no legal shape, or complex operands.
+    """
+    if (p is None) != (r is None):
+        raise UsageError("p and r come together: give both (dplr) or neither (delta rule)")
+    if beta is None and p is None:
+        raise UsageError("the delta rule needs beta (B, T, H)")
+    if log_a is not None and log_a.dim() not in (1, 3, 4):
+        raise UsageError(f"log_a must be (H,), (B, T, H) or (B, T, H, K), got {tuple(log_a.shape)}")
+    if any(x is not None and x.is_complex() for x in (q, k, v, beta, log_a, p, r)):
+        raise UsageError("delta_rule is real: it takes no complex operands")
+
+
+def gate_factors(log_a: Tensor | None) -> Tensor | None:
+    """A gate of any legal shape as (B|1, T|1, H, K|1)."""
+    if log_a is None or log_a.dim() == 4:
+        return log_a
+    return log_a.unsqueeze(-1) if log_a.dim() == 3 else log_a.view(1, 1, -1, 1)
+
+
+@recurrence(
+    "delta_rule",
+    family="F4 rank-1 corrected",
+    cost=cost,
+    presets=PRESETS,
+    gates=("log_a",),
+    gate_kind=gate_kind,
+    gate_kinds=GATE_KINDS,
+    sample=sample,
+    state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
+    linear=("v", "initial_state"),
+)
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    log_a: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    p: Tensor | None = None,
+    r: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S_t = S̄_t + β_t k_t (v_t − S̄_tᵀ k_t)ᵀ with S̄_t = diag(α_t) S_{t-1}, o_t = S_tᵀ q_t, step after step.
+
+    With p and r: S_t = (diag(α_t) + p_t r_tᵀ) S_{t-1} + β_t k_t v_tᵀ, where r reads the ungated state.
+
+    Args:
+        q, k: (B, T, H, K), or (B, T, 1, K) where all heads share them. The scale of q is the model's.
+        v: (B, T, H, V).
+        beta: (B, T, H). States are stable for 0 ≤ β|k|² ≤ 2. With p and r it scales the write alone, and
+            None is 1.
+        log_a: log of the key gate α, ≤ 0: None (1), (H,), (B, T, H) or (B, T, H, K). −inf is a reset.
+        initial_state: S_0 (B, H, K, V), zeros if None.
+        p, r: (B, T, H, K), the low-rank term. That the transitions are stable is the caller's matter.
+
+    Returns:
+        o (B, T, H, V) in the dtype of v, and S_T (B, H, K, V), float32, or float64 where an operand is.
+
+    Raises:
+        UsageError: operands that do not belong together (see `check`).
+    """
+    check(q, k, v, beta, log_a, p, r)
+    B, T, H, V = v.shape
+    given = [x for x in (q, k, v, beta, log_a, p, r) if x is not None]
+    wide = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
+    K = q.shape[-1]
+    queries, keys = (x.to(wide).expand(B, T, H, K) for x in (q, k))
+    values = v.to(wide)
+    rates = values.new_ones(B, T, H) if beta is None else beta.to(wide)
+    gates = values.new_ones(1, 1, 1, 1) if log_a is None else torch.exp(gate_factors(log_a.to(wide)))
+    gates = gates.expand(B, T, H, K)
+    state = values.new_zeros(B, H, K, V) if initial_state is None else initial_state.to(wide)
+    outputs = []
+    for t in range(T):
+        k_t, v_t, rate = keys[:, t], values[:, t], rates[:, t].unsqueeze(-1)
+        kept = gates[:, t].unsqueeze(-1) * state
+        if p is None or r is None:
+            recalled = torch.einsum("bhkv,bhk->bhv", kept, k_t)
+            state = kept + torch.einsum("bhk,bhv->bhkv", rate * k_t, v_t - recalled)
+        else:
+            recalled = torch.einsum("bhkv,bhk->bhv", state, r[:, t].to(wide))
+            correction = torch.einsum("bhk,bhv->bhkv", p[:, t].to(wide), recalled)
+            state = kept + correction + torch.einsum("bhk,bhv->bhkv", rate * k_t, v_t)
+        outputs.append(torch.einsum("bhkv,bhk->bhv", state, queries[:, t]))
+    return torch.stack(outputs, dim=1).to(v.dtype), state

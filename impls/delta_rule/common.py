@@ -1,0 +1,102 @@
+"""What the delta_rule backends share: operands in working precision, dense transitions, reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape
+
+from . import check, gate_factors
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Operands in working precision (float32 or wider).
+
+    q, k: (B, T, H, K). v: (B, T, H, V). beta: (B, T, H, 1). log_a: (B|1, T|1, H, K|1) or None.
+    p, r: (B, T, H, K), both or neither. state: S_0 (B, H, K, V).
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    log_a: Tensor | None
+    p: Tensor | None
+    r: Tensor | None
+    state: Tensor
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """Gates (B|1, T, H, K|1)."""
+        if self.log_a is None:
+            return None
+        return torch.exp(self.log_a).expand(-1, self.v.shape[1], -1, -1)
+
+
+# -> o (B, T, H, V) and S_T, both in working precision
+Method = Callable[[Operands], tuple[Tensor, Tensor]]
+
+
+def attend(
+    method: Method,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    log_a: Tensor | None,
+    initial_state: Tensor | None,
+    p: Tensor | None,
+    r: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Bring the operands of the recurrence to working precision and run `method` on them.
+
+    Raises:
+        UsageError: operands that do not belong together.
+    """
+    check(q, k, v, beta, log_a, p, r)
+    B, T, H, V = v.shape
+    wide = torch.float32
+    for operand in (q, k, v, beta, log_a, p, r):
+        if operand is not None:
+            wide = torch.promote_types(wide, operand.dtype)
+    dtype, v = v.dtype, v.to(wide)
+    if initial_state is None:
+        initial_state = v.new_zeros(B, H, q.shape[-1], V)
+    output, final = method(
+        Operands(
+            q=q.to(wide).expand(-1, -1, H, -1),
+            k=k.to(wide).expand(-1, -1, H, -1),
+            v=v,
+            beta=v.new_ones(B, T, H, 1) if beta is None else beta.to(wide).unsqueeze(-1),
+            log_a=None if log_a is None else gate_factors(log_a.to(wide)),
+            p=None if p is None else p.to(wide),
+            r=None if r is None else r.to(wide),
+            state=initial_state.to(wide),
+        )
+    )
+    return output.to(dtype), final
+
+
+def dense_elements(x: Operands) -> tuple[Tensor, Tensor]:
+    """Every step as an affine map S ↦ M S + W of its own: M (B, T, H, K, K) and W (B, T, H, K, V)."""
+    alpha = x.q.new_ones(1, 1, 1, 1) if x.alpha is None else x.alpha
+    write = (x.beta * x.k).unsqueeze(-1) * x.v.unsqueeze(-2)
+    left, right = (-x.beta * x.k, alpha * x.k) if x.p is None else (x.p, x.r)
+    low_rank = left.unsqueeze(-1) * right.unsqueeze(-2)
+    return torch.diag_embed(alpha.expand(x.k.shape)) + low_rank, write
+
+
+def read_out(q: Tensor, states: Tensor) -> Tensor:
+    """o_t = S_tᵀ q_t for all steps: (B, T, H, K) and (B, T, H, K, V) to (B, T, H, V)."""
+    return (q.unsqueeze(-2) @ states).squeeze(-2)
+
+
+def element_bytes(shape: Shape, itemsize: int) -> float:
+    """Bytes of the dense affine maps of all steps, K·(K + V) numbers each."""
+    K, V = shape["K"], shape["V"]
+    return shape["B"] * shape["T"] * shape["H"] * K * (K + V) * max(4, itemsize)

@@ -1,0 +1,128 @@
+"""DeltaNet and Gated DeltaNet: a state that is corrected towards each new value, without and with a gate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Model, gate_precision, model
+
+EPSILON = 1e-6  # of the published code's norm, under the root
+STEP_RANGE = (1e-3, 1e-1)
+RATE_RANGE = (1.0, 16.0)
+
+
+def unit(x: Tensor) -> Tensor:
+    """x over its Euclidean length on the last axis, √(x·x + 1e-6), which is smooth at x = 0."""
+    wide = gate_precision(x)
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + EPSILON)).to(x.dtype)
+
+
+@model(
+    "deltanet",
+    recurrence="delta_rule",
+    paper="Parallelizing Linear Transformers with the Delta Rule over Sequence Length (Yang et al., 2024), "
+    "the delta rule; Linear Transformers Are Secretly Fast Weight Programmers (Schlag et al., 2021)",
+    gate="none",
+)
+class DeltaNet(Model):
+    """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
+
+    q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
+    x and y are (B, T, H·V).
+    """
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        self.query = nn.Linear(self.width, H * K, bias=False)
+        self.key = nn.Linear(self.width, H * K, bias=False)
+        self.value = nn.Linear(self.width, H * V, bias=False)
+        self.rate = nn.Linear(self.width, H, bias=False)
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        heads = (self.shape["H"], -1)
+        return {
+            "q": unit(functional.silu(self.query(x)).unflatten(-1, heads)),
+            "k": unit(functional.silu(self.key(x)).unflatten(-1, heads)),
+            "v": self.value(x).unflatten(-1, heads),
+            "beta": torch.sigmoid(self.rate(x)),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output.flatten(-2)
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        B, T, _ = x.shape
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        x = x.double()
+        q, k = x @ W["query.weight"].mT, x @ W["key.weight"].mT
+        q, k = (q * torch.sigmoid(q)).view(B, T, H, K), (k * torch.sigmoid(k)).view(B, T, H, K)
+        q, k = (z / torch.sqrt((z * z).sum(-1, keepdim=True) + 1e-6) for z in (q, k))
+        v = (x @ W["value.weight"].mT).view(B, T, H, V)
+        beta = torch.sigmoid(x @ W["rate.weight"].mT)
+        S, y = x.new_zeros(B, H, K, V), []
+        for t in range(T):
+            identity = torch.eye(K, dtype=x.dtype, device=x.device)
+            erase = torch.einsum("bh,bhk,bhl->bhkl", beta[:, t], k[:, t], k[:, t])
+            write = torch.einsum("bh,bhk,bhv->bhkv", beta[:, t], k[:, t], v[:, t])
+            S = (identity - erase) @ S + write
+            y.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
+        return torch.stack(y, dim=1).reshape(B, T, H * V)
+
+
+@model(
+    "gated_deltanet",
+    recurrence="delta_rule",
+    paper="Gated Delta Networks: Improving Mamba2 with Delta Rule (Yang, Kautz and Hatamizadeh, 2024), "
+    "the gated delta rule",
+    gate="scalar",
+)
+class GatedDeltaNet(DeltaNet):
+    """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t, α = exp(−e^A softplus(W x + b)).
+
+    As DeltaNet, with v = SiLU(W x) and one gate a head, Mamba-2's: e^A starts uniform in [1, 16], softplus(b)
+    log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x and y are (B, T, H·V).
+    """
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        H = self.shape["H"]
+        self.step = nn.Linear(self.width, H, bias=False)
+        low, high = map(math.log, STEP_RANGE)
+        step = torch.exp(low + (high - low) * torch.rand(H))
+        self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # softplus(step_bias) = step
+        self.A_log = nn.Parameter(torch.log(torch.empty(H).uniform_(*RATE_RANGE)))
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        operands = super().operands(x)
+        step = functional.softplus(gate_precision(self.step(x)) + gate_precision(self.step_bias))
+        operands["v"] = functional.silu(operands["v"])
+        operands["log_a"] = -step * torch.exp(gate_precision(self.A_log))
+        return operands
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        B, T, _ = x.shape
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        x = x.double()
+        q, k, v = (x @ W[f"{name}.weight"].mT for name in ("query", "key", "value"))
+        q, k, v = ((z * torch.sigmoid(z)).view(B, T, H, -1) for z in (q, k, v))
+        q, k = (z / torch.sqrt((z * z).sum(-1, keepdim=True) + 1e-6) for z in (q, k))
+        beta = torch.sigmoid(x @ W["rate.weight"].mT)
+        step = torch.log(1 + torch.exp(x @ W["step.weight"].mT + W["step_bias"]))
+        alpha = torch.exp(-torch.exp(W["A_log"]) * step)
+        S, y = x.new_zeros(B, H, K, V), []
+        for t in range(T):
+            identity = torch.eye(K, dtype=x.dtype, device=x.device)
+            erase = torch.einsum("bh,bhk,bhl->bhkl", beta[:, t], k[:, t], k[:, t])
+            write = torch.einsum("bh,bhk,bhv->bhkv", beta[:, t], k[:, t], v[:, t])
+            S = alpha[:, t].view(B, H, 1, 1) * ((identity - erase) @ S) + write
+            y.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
+        return torch.stack(y, dim=1).reshape(B, T, H * V)

@@ -1,0 +1,169 @@
+"""Longhorn without its diagonal approximation: the exact minimiser, and a solve that its channels share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
+
+CHANNELS_PER_RANK = 16
+CHUNK = 16
+PRESETS = {
+    "smoke": [
+        {"B": 1, "T": 64, "H": 32, "K": 16, "V": 1},
+        {"B": 1, "T": 128, "H": 32, "K": 16, "V": 1},
+        {"B": 1, "T": 256, "H": 32, "K": 16, "V": 1},
+    ],
+    "standard": [{"B": 8, "T": 2048, "H": 1536, "K": 16, "V": 1}],
+    "long": [{"B": 1, "T": 65536, "H": 1536, "K": 16, "V": 1}],
+}
+
+
+@model(
+    "longhorn_exact",
+    recurrence="delta_rule",
+    paper="Longhorn: State Space Models are Amortized Online Learners (Liu et al., 2024), "
+    "theorem 3.1 before the diagonal approximation of algorithm 1",
+    gate="none",
+    presets=PRESETS,
+)
+class LonghornExact(Model):
+    """s_t = (I − Δ_t k_t k_tᵀ) s_{t−1} + Δ_t k_t x_t, y_t = s_tᵀ q_t + D x_t, Δ = β / (1 + β k·k).
+
+    β = σ(W x + b) in (0, 1) with W of rank ⌈H/16⌉. k_t and q_t are linear in x and shared by all channels, so
+    that these operands are (B, T, 1, K). A channel of the paper, with s, Δ and x of its own, is a head with
+    V = 1; a larger V ties the Δ of V channels. Δ k·k < 1, whatever the keys. Starts with D = 1. The input
+    projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
+    (B, T, H·V).
+    """
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        H, K = self.shape["H"], self.shape["K"]
+        rank = math.ceil(H / CHANNELS_PER_RANK)
+        self.key = nn.Linear(self.width, K, bias=False)
+        self.query = nn.Linear(self.width, K, bias=False)
+        self.beta_down = nn.Linear(self.width, rank, bias=False)
+        self.beta_up = nn.Linear(rank, H)
+        self.D = nn.Parameter(torch.ones(self.width))
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        k = self.key(x)
+        beta = torch.sigmoid(gate_precision(self.beta_up(self.beta_down(x))))
+        step = beta / (1 + beta * gate_precision(k).square().sum(-1, keepdim=True))
+        return {
+            "q": self.query(x).unsqueeze(2),
+            "k": k.unsqueeze(2),
+            "v": x.unflatten(-1, (self.shape["H"], -1)),
+            "beta": step.to(x.dtype),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output.flatten(-2) + self.D * x
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        B, T, _ = x.shape
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        x = x.double()
+        k, q = x @ W["key.weight"].mT, x @ W["query.weight"].mT
+        logit = x @ W["beta_down.weight"].mT @ W["beta_up.weight"].mT + W["beta_up.bias"]
+        beta = 1 / (1 + torch.exp(-logit))
+        delta = beta / (1 + beta * (k * k).sum(-1, keepdim=True))
+        s, y = x.new_zeros(B, H, V, K), []
+        for t in range(T):
+            k_t, x_t = k[:, t], x[:, t].view(B, H, V)
+            step = torch.einsum("bh,bk,bl->bhkl", delta[:, t], k_t, k_t)
+            kept = s - torch.einsum("bhkl,bhvl->bhvk", step, s)
+            s = kept + torch.einsum("bh,bk,bhv->bhvk", delta[:, t], k_t, x_t)
+            y.append(torch.einsum("bhvk,bk->bhv", s, q[:, t]).flatten(1) + W["D"] * x[:, t])
+        return torch.stack(y, dim=1)
+
+
+def launches(shape: Shape) -> float:
+    """A fixed number, and a dozen a chunk."""
+    return 30 + 12 * math.ceil(shape["T"] / CHUNK)
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Corrections and values of all steps, the states before the chunks, and the systems of a few chunks."""
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    return B * H * (6 * T * V + T * K * V / CHUNK + 4 * CHUNK * CHUNK) * max(4, itemsize)
+
+
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """The triangular systems of all chunks, besides."""
+    B, T, H = (shape[letter] for letter in "BTH")
+    return workspace(shape, itemsize, gate_kind) + 2 * B * T * H * CHUNK * max(4, itemsize)
+
+
+@backend("longhorn_exact", name="state_first", launches=launches, workspace=workspace, saved=saved)
+def state_first(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    log_a: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    p: Tensor | None = None,
+    r: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Chunks of 16 steps: products of keys once for all channels, then a triangular solve a channel.
+
+    Shapes, dtypes and results: see the recurrence `delta_rule`, with q and k (B, T, 1, K) and no gate.
+    Source: RECURRENCES.md §4.11, exact Longhorn.
+
+    Raises:
+        Unsupported: heads with keys or queries of their own, gates, or a low-rank term.
+    """
+    if log_a is not None or p is not None or r is not None or beta is None:
+        raise Unsupported("state_first computes the plain delta rule: beta, and no log_a, p or r")
+    if q.shape[2] != 1 or k.shape[2] != 1:
+        raise Unsupported("state_first needs queries and keys that all heads share, (B, T, 1, K)")
+    return solve_in_chunks(q.squeeze(2), k.squeeze(2), v, beta, initial_state, CHUNK)
+
+
+def solve_in_chunks(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, initial_state: Tensor | None, C: int
+) -> tuple[Tensor, Tensor]:
+    """Output (B, T, H, V) and final state for shared q and k (B, T, K), by chunks of C steps.
+
+    u = β (v − K s − …) solves (I + diag(β) tril(K Kᵀ, −1)) u = β ⊙ (v − K s); o = Q s + tril(Q Kᵀ) u;
+    s ← s + Kᵀ u. All but the solve acts on all channels at once, the state being (B, K, H·V).
+    """
+    B, T, H, V = v.shape
+    dtype, wide = v.dtype, torch.float32
+    for operand in (q, k, v, beta):
+        wide = torch.promote_types(wide, operand.dtype)
+    q, k, v, beta = (_chunks(x.to(wide), C) for x in (q, k, v.flatten(2), beta))  # (B, N, C, ·)
+    overlap = (k @ k.mT).tril(-1)
+    state = v.new_zeros(B, k.shape[-1], H * V)
+    if initial_state is not None:
+        state = initial_state.to(wide).transpose(1, 2).flatten(2).contiguous()
+    starts, corrections = [], []
+    for k_n, v_n, beta_n, overlap_n in zip(*(x.unbind(1) for x in (k, v, beta, overlap)), strict=True):
+        rate = beta_n.mT.unsqueeze(-1)  # (B, H, C, 1)
+        error = (v_n - k_n @ state).unflatten(-1, (H, V)).transpose(1, 2)
+        u = torch.linalg.solve_triangular(
+            rate * overlap_n.unsqueeze(1), rate * error, upper=False, unitriangular=True
+        )
+        u = u.transpose(1, 2).flatten(2)
+        starts.append(state)
+        corrections.append(u)
+        state = state + k_n.mT @ u
+    output = q @ torch.stack(starts, dim=1) + (q @ k.mT).tril() @ torch.stack(corrections, dim=1)
+    output = output.flatten(1, 2)[:, :T].unflatten(-1, (H, V)).to(dtype)
+    return output, state.unflatten(-1, (H, V)).transpose(1, 2)
+
+
+def _chunks(x: Tensor, C: int) -> Tensor:
+    """(B, T, F) as (B, N, C, F); the last chunk is filled with zeros, which change no state."""
+    padded = functional.pad(x, (0, 0, 0, -x.shape[1] % C))
+    return padded.unflatten(1, (-1, C))
