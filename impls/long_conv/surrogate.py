@@ -1,0 +1,48 @@
+"""The convolution as a lower-triangular Toeplitz matrix a channel, multiplied tile by tile: O(T·L) work."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ssmperf import Shape, backend
+
+from .common import operands
+
+TILE = 64
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Inputs and outputs by tile, the products of one band of tiles, and that band's one tile a channel."""
+    B, T, C = (shape[letter] for letter in "BTC")
+    return C * (6 * B * T + TILE**2) * max(4, itemsize)
+
+
+@backend(
+    "long_conv",
+    name="surrogate",
+    launches=lambda shape: 6 + 4 * -(-shape["T"] // TILE),
+    workspace=workspace,
+)
+def surrogate(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
+    """Σ over bands of tiles: the tiles of a band are one matrix, so each band is one product a channel.
+
+    A tile's row i holds K at lags band·TILE + i − s, read in reverse order of s: a sliding window over the
+    kernel. Shapes, dtypes and results: see the recurrence `long_conv`.
+    """
+    inputs, lags = operands(u, kernel)
+    B, T, C = u.shape
+    tiles, bands = -(-T // TILE), -(-(len(lags) + TILE - 1) // TILE)
+    by_tile = functional.pad(inputs, (0, 0, 0, tiles * TILE - T)).view(B, tiles, TILE, C)
+    columns = by_tile.flip(2).permute(3, 2, 0, 1)  # (C, s reversed, B, tile)
+    # lag 0 lies at TILE − 1; zeros stand for the future and for what the kernel no longer reaches
+    padded = functional.pad(lags.mT, (TILE - 1, (bands + 1) * TILE - len(lags)))
+    total = torch.zeros_like(columns)
+    for band in range(min(bands, tiles)):
+        window = padded[:, band * TILE : (band + 2) * TILE - 1].unfold(-1, TILE, 1)  # (C, i, s reversed)
+        sources = columns[..., : tiles - band].flatten(2)
+        products = torch.bmm(window, sources).unflatten(2, (B, tiles - band))
+        total = total + functional.pad(products, (band, 0))
+    y = total.permute(2, 3, 1, 0).reshape(B, tiles * TILE, C)[:, :T]
+    return y.to(u.dtype), None
