@@ -13,6 +13,7 @@ from ssmperf.errors import UsageError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 PASSES = ("forward", "backward", "forward_backward")
+CHECKS = ("analytic", "identity", "task")  # sources beside the regimes: `ssmperf.checks`, suites' tasks
 DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N")
 
 
@@ -118,8 +119,9 @@ class Case:
 
     @property
     def gate_kind(self) -> str | None:
-        """The gate kind that its operand source names."""
-        return split_source(self.operand_source)[1]
+        """The gate kind that its operand source names, if that is a regime's."""
+        regime, kind = split_source(self.operand_source)
+        return None if regime in CHECKS else kind
 
     @property
     def id(self) -> str:

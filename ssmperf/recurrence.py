@@ -125,7 +125,8 @@ class Backend:
     kernels: substrings of the names of device kernels that it must launch on a GPU.
     deterministic: same bits twice. causal: "bitwise", "tolerance" or "none".
     error_bound: for approximate backends, (decay span, dtype) -> relative error bound.
-    equivalent: False for a deliberately different function (a baseline).
+    equivalent: False for a deliberately different function (a baseline), which is judged and timed by its own
+        literal `definition`; without one it is only ever `unsupported`.
     launches: shape -> device launches of a forward call, for predicting unaffordable cases.
     workspace: (shape, itemsize, gate kind) -> bytes beyond operands and results of a forward call.
     saved: alike, the bytes that it keeps for backward (None: about one and a half times the workspace).
@@ -147,6 +148,7 @@ class Backend:
     causal: str = "bitwise"
     error_bound: Callable[[float, str], float] | None = None
     equivalent: bool = True
+    definition: Callable[..., Any] | None = None
     launches: Callable[[Shape], float] | None = None
     workspace: Callable[[Shape, int, str], float] | None = None
     saved: Callable[[Shape, int, str], float] | None = None

@@ -17,9 +17,18 @@ from ssmperf import Backend, Shape, regimes, registry
 SHAPES = {
     "scan": Shape(B=2, T=33, C=5),
     "linear_attention": Shape(B=2, T=33, H=2, K=3, V=4),
+    "selective_scan": Shape(B=2, T=33, D=5, N=3),
+    "delta_rule": Shape(B=2, T=33, H=2, K=3, V=4),
+    "ratio_scan": Shape(B=2, T=33, C=5),
 }
 GATE_KINDS = {name: registry.recurrence(name).gate_kinds for name in SHAPES}
-RICHEST = {"scan": "data_complex", "linear_attention": "both_complex"}
+RICHEST = {
+    "scan": "data_complex",
+    "linear_attention": "both_complex",
+    "selective_scan": "exp_zoh_complex",
+    "delta_rule": "dplr_key",
+    "ratio_scan": "data",
+}
 PLAIN = {name: kinds[0] for name, kinds in GATE_KINDS.items()}
 LENGTHS = (1, 2, 3, 15, 33, 63, 64, 65, 100)
 REGIMES = tuple(regimes.REGIMES)
@@ -77,6 +86,20 @@ def pairs_by_kind() -> list[Any]:
         for kind in GATE_KINDS[r]
         if b.gates is None or kind in b.gates
     ]
+
+
+def plainest(recurrence: str, backend: Backend) -> str:
+    """The recurrence's plain gate kind, or the first that a backend takes which does not take that."""
+    kinds = backend.gates or GATE_KINDS[recurrence]
+    return PLAIN[recurrence] if PLAIN[recurrence] in kinds else kinds[0]
+
+
+def richest(recurrence: str, backend: Backend) -> str:
+    """The most general gate kind that the backend takes."""
+    kinds = backend.gates or GATE_KINDS[recurrence]
+    if RICHEST[recurrence] in kinds:
+        return RICHEST[recurrence]
+    return PLAIN[recurrence] if PLAIN[recurrence] in kinds else kinds[-1]
 
 
 @functools.cache
@@ -162,10 +185,51 @@ def error(value: Tensor, reference: Tensor) -> float:
     return difference / max(reference.abs().max().item(), 1e-30)
 
 
+def inputs(operands: Mapping[str, Any]) -> Tensor:
+    """The operand (B, T, ...) that a recurrence sums."""
+    return next(operands[name] for name in ("b", "v", "x") if name in operands)
+
+
+def log_gate_name(operands: Mapping[str, Any]) -> str:
+    """The operand that holds the log gates of a plain kind, or the rates of which delta makes them."""
+    return next(name for name in ("log_a", "log_w", "A") if name in operands)
+
+
+def set_log_gate(operands: Operands, log_gate: float) -> None:
+    """Give every gate of a plain kind one value."""
+    name = log_gate_name(operands)
+    if name != "A":
+        operands[name] = torch.full_like(operands[name], log_gate, requires_grad=True)
+    else:
+        operands["A"] = torch.full_like(operands["A"], log_gate, requires_grad=True)
+        operands["delta"] = torch.ones_like(operands["delta"], requires_grad=True)
+
+
+def scale_log_gates(operands: Operands, factor: float) -> None:
+    """Multiply the log gates of a plain kind."""
+    name = log_gate_name(operands)
+    operands[name] = (operands[name] * factor).detach().requires_grad_()
+
+
+def reset_at(operands: Operands, step: int) -> None:
+    """Make the gates of a plain kind 0 at one step, and read after it: a bonus reads what is yet to go."""
+    name = log_gate_name(operands)
+    if "bonus" in operands:
+        operands["bonus"] = None
+    if name != "A":
+        operands[name][:, step] = -math.inf
+    else:
+        operands["delta"][:, step] = 1e5
+        operands["x"][:, step] /= 1e5
+
+
 def span(recurrence: str, operands: Mapping[str, Any]) -> float:
     """The largest Σ -log gate over all steps that is finite, over the operand gates; resets do not count."""
-    total, shape = 0.0, operands["b"].shape if "b" in operands else operands["v"].shape
-    for name in registry.recurrence(recurrence).gates:
+    entry = registry.recurrence(recurrence)
+    if entry.decay_span is not None:
+        return entry.decay_span(operands)
+    total, shape = 0.0, inputs(operands).shape
+    for name in entry.gates:
         gate = operands.get(name)
         if gate is None or name == "phase":
             continue

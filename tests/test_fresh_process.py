@@ -46,7 +46,7 @@ problems = {}
 for name, recurrence in registry.recurrences().items():
     shape = recurrence.presets["smoke"][0]
     operands = recurrence.sample(shape, regime="gla", generator=torch.Generator().manual_seed(0))
-    double = {key: value if value is None else value.double() for key, value in operands.items()}
+    double = {key: value.double() if hasattr(value, "double") else value for key, value in operands.items()}
     expected, _ = recurrence.definition(**double)
     output, _ = registry.backend(name, "sequential").function(**double)
     torch.testing.assert_close(output, expected)

@@ -100,6 +100,7 @@ def gate_factors(log_a: Tensor | None, H: int, K: int) -> Tensor | None:
 
 @recurrence(
     "linear_attention",
+    family="F2 outer product, separable gate",
     cost=cost,
     presets=PRESETS,
     gates=("log_a", "log_b", "phase"),
@@ -118,6 +119,7 @@ def gate_factors(log_a: Tensor | None, H: int, K: int) -> Tensor | None:
     ),
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
+    linear=("v", "initial_state"),
 )
 def linear_attention(
     q: Tensor,

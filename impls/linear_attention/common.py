@@ -150,21 +150,27 @@ def sums_after(x: Tensor) -> Tensor:
     return later.flip(-2).cumsum(-2).flip(-2)
 
 
+def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None) -> Tensor:
+    """q_t · (α_{s+1..t} ⊙ k_s) within tiles (..., T, ·) as (..., t, s), 0 where s > t; all exponents are ≤ 0.
+
+    A gate per tile and head costs T² numbers, one per key T²·K.
+    """
+    if log_a is None:
+        return (q @ k.mT).tril()
+    decay = transfer(log_a, phase)  # (..., t, s, K|1)
+    if decay.shape[-1] == 1:
+        return (q @ k.mT) * decay.squeeze(-1)
+    return ((decay * k.unsqueeze(-3)) @ q.unsqueeze(-1)).squeeze(-1)
+
+
 def tile_attention(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, log_b: Tensor | None
 ) -> Tensor:
     """o_t = Σ_{s≤t} (q_t · (α_{s+1..t} ⊙ k_s)) β_{s+1..t} ⊙ v_s within tiles (..., T, ·), from empty states.
 
-    A gate per tile and head costs T² numbers, one per key or value T²·K or T²·V; all exponents are ≤ 0.
+    A gate per value costs T²·V numbers more than the scores.
     """
-    if log_a is None:
-        scores = (q @ k.mT).tril()
-    else:
-        decay = transfer(log_a, phase)  # (..., t, s, K|1)
-        if decay.shape[-1] == 1:
-            scores = (q @ k.mT) * decay.squeeze(-1)
-        else:
-            scores = ((decay * k.unsqueeze(-3)) @ q.unsqueeze(-1)).squeeze(-1)
+    scores = tile_scores(q, k, log_a, phase)
     if log_b is None:
         return scores @ v
     values = transfer(log_b, None) * v.unsqueeze(-3)  # (..., t, s, V)

@@ -15,20 +15,42 @@ from ssmperf import Model, UsageError, gate_precision, model
 PAPER = "Hierarchically Gated Recurrent Neural Network for Sequence Modeling (Qin et al., 2023), section 3, "
 
 
-def checked_bound(lower_bound: float) -> float:
-    """Raises UsageError for a lower bound outside [0, 1)."""
-    if not 0 <= lower_bound < 1:
+def layer_bounds(gamma: Tensor) -> Tensor:
+    """The lower bounds β of all layers: running sums of softmax(Γ), less its first row (cumax).
+
+    Args:
+        gamma: Γ (L, ·), one row a layer; the paper's is (L, C) and starts as ones.
+
+    Returns:
+        β like Γ, differentiable: 0 in the first layer, growing to 1 − softmax(Γ)_1 < 1 in the last (5/6 with
+        six layers at the start). `lower_bound=layer_bounds(gamma)[l]` is what a layer l takes.
+    """
+    share = torch.softmax(gamma, dim=0)
+    return torch.cat([torch.zeros_like(share[:1]), share[1:].cumsum(0)])
+
+
+def checked_bound(lower_bound: float | Tensor) -> float | Tensor:
+    """Raises UsageError for a lower bound outside [0, 1), or for any such entry of a tensor."""
+    bounds = torch.as_tensor(lower_bound, dtype=torch.float64)
+    if not bool(((bounds >= 0) & (bounds < 1)).all()):
         raise UsageError(f"the forget gate's lower bound must be in [0, 1), got {lower_bound}")
     return lower_bound
 
 
-def forget_gate(z: Tensor, lower_bound: float) -> tuple[Tensor, Tensor]:
+def forget_gate(z: Tensor, lower_bound: float | Tensor) -> tuple[Tensor, Tensor]:
     """log f ≤ 0 and 1 − f of f = β + (1 − β)σ(z), at gate precision and accurate near f = 1 and f = β.
 
-    f = σ(z)(1 + β e^(−z)), so log f is a difference of softplus that is logsigmoid(z) for β = 0.
+    f = σ(z)(1 + β e^(−z)), so log f is a difference of softplus that is logsigmoid(z) for β = 0. β is a
+    number or a tensor that broadcasts to z; where it is exactly 0, as in a first layer, it gets no gradient.
     """
     z = gate_precision(z)
-    log_bound = math.log(lower_bound) if lower_bound else -math.inf
+    log_bound: float | Tensor
+    if isinstance(lower_bound, Tensor):
+        lower_bound = lower_bound.to(z)
+        bounded = lower_bound > 0
+        log_bound = torch.where(bounded, torch.log(torch.where(bounded, lower_bound, 1)), -math.inf)
+    else:
+        log_bound = math.log(lower_bound) if lower_bound else -math.inf
     log_f = functional.softplus(log_bound - z) - functional.softplus(-z)
     return log_f, (1 - lower_bound) * torch.sigmoid(-z)
 
@@ -37,11 +59,13 @@ def forget_gate(z: Tensor, lower_bound: float) -> tuple[Tensor, Tensor]:
 class HGRN(Model):
     """h_t = f_t ⊙ h_{t−1} + (1 − f_t) ⊙ i_t, y_t = o_t ⊙ h_t, f_t = β + (1 − β)σ(·), i = SiLU(·), o = σ(·).
 
-    The lower bound β grows with depth (cumax): 0 in the first layer, the default here, and 5/6 in the last
-    of six at initialisation. The norm of y belongs to the block. x and y are (B, T, C).
+    The lower bound β, a number or a tensor (C,), grows with depth (`layer_bounds`): 0 in the first layer, the
+    default here, and 5/6 in the last of six at initialisation. A tensor stays what it is, so that gradients
+    reach the Γ from which all layers take their bounds. The norm of y belongs to the block. x and y are
+    (B, T, C).
     """
 
-    def __init__(self, shape: Mapping[str, int], *, lower_bound: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)
         C = self.shape["C"]
         self.lower_bound = checked_bound(lower_bound)
@@ -59,7 +83,8 @@ class HGRN(Model):
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
-        x, beta = x.double(), self.lower_bound
+        x = x.double()
+        beta = torch.as_tensor(self.lower_bound, dtype=x.dtype, device=x.device)
         f = beta + (1 - beta) * torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
         i = functional.silu(x @ W["input.weight"].mT + W["input.bias"])
         o = torch.sigmoid(x @ W["output.weight"].mT + W["output.bias"])
@@ -84,7 +109,7 @@ class HGRNComplex(Model):
     imaginary parts, which are interleaved. f and β as in HGRN. x is (B, T, C), y (B, T, 2C).
     """
 
-    def __init__(self, shape: Mapping[str, int], *, lower_bound: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)
         C = self.shape["C"]
         self.lower_bound = checked_bound(lower_bound)
@@ -108,7 +133,8 @@ class HGRNComplex(Model):
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
-        x, beta = x.double(), self.lower_bound
+        x = x.double()
+        beta = torch.as_tensor(self.lower_bound, dtype=x.dtype, device=x.device)
         f = beta + (1 - beta) * torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
         parts = functional.silu(x @ W["input.weight"].mT + W["input.bias"])
         c = parts[..., 0::2] + 1j * parts[..., 1::2]

@@ -23,11 +23,11 @@ from .hgrn import checked_bound, forget_gate
 class HGRN2(Model):
     """S_t = diag(f_t) S_{t−1} + (1 − f_t) i_tᵀ, y_t = S_tᵀ o_t, f_t = β + (1 − β)σ(·), i = SiLU(·), o = σ(·).
 
-    The paper has K = V = d/H and writes the transposed state. β as in HGRN: 0 in the first layer, the
-    default. The norm of y belongs to the block. x and y are (B, T, H·V).
+    The paper has K = V = d/H and writes the transposed state. β as in HGRN, a number or a tensor (H·K,): 0 in
+    the first layer, the default. The norm of y belongs to the block. x and y are (B, T, H·V).
     """
 
-    def __init__(self, shape: Mapping[str, int], *, lower_bound: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.lower_bound = checked_bound(lower_bound)
@@ -52,7 +52,8 @@ class HGRN2(Model):
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
         B, T, _ = x.shape
         H, K, V = (self.shape[letter] for letter in "HKV")
-        x, beta = x.double(), self.lower_bound
+        x = x.double()
+        beta = torch.as_tensor(self.lower_bound, dtype=x.dtype, device=x.device)
         f = beta + (1 - beta) * torch.sigmoid(x @ W["forget.weight"].mT + W["forget.bias"])
         i = functional.silu(x @ W["input.weight"].mT + W["input.bias"]).view(B, T, H, V)
         o = torch.sigmoid(x @ W["output.weight"].mT + W["output.bias"]).view(B, T, H, K)

@@ -83,6 +83,7 @@ def sample(
 
 @recurrence(
     "scan",
+    family="F1 elementwise",
     cost=cost,
     presets=PRESETS,
     gates=("log_a", "phase"),
@@ -90,6 +91,7 @@ def sample(
     gate_kinds=("data", "const", "data_complex", "const_complex"),
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["C"]),
+    linear=("b", "initial_state"),
 )
 def scan(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None

@@ -41,7 +41,9 @@ def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
     magnitude = torch.exp(log_a)
     if phase is None:
         return magnitude
-    return torch.polar(magnitude, torch.remainder(phase, 2 * math.pi).to(magnitude.dtype))
+    angle = torch.remainder(phase, 2 * math.pi).to(magnitude.dtype)
+    # torch.polar has a NaN gradient where the magnitude is subnormal
+    return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:

@@ -17,13 +17,13 @@ MODELS = sorted(registry.models())
 SIZES = {
     "B": 2,
     "T": 17,
-    "C": 7,
+    "C": 16,
     "H": 3,
     "K": 6,
     "V": 5,
     "D": 7,
-    "N": 3,
-}  # K even: retnet_xpos pairs channels
+    "N": 4,
+}  # K, N even: retnet_xpos pairs channels, s4 and s4d states; C a multiple of 16: pese expands in 4 groups
 LOWER_BOUNDED = ("hgrn", "hgrn_complex", "hgrn2")
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -168,8 +168,8 @@ def test_a_passed_on_state_continues_the_sequence(name: str, split: int) -> None
     model = build(name).double()
     x = sequence(model)
     whole, final = model(x, backend="sequential")
-    if final is None:
-        pytest.skip(f"{name} has no state")
+    if final is None or model.depends_on_length:
+        pytest.skip(f"{name} has no state, or is another function of a part than of the whole")
     head, state = model(x[:, :split], backend="sequential")
     tail, last = model(x[:, split:], backend="sequential", state=state)
     assert_close(torch.cat([head, tail], dim=1), whole, 1e-12)
@@ -181,8 +181,8 @@ def test_gradients_flow_through_a_passed_on_state(name: str) -> None:
     model = build(name).double()
     x = sequence(model).requires_grad_()
     whole, final = model(x, backend="sequential")
-    if final is None:
-        pytest.skip(f"{name} has no state")
+    if final is None or model.depends_on_length:
+        pytest.skip(f"{name} has no state, or is another function of a part than of the whole")
     head, state = model(x[:, :8], backend="sequential")
     tail, _ = model(x[:, 8:], backend="sequential", state=state)
     got, want = gradients(model, x, torch.cat([head, tail], dim=1)), gradients(model, x, whole)

@@ -1,0 +1,109 @@
+"""Softmax over the decayed scores: a baseline, which computes another function than the recurrence.
+
+GateLoop's eqs. 22-23 (Katsch, 2023); RECURRENCES.md §4.8.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, Unsupported, backend
+
+from . import gate_factors
+from .common import attend, by_head, tile_scores
+
+
+def _surrogate_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None,
+    phase: Tensor | None,
+    log_b: Tensor | None,
+    state: Tensor,
+) -> tuple[Tensor, Tensor]:
+    T = q.shape[1]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    scores = tile_scores(q, k, by_head(log_a, T), None)  # (B, H, t, s)
+    past = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
+    weights = torch.softmax(torch.where(past, scores, -math.inf), dim=-1)
+    return (weights @ v).transpose(1, 2), state
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_b: Tensor | None,
+    initial_state: Tensor | None,
+    phase: Tensor | None,
+    bonus: Tensor | None,
+    read: str,
+) -> None:
+    if phase is not None or q.is_complex() or k.is_complex() or v.is_complex():
+        raise Unsupported("a softmax needs real scores: no phase and no complex operands")
+    if log_b is not None:
+        raise Unsupported("no value gates: the scores decay with the keys")
+    if initial_state is not None:
+        raise Unsupported("a softmax over all past scores has no state to start from")
+    if read != "post" or bonus is not None:
+        raise Unsupported("reads after the write only: before it, the first step has nothing to attend to")
+
+
+def definition(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None = None) -> tuple[Tensor, None]:
+    """o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s, one step after another: what this backend is.
+
+    Operands as in `linear_attention`, real; computed in their precision.
+    """
+    T, H, K = q.shape[1:]
+    gate = torch.ones_like(k[:, :1]) if log_a is None else torch.exp(gate_factors(log_a, H, K))
+    gates = gate.expand(-1, T, -1, -1)
+    decayed, outputs = k[:, :0], []
+    for t in range(T):
+        decayed = torch.cat([gates[:, t : t + 1] * decayed, k[:, t : t + 1]], dim=1)  # (B, s, H, K)
+        weights = torch.softmax(torch.einsum("bhk,bshk->bhs", q[:, t], decayed), dim=-1)
+        outputs.append(torch.einsum("bhs,bshv->bhv", weights, v[:, : t + 1]))
+    return torch.stack(outputs, dim=1), None
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Scores, weights and decays; a key gate takes K times the decays."""
+    channels = shape["K"] if gate_kind == "key" else 1
+    return (3 + 2 * channels) * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
+
+
+@backend(
+    "linear_attention",
+    name="surrogate_softmax",
+    gates=("none", "const", "scalar", "key"),
+    equivalent=False,
+    definition=definition,
+    launches=lambda shape: 20,
+    workspace=workspace,
+)
+def surrogate_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    log_b: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    phase: Tensor | None = None,
+    bonus: Tensor | None = None,
+    read: str = "post",
+) -> tuple[Tensor, None]:
+    """Another function: softmax over the scores that `surrogate` sums, formed pair by pair, O(T²).
+
+    There is no state that a step could be computed from, so the final state is None. Shapes and dtypes: see
+    the recurrence `linear_attention`.
+
+    Raises:
+        Unsupported: a phase, complex operands, a value gate, an initial state, or a read before the write.
+    """
+    _check(q, k, v, log_b, initial_state, phase, bonus, read)
+    output, _ = attend(_surrogate_softmax, q, k, v, log_a, None, None, None, None, read)
+    return output, None

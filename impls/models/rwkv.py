@@ -1,0 +1,120 @@
+"""RWKV-5 and RWKV-6: matrix states that are read before the write, with a bonus for the present token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ssmperf import Model, UsageError, gate_precision, model
+
+PAPER = "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence (Peng et al., 2024), "
+RANK = 64
+
+
+def decay_speed(channels: int, depth: float) -> Tensor:
+    """The published start of ω, from −6 in the first channel to −1 in the last: w from 0.998 to 0.69."""
+    place = torch.arange(channels) / max(channels - 1, 1)
+    return -6 + 5 * place ** (0.7 + 1.3 * depth)
+
+
+def first_bonus(channels: int, depth: float) -> Tensor:
+    """The published start of u: a zigzag of −0.1, 0, 0.1 on a slope that grows with the depth."""
+    channel = torch.arange(channels)
+    return depth * (1 - channel / max(channels - 1, 1)) + 0.1 * ((channel + 1) % 3 - 1)
+
+
+@model("rwkv5", recurrence="linear_attention", paper=PAPER + "section 4.1, Eagle", gate="const")
+class RWKV5(Model):
+    """o_t = (S_{t−1} + diag(u) k_t v_tᵀ)ᵀ r_t, S_t = diag(w) S_{t−1} + k_t v_tᵀ, w = exp(−exp(ω)).
+
+    ω and the bonus u are parameters of each head's key channels (H, K). depth is the layer's place from 0
+    (the first, the default) to 1; it enters their start only. Token shift, head norm and output gate belong
+    to the block. x and y are (B, T, H·V).
+
+    Raises:
+        UsageError: a depth outside [0, 1].
+    """
+
+    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
+        if not 0 <= depth <= 1:
+            raise UsageError(f"the depth must be in [0, 1], got {depth}")
+        super().__init__(shape)
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        self.receptance = nn.Linear(self.width, H * K, bias=False)
+        self.key = nn.Linear(self.width, H * K, bias=False)
+        self.value = nn.Linear(self.width, H * V, bias=False)
+        self.omega = nn.Parameter(decay_speed(H * K, depth).view(H, K))
+        self.bonus = nn.Parameter(first_bonus(H * K, depth).view(H, K))
+
+    def log_decay(self, x: Tensor) -> Tensor:
+        """log w = −exp(ω) (H, K)."""
+        return -torch.exp(gate_precision(self.omega))
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        heads = (self.shape["H"], -1)
+        return {
+            "q": self.receptance(x).unflatten(-1, heads),
+            "k": self.key(x).unflatten(-1, heads),
+            "v": self.value(x).unflatten(-1, heads),
+            "log_a": self.log_decay(x),
+            "bonus": self.bonus,
+            "read": "pre",
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output.flatten(-2)
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        B, T, _ = x.shape
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        x = x.double()
+        r = (x @ W["receptance.weight"].mT).view(B, T, H, K)
+        k = (x @ W["key.weight"].mT).view(B, T, H, K)
+        v = (x @ W["value.weight"].mT).view(B, T, H, V)
+        w = torch.exp(-torch.exp(W["omega"])).expand(B, T, H, K)
+        S, y = x.new_zeros(B, H, K, V), []
+        for t in range(T):
+            kv = torch.einsum("bhk,bhv->bhkv", k[:, t], v[:, t])
+            y.append(torch.einsum("bhk,bhkv->bhv", r[:, t], S + W["bonus"].unsqueeze(-1) * kv))
+            S = w[:, t].unsqueeze(-1) * S + kv
+        return torch.stack(y, dim=1).reshape(B, T, H * V)
+
+
+@model("rwkv6", recurrence="linear_attention", paper=PAPER + "section 4.2, Finch", gate="key")
+class RWKV6(RWKV5):
+    """RWKV-5 with a decay that depends on the data: w_t = exp(−exp(ω + tanh(x_t A) B)), AB of rank 64.
+
+    Starts with A and B as linear layers do; the published code has A = 0. The mix of x with the token before
+    it, data-dependent in this version, belongs to the block.
+    """
+
+    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
+        super().__init__(shape, depth=depth)
+        self.decay_down = nn.Linear(self.width, RANK, bias=False)
+        self.decay_up = nn.Linear(RANK, self.shape["H"] * self.shape["K"], bias=False)
+
+    def log_decay(self, x: Tensor) -> Tensor:
+        """log w_t = −exp(ω + tanh(x_t A) B) (B, T, H, K)."""
+        step = self.decay_up(torch.tanh(self.decay_down(x))).unflatten(-1, (self.shape["H"], -1))
+        return -torch.exp(gate_precision(self.omega) + gate_precision(step))
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        B, T, _ = x.shape
+        H, K, V = (self.shape[letter] for letter in "HKV")
+        x = x.double()
+        r = (x @ W["receptance.weight"].mT).view(B, T, H, K)
+        k = (x @ W["key.weight"].mT).view(B, T, H, K)
+        v = (x @ W["value.weight"].mT).view(B, T, H, V)
+        low = torch.tanh(x @ W["decay_down.weight"].mT)
+        w = torch.exp(-torch.exp(W["omega"] + (low @ W["decay_up.weight"].mT).view(B, T, H, K)))
+        S, y = x.new_zeros(B, H, K, V), []
+        for t in range(T):
+            kv = torch.einsum("bhk,bhv->bhkv", k[:, t], v[:, t])
+            y.append(torch.einsum("bhk,bhkv->bhv", r[:, t], S + W["bonus"].unsqueeze(-1) * kv))
+            S = w[:, t].unsqueeze(-1) * S + kv
+        return torch.stack(y, dim=1).reshape(B, T, H * V)
