@@ -1,0 +1,76 @@
+"""Every pair of a tile's steps at once, exponents shifted by the largest of a row; tile after tile.
+
+The stable form of attention with decaying exponential weights; RECURRENCES.md §4.7 and §4.10.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, backend
+
+from .common import State, operands, result
+
+TILE = 32
+
+
+def tile_states(decay: Tensor, k: Tensor, v: Tensor, initial: State) -> State:
+    """The states after each step of a tile, each (B, L, C), from decays (B|1, L, C|1), k and v (B, L, C).
+
+    A pair s ≤ t has the exponent Σ_{s<j≤t} λ_j + k_s; each segment is summed by itself, so -inf is legal.
+    """
+    L = k.shape[1]
+    causal = torch.ones(L, L, dtype=torch.bool, device=k.device).tril()
+    segments = torch.where(causal.tril(-1).unsqueeze(-1), decay.unsqueeze(2), 0).cumsum(1)  # (B|1, t, s, C|1)
+    exponents = torch.where(causal.unsqueeze(-1), segments.detach() + k.detach().unsqueeze(1), -math.inf)
+    m_0, p_0, q_0 = (part.unsqueeze(1) for part in initial)
+    from_start = decay.cumsum(1)
+    m = torch.maximum(exponents.amax(2), m_0 + from_start.detach())
+    shifted = segments + (k.unsqueeze(1) - m.unsqueeze(2))  # exact differences where keys are near the top
+    weights = torch.exp(torch.where(causal.unsqueeze(-1), shifted, -math.inf))  # (B, t, s, C)
+    kept = torch.exp((m_0 - m) + from_start)
+    p = torch.einsum("btsc,bsc->btc", weights, v) + kept * p_0
+    return m, p, weights.sum(2) + kept * q_0
+
+
+def launches(shape: Shape) -> float:
+    """Twenty operators a tile, and the readout."""
+    return 20 * math.ceil(shape["T"] / TILE) + 20
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Segment sums, exponents and weights of one tile; states and the readout's exponentials."""
+    B, T, C = (shape[letter] for letter in "BTC")
+    return B * C * (4 * TILE**2 + 12 * T) * max(4, itemsize)
+
+
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """The weights of every tile, and as much again as a forward call without them."""
+    B, T, C = (shape[letter] for letter in "BTC")
+    return B * T * C * (3 * TILE + 14) * max(4, itemsize)
+
+
+@backend("ratio_scan", name="surrogate", launches=launches, workspace=workspace, saved=saved)
+def surrogate(
+    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Tiles of 32 steps, each a TILE × TILE matrix a channel and what is left of the state before it.
+
+    Shapes, dtypes and results: see the recurrence `ratio_scan`.
+    """
+    decay, keys, values, initial, bonus = operands(log_w, k, v, initial_state, bonus)
+    T = k.shape[1]
+    decay = decay.expand(-1, T, -1)
+    state, tiles = initial, []
+    for start in range(0, T, TILE):
+        steps = slice(start, start + TILE)
+        states = tile_states(decay[:, steps], keys[:, steps], values[:, steps], state)
+        m, p, q = states
+        state = (m[:, -1], p[:, -1], q[:, -1])
+        tiles.append(states)
+    m, p, q = (torch.cat(parts, dim=1) for parts in zip(*tiles, strict=True))
+    output, final = result((m, p, q), initial, keys, values, bonus)
+    return output.to(v.dtype), final

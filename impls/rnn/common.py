@@ -1,0 +1,18 @@
+"""What the definition and the backends share: the cells, and how their states are laid out."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ssmperf import UsageError
+
+BLOCKS = {"gru": 3, "lstm": 4}  # of the weights, C rows each
+
+
+def check(cell: str, weight_hh: Tensor) -> None:
+    """Raises UsageError for an unknown cell, or for weights that do not have its number of blocks."""
+    if cell not in BLOCKS:
+        raise UsageError(f"unknown cell {cell!r} (valid: {', '.join(BLOCKS)})")
+    rows, C = weight_hh.shape
+    if rows != BLOCKS[cell] * C:
+        raise UsageError(f"weight_hh of a {cell} has {BLOCKS[cell]} × {C} rows for {C} channels, got {rows}")
