@@ -1,0 +1,162 @@
+"""Matrix state shared by channels, gate not separable: S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t.
+
+S is D × N; k and q are the same for all D channels; G_t is formed element by element (RECURRENCES.md F3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ssmperf import Cost, Shape, Spec, recurrence
+
+from ._sampler import GATE_KINDS, decay_span, sample
+from ._signature import HUGE, check, gate_kind, outer, working_dtype
+
+PRESETS = {
+    "smoke": [
+        {"B": 1, "T": 64, "D": 32, "N": 8},
+        {"B": 1, "T": 128, "D": 32, "N": 8},
+        {"B": 1, "T": 256, "D": 32, "N": 8},
+    ],
+    "standard": [{"B": 8, "T": 2048, "D": 1536, "N": 16}],
+    "long": [{"B": 1, "T": 65536, "D": 1536, "N": 16}],
+}
+# by what forms the gate of one element: floating-point operations forwards, backwards; special functions
+GATE_WORK = {"exp": (1, 4, 1), "implicit": (2, 5, 0), "sigmoid": (3, 6, 3), "const": (0, 1, 0)}
+
+
+def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
+    """Operands read once, the output written once; backward reads them and do, and writes gradients.
+
+    An element (d, n) of a step takes a write, a gated sum and a read. Backward forms the states once more and
+    runs their adjoint. What forms the gate is read off the operands that are there.
+    """
+    tokens = shape["B"] * shape["T"]
+    elements = tokens * shape["D"] * shape["N"]
+    names = [name for name in ("x", "delta", "k", "q", "A", "g") if name in specs]
+    operands = sum(specs[name].nbytes for name in names)
+    output = specs["x"].nbytes
+    if "g" in specs:
+        kind = "sigmoid"
+    elif "A" not in specs:
+        kind = "implicit"
+    else:
+        kind = "exp" if "delta" in specs else "const"
+    forwards, backwards, special = GATE_WORK[kind]
+    complex_state = "A" in specs and specs["A"].complex
+    factor, special = (4, 3 * special) if complex_state else (1, special)
+    forward = Cost(operands + output, (5 + forwards) * elements * factor, special * elements, shape["T"])
+    backward = Cost(
+        2 * operands + output, (15 + forwards + backwards) * elements * factor, special * elements, shape["T"]
+    )
+    if pass_ == "forward":
+        return forward
+    if pass_ == "backward":
+        return backward
+    return Cost(
+        forward.bytes + backward.bytes,
+        forward.flops + backward.flops,
+        forward.special + backward.special,
+        2 * shape["T"],
+    )
+
+
+@recurrence(
+    "selective_scan",
+    family="F3 low-rank operands, inseparable gate",
+    cost=cost,
+    presets=PRESETS,
+    gates=("delta", "A", "g"),
+    gate_kind=gate_kind,
+    gate_kinds=GATE_KINDS,
+    sample=sample,
+    state_shape=lambda shape: (shape["B"], shape["D"], shape["N"]),
+    decay_span=decay_span,
+    linear=("x", "initial_state"),
+)
+def selective_scan(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+) -> tuple[Tensor, Tensor]:
+    """S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t, one step after another.
+
+    Args:
+        x: (B, T, D), real.
+        delta: step size Δ (B, T, D), ≥ 0. None stands for ones where the gate does not need it.
+        k, q: (B, T, N), shared by the channels; complex only with a complex A.
+        A: (D, N); see `gate`. With a complex A the state is complex and o_t = 2·Re(S_t q_t), the sum over the
+            stored half of conjugate pairs.
+        initial_state: S_0 (B, D, N), zeros if None.
+        gate: "exp": exp(Δ_t ⊗ A), Re A ≤ 0 (S6). "implicit": 1 − Δ_t ⊗ k_t², legal where it lies in [0, 1]
+            (Longhorn). "sigmoid": σ(g_t ⊙ A)^(1/tau) (LCSM o_codes 6-9). "const": exp(A), Re A ≤ 0.
+        g: (B, T, D) or (B, T, N) for gate="sigmoid"; (B, T, D, 1) or (B, T, 1, N) say which if D = N.
+        tau: temperature of gate="sigmoid".
+        discretization: "euler" writes Δ_t k_t; "zoh", with gate="exp", writes expm1(Δ_t ⊗ A) / A ⊙ k_t, which
+            is Δ_t k_t at A = 0.
+
+    Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
+
+    Returns:
+        o (B, T, D) in the dtype of x and S_T (B, D, N), float32/complex64 or wider.
+
+    Raises:
+        UsageError: a combination of operands that means nothing, or shapes that do not fit.
+    """
+    check(x, delta, k, q, A, gate, g, tau, discretization)
+    B, T, D = x.shape
+    N = k.shape[2]
+    wide = working_dtype(x, delta, k, q, A, g)
+    real = wide.to_real()
+    absent = [None] * T
+    steps = absent if delta is None else delta.to(real).unsqueeze(-1).unbind(1)  # (B, D, 1)
+    factors = absent if g is None else outer(g.to(real), D, N).clamp(-HUGE, HUGE).unbind(1)
+    inputs, keys, queries = x.to(wide).unsqueeze(-1), k.to(wide).unsqueeze(-2), q.to(wide).unsqueeze(-2)
+    rate, turn = None, None
+    if A is not None:
+        rate = A.real.to(real).clamp(-HUGE, HUGE)
+        turn = A.imag.to(real) if A.is_complex() else None
+
+    state = x.new_zeros(B, D, N, dtype=wide)
+    state = state if initial_state is None else initial_state.to(wide)
+    outputs = []
+    for x_t, delta_t, k_t, q_t, g_t in zip(
+        inputs.unbind(1), steps, keys.unbind(1), queries.unbind(1), factors, strict=True
+    ):
+        written = x_t * k_t if delta_t is None else delta_t * x_t * k_t
+        if gate == "implicit":
+            gate_t = 1 - delta_t * k_t.square()
+        elif gate == "sigmoid":
+            gate_t = torch.exp(functional.logsigmoid(g_t * rate) / tau)
+        else:
+            size = delta_t.clamp(max=HUGE) if gate == "exp" else 1
+            exponent = size * rate if turn is None else torch.complex(size * rate, size * turn)
+            gate_t = torch.exp(exponent)
+            if discretization == "zoh":
+                written = size * mean_exponential(exponent) * x_t * k_t
+        state = gate_t * state + written
+        outputs.append((state * q_t).sum(-1))
+    output = torch.stack(outputs, dim=1)
+    return (2 * output.real if wide.is_complex else output).to(x.dtype), state
+
+
+def mean_exponential(z: Tensor) -> Tensor:
+    """(exp(z) − 1) / z, 1 at z = 0: a Taylor series near 0, where the quotient's derivative is rounding."""
+    near = z.abs() < 0.5
+    tail = torch.ones_like(z)
+    for n in range(17, 1, -1):
+        tail = 1 + torch.where(near, z, 0) / n * tail
+    away = torch.where(near, 1, z)
+    return torch.where(near, tail, torch.expm1(away) / away)

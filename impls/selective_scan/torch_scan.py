@@ -1,0 +1,46 @@
+"""PyTorch's associative_scan over matrix states: an F1 scan of D·N channels.
+
+The inclusion F3 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ssmperf import Shape, backend
+
+from ..scan.torch_scan import torch_associative_scan
+from .common import by_scanning, matrix_bytes, of_logs
+
+
+def launches(shape: Shape) -> float:
+    """The scan's, and those that form the elements and read the states."""
+    return 34
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Copies of all T matrix states, twice as wide where they are complex."""
+    return 7 * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
+
+
+@backend("selective_scan", name="torch_scan", launches=launches, workspace=workspace)
+def torch_scan(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+) -> tuple[Tensor, Tensor]:
+    """torch's associative_scan over flattened states, compiled for CUDA tensors.
+
+    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    """
+    return by_scanning(
+        of_logs(torch_associative_scan), x, delta, k, q, A, initial_state, gate, g, tau, discretization
+    )
