@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from ssmperf import registry
 from ssmperf.axes import Axis, spread
-from ssmperf.case import DTYPES, PASSES, Case, Shape, split_source
+from ssmperf.case import CHECKS, DTYPES, PASSES, Case, Shape, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.recurrence import Backend
 
 PRESETS = ("smoke", "standard", "long")
-CHECKS = ("analytic", "identity")  # sources of operands beside the regimes: see `ssmperf.checks`
 SEEDS = 2**63
 USUAL_REGIMES = ("sigmoid",)  # of a recurrence that is named without a regime
 LONGEST_CALL_S = 1.0
@@ -168,11 +167,8 @@ def product(
     """
     for subject in chosen(selection) if subjects is None else subjects:
         sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
-        able = [
-            dtype
-            for dtype in dtypes
-            if subject.model is None or dtype in registry.model(subject.model).dtypes
-        ]
+        taken = DTYPES if subject.model is None else registry.model(subject.model).dtypes
+        able = [dtype for dtype in dtypes if dtype in taken] or ["float32"]
         for shape, dtype, gate_dtype, layout, pass_, name in itertools.product(
             sizes,
             selection.dtypes or able,
@@ -232,7 +228,7 @@ def _confined(case: Case, backend: Backend) -> str | None:
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
     """Predicted calls beyond a second, or beyond the device's memory, are skipped by the presets."""
-    if case.device == "cpu" or selection.axes:
+    if case.device == "cpu" or selection.axes or split_source(case.operand_source)[0] in CHECKS:
         return None
     memory_bytes = _workspace_bytes(backend, case, _gate_kind(case) or "")
     memory = selection.device.memory_bytes
@@ -262,12 +258,16 @@ def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
     return BACKWARD_FACTOR * forward
 
 
-def chosen(selection: Selection) -> Iterator[Subject]:
-    """What a selection names. Without names: every model, or every recurrence under the regimes named."""
+def chosen(selection: Selection, *, families: bool = True) -> Iterator[Subject]:
+    """What a selection names. Without names: every model, or every recurrence under the regimes named.
+
+    families: whether every model includes the listed members of families, or only what has a name of its own.
+    """
     if selection.models is None and selection.regimes:
         yield from bare(selection, registry.recurrences(), selection.regimes)
         return
-    for name in registry.models() if selection.models is None else selection.models:
+    every = (name for name in registry.models() if families or ":" not in name)
+    for name in every if selection.models is None else selection.models:
         if name in registry.recurrences():
             yield from bare(selection, (name,), selection.regimes or USUAL_REGIMES)
             continue
@@ -289,6 +289,8 @@ def bare(selection: Selection, recurrences: Iterable[str], regimes: Iterable[str
 
 
 def _gate_kind(case: Case) -> str | None:
+    if split_source(case.operand_source)[0] in CHECKS:
+        return None  # its operands say what it is
     return registry.model(case.model).gate if case.model else case.gate_kind
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from ssmperf import Case, Chart, Cost, Record, Section, Status, suite
+from ssmperf import Case, Chart, Cost, Record, Section, Shape, Status, suite
 from ssmperf.execute.context import Context
 from ssmperf.measure.calls import call_of
 from ssmperf.measure.memory import peak_bytes
 from ssmperf.measure.provenance import fell_back, launched_kernels
 from ssmperf.measure.timing import Timing
 from ssmperf.measure.verify import Values, Verdict
-from ssmperf.plan import Selection, product
+from ssmperf.plan import Selection, chosen, product
 from ssmperf.roofline import floor_s, limit, specs
 
 SECTION = Section(
@@ -39,7 +39,11 @@ MOST_TRACED = 1000  # launches of a call
 
 @suite("throughput", section=SECTION)
 class Throughput:
-    """One case a shape, dtype and pass: the backend's latency and what it means."""
+    """One case a shape, dtype and pass: the backend's latency and what it means.
+
+    Members of families, such as the LCSM grid, are timed where they are named: they share their recurrences'
+    kernels and differ in their gates.
+    """
 
     name: str
     section: Section
@@ -50,8 +54,10 @@ class Throughput:
             selection,
             self.name,
             passes=("forward", "backward"),
-            dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
+            dtypes=("float32",) if on_cpu else ("bfloat16",),
             cache="hot" if on_cpu else "cold",
+            subjects=chosen(selection, families=False),
+            shapes=middle if selection.preset_name == "smoke" else tuple,
         )
 
     def measure(self, case: Case, context: Context) -> Record:
@@ -80,6 +86,11 @@ class Throughput:
             timing,
             {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels},
         )
+
+
+def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """One shape, of middling length: how time grows with it is the question of another suite."""
+    return shapes[len(shapes) // 2 :][:1]
 
 
 def _touched(case: Case, values: Values) -> list[torch.Tensor]:
