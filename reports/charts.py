@@ -25,7 +25,7 @@ def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[
     facet, series = (_FACETS.get(chart[name], chart[name]) for name in ("facet", "series"))
     if any(name not in rows for name in (x, y, facet, series)):
         return {}
-    drawn = rows[(rows["status"] == "ok") & rows[y].notna() & rows[x].notna() & rows[facet].notna()]
+    drawn = _points(rows[(rows["status"] == "ok") & rows[facet].notna()], x, y)
     if chart["log"]:
         drawn = drawn[drawn[y] > 0]
     axes = selectors(chart, rows)
@@ -44,6 +44,15 @@ def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[
         name: [_line(key, members, chart, axes) for key, members in sorted(found[name].items())]
         for name in sorted(found)
     }
+
+
+def _points(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Rows with both values; a record that holds lists of them has a row for each pair."""
+    rows = rows[rows[x].notna() & rows[y].notna()]
+    if rows[x].map(lambda value: isinstance(value, list)).any():
+        rows = rows.explode([x, y])
+        rows = rows[rows[x].notna() & rows[y].notna()].infer_objects()
+    return rows
 
 
 def selectors(chart: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:

@@ -7,6 +7,7 @@ file of a built-in recurrence is named after its backend and imported when that 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -103,10 +104,13 @@ def model(name: str) -> ModelEntry:
         UsageError: the family has no such member; its message says what is valid.
     """
     known = models()
+    if name in known:
+        return known[name]
     family: Family | None = _tables["family"].get(name.partition(":")[0])
-    if name not in known and ":" in name and family is not None:
+    if ":" in name and family is not None:
         return family.member(name)
-    return _get("model", known, name)
+    plain = [other for other in known if ":" not in other]
+    raise UnknownName("model", name, [*plain, *(f"{other}:…" for other in sorted(_tables["family"]))])
 
 
 def models() -> dict[str, ModelEntry]:
@@ -338,7 +342,9 @@ def _owners(of: str) -> list[str]:
         raise UnknownName("model or recurrence", of, {*models(), *recurrences()}) from None
 
 
+@functools.cache
 def _submodules(package: str) -> list[str]:
+    """Full names of a built-in package's modules; folders are read once a process."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         return []

@@ -19,7 +19,10 @@ S = TypeVar("S", bound=type)
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart: one panel for each `facet` value, one line for each `series` value."""
+    """A line chart: one panel for each `facet` value, one line for each `series` value.
+
+    x, y: record fields; of lists of equal lengths, each record is a line.
+    """
 
     x: str
     y: str
@@ -35,6 +38,9 @@ class Section:
 
     columns: record fields that its table shows, in order, beside model, backend, shape, dtype, pass.
     rank: the field whose least value, among `ok` records, marks the fastest (or None).
+    split: axes for whose values the model × backend matrix is shown apart too.
+    rows: what the matrix has rows for: "subject", or "topic", which puts a recurrence's regimes together.
+    note: the field whose first value a cell of the matrix names, where a case did not end ok.
     """
 
     title: str
@@ -42,6 +48,9 @@ class Section:
     columns: tuple[str, ...]
     rank: str | None = None
     charts: tuple[Chart, ...] = ()
+    split: tuple[str, ...] = ("pass", "dtype")
+    rows: str = "subject"
+    note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -56,17 +56,21 @@ def _check(
 def definition(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None = None) -> tuple[Tensor, None]:
     """o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s, one step after another: what this backend is.
 
-    Operands as in `linear_attention`, real; computed in their precision.
+    Operands as in `linear_attention`, real; computed in the widest of their precisions, float32 at least.
     """
     T, H, K = q.shape[1:]
-    gate = torch.ones_like(k[:, :1]) if log_a is None else torch.exp(gate_factors(log_a, H, K))
+    dtype, wide = v.dtype, torch.float32
+    for operand in (q, k, v, log_a):
+        wide = wide if operand is None else torch.promote_types(wide, operand.dtype)
+    q, k, v = q.to(wide), k.to(wide), v.to(wide)
+    gate = torch.ones_like(k[:, :1]) if log_a is None else torch.exp(gate_factors(log_a.to(wide), H, K))
     gates = gate.expand(-1, T, -1, -1)
     decayed, outputs = k[:, :0], []
     for t in range(T):
         decayed = torch.cat([gates[:, t : t + 1] * decayed, k[:, t : t + 1]], dim=1)  # (B, s, H, K)
         weights = torch.softmax(torch.einsum("bhk,bshk->bhs", q[:, t], decayed), dim=-1)
         outputs.append(torch.einsum("bhs,bshv->bhv", weights, v[:, : t + 1]))
-    return torch.stack(outputs, dim=1), None
+    return torch.stack(outputs, dim=1).to(dtype), None
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:

@@ -41,7 +41,7 @@ class Draw:
     """Values of a case, with references made when they are first needed."""
 
     values: Values
-    references: dict[bool, Reference] = field(default_factory=dict)
+    references: dict[tuple[Callable[..., Any], bool], Reference] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,6 +69,19 @@ class Context:
 
     def backend(self, case: Case) -> Backend:
         return registry.backend(case.model or case.recurrence, case.backend)
+
+    def definition(self, case: Case) -> Callable[..., Any]:
+        """What the case's backend is judged by.
+
+        Raises:
+            Unsupported: it is declared to be another function, and gives no definition of that.
+        """
+        backend = self.backend(case)
+        if backend.equivalent:
+            return self.recurrence(case).definition
+        if backend.definition is None:
+            raise Unsupported(f"{backend.name} is another function by declaration, with no definition")
+        return backend.definition
 
     def draw(self, case: Case, number: int, *, with_state: bool) -> Draw:
         """The case's values number 0, 1, ...; shared with all cases of the same operands."""
@@ -106,17 +119,18 @@ class Context:
             Unsupported: the values overflow the case's dtype.
         """
         draw = self.draw(case, number, with_state=with_state)
-        if gradients not in draw.references:
+        definition = self.definition(case)
+        if (definition, gradients) not in draw.references:
             self.announce("oracle")
-            draw.references[gradients] = verify.refer(
-                self.recurrence(case).definition,
+            draw.references[definition, gradients] = verify.refer(
+                definition,
                 draw.values,
                 length=case.shape["T"],
                 dtype=dtype_of(case.dtype),
                 gradients=gradients,
             )
             self.announce("backend")
-        return draw.references[gradients]
+        return draw.references[definition, gradients]
 
     def verify(self, case: Case, *, with_state: bool) -> tuple[Verdict, Values]:
         """Judge the case's backend twice, on fresh values in the same buffers.
@@ -127,11 +141,11 @@ class Context:
         """
         gradients = case.pass_ != "forward"
         first, second = (self.draw(case, number, with_state=with_state).values for number in (0, 1))
-        for number in (0, 1):
-            self.reference(case, number, with_state=with_state, gradients=gradients and number == 1)
         grad_state = None if first.grad_state is None else first.grad_state.clone()
         buffers = Values(_clones(first.operands), first.grad_output.clone(), grad_state)
-        self._time_first_call(case, buffers)
+        self._time_first_call(case, buffers)  # before the references: it may refuse these operands
+        for number in (0, 1):
+            self.reference(case, number, with_state=with_state, gradients=gradients and number == 1)
         verdict = self._judge(case, buffers, 0, with_state=with_state, gradients=False)
         if verdict.status is not Status.OK or verdict.output is None:
             return verdict, buffers

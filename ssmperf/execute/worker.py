@@ -178,11 +178,14 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
 
 
 def _warm_up(device: str) -> None:
-    """Let torch start its libraries and its autograd, so that no backend's first call pays for it."""
+    """Let torch load and start what it puts off, so that no first call and no fork pays for it."""
     import torch
 
+    from ssmperf.measure.poison import poisoned
+
     x = torch.ones(8, 8, device=device, requires_grad=True)
-    y = x @ x
+    with poisoned(x.device, like=[]):
+        y = x @ x
     torch.autograd.grad(y, x, torch.ones_like(y))  # a gradient given makes torch import a symbolic algebra
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)

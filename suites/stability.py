@@ -1,0 +1,170 @@
+"""Where does each backend lose accuracy? Error against float64 over decay regime, length and dtype."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import Case, Chart, Record, Section, Shape, Status, Unsupported, registry, suite
+from ssmperf.execute.context import Context, decay_span
+from ssmperf.measure.oracle import widen
+from ssmperf.measure.verify import Verdict, judge
+from ssmperf.operands import build, dtype_of, steps
+from ssmperf.plan import Selection, Subject, bare, product
+from ssmperf.regimes import REGIMES
+
+SECTION = Section(
+    title="Stability",
+    question="How far is each backend from float64 as gates decay faster and sequences grow?",
+    columns=(
+        "error_output",
+        "error_final_state",
+        "error_bound",
+        "bound_holds",
+        "decay_span",
+        "first_nan_step",
+        "largest_finite_error",
+        "largest_state",
+    ),
+    split=("dtype", "T"),
+    charts=(
+        Chart(x="T", y="error_output", title="Error against length"),
+        Chart(x="steps", y="error_envelope", title="Error along the sequence"),
+        Chart(x="steps", y="state_envelope", title="Largest state along the sequence, in float64"),
+    ),
+)
+
+GROWTH = (1, 8)  # lengths, in those of the preset's shortest shape
+PIECES = 16  # of the sequence, each with its largest error and state
+
+
+@suite("stability", section=SECTION)
+class Stability:
+    """One case a bare recurrence, regime and gate kind, length and dtype; forward, from a zero state.
+
+    first_nan_step: the first step with a value that is not finite where float64 is. largest_finite_error:
+        of the values that are finite. Both errors are relative to the largest float64 output.
+    bound_holds: whether the error is within what an approximate backend declares for this decay span.
+    error_envelope, state_envelope: the largest error in each of the pieces that end before `steps`, and the
+        largest magnitude in the float64 state there; largest_state: over all of them.
+
+    Wrong is an error above the tolerance and above the declared bound. A model stands for its recurrence
+    with its gate kind. Without regimes named, all of them are drawn with the recurrence's usual gates.
+    """
+
+    name: str
+    section: Section
+
+    def cases(self, selection: Selection) -> Iterable[Case]:
+        return product(
+            selection,
+            self.name,
+            passes=("forward",),
+            dtypes=("float32", "bfloat16"),
+            cache="hot",
+            shapes=growing,
+            subjects=subjects(selection),
+        )
+
+    def measure(self, case: Case, context: Context) -> Record:
+        gradients = case.pass_ != "forward"
+        reference = context.reference(case, 0, with_state=False, gradients=gradients)
+        values = context.draw(case, 0, with_state=False).values
+        span = decay_span(context.recurrence(case), values.operands)
+        bound = context.error_bound(case, values.operands)
+        ends, envelope = context.once(case, "state_envelope", lambda: state_envelope(case, context.device))
+        try:
+            verdict = judge(
+                context.backend(case).function,
+                values,
+                reference,
+                dtype=dtype_of(case.dtype),
+                gradients=gradients,
+                bound=bound,
+            )
+        except Unsupported as error:
+            verdict = Verdict(Status.UNSUPPORTED, str(error) or "the backend gave no reason")
+        error = verdict.errors.get("output")
+        return context.record(
+            case,
+            verdict,
+            decay_span=span,
+            error_bound=bound,
+            bound_holds=None if bound is None or error is None else error <= bound,
+            steps=list(ends),
+            state_envelope=None if envelope is None else list(envelope),
+            largest_state=None if envelope is None else max(envelope),
+            **along(verdict.output, reference.exact.output, ends),
+        )
+
+
+def subjects(selection: Selection) -> Iterator[Subject]:
+    """Bare recurrences with their gates: those named, or of the models named."""
+    regimes = selection.regimes or tuple(REGIMES)
+    for name in dict.fromkeys(selection.models or registry.recurrences()):
+        recurrence = registry.recurrence_of(name)
+        for regime in regimes:
+            if name != recurrence:
+                sources = [f"{regime.partition('/')[0]}/{registry.model(name).gate}"]
+            else:
+                sources = [regime] if selection.regimes else usual_sources(recurrence, regime)
+            yield from bare(selection, (recurrence,), sources)
+
+
+def usual_sources(recurrence: str, regime: str) -> list[str]:
+    """The regime with the gates that the recurrence samples unless told otherwise; with phases, complex."""
+    entry = registry.recurrence(recurrence)
+    parameter = inspect.signature(entry.sample).parameters.get("gate_kind")
+    told = parameter is not None and parameter.default is not parameter.empty
+    usual = parameter.default if told else entry.gate_kinds[0]
+    if regime == "phase":
+        usual = f"{usual}_complex"
+    return [f"{regime}/{usual}"] if usual in entry.gate_kinds else []
+
+
+def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """One sequence of the shortest shape, and of eight times its length."""
+    shortest = min(shapes, key=lambda shape: shape["T"])
+    return tuple(shortest.with_(B=1, T=shortest["T"] * factor) for factor in GROWTH)
+
+
+def along(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
+    """How an output (B, T, ...) fares over time against the float64 one."""
+    if output is None:
+        return {"first_nan_step": None, "largest_finite_error": None, "error_envelope": None}
+    scale = float(expected.abs().max()) or 1.0
+    difference = (widen(output, torch.float64) - expected).abs() / scale
+    difference = difference.transpose(0, 1).flatten(1)  # (T, B·...)
+    broken = ~torch.isfinite(difference)
+    strange = broken.any(1).nonzero()
+    finite = difference[~broken]
+    return {
+        "first_nan_step": int(strange[0]) if len(strange) else None,
+        "largest_finite_error": float(finite.max()) if len(finite) else None,
+        "error_envelope": [float(piece.max()) for piece in difference.tensor_split(ends[:-1])],
+    }
+
+
+def state_envelope(case: Case, device: str) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+    """Ends of the sequence's pieces, and the largest magnitude in the float64 state at each of them.
+
+    None for a recurrence without a state.
+    """
+    T = case.shape["T"]
+    pieces = min(PIECES, T)
+    ends = tuple(T * piece // pieces for piece in range(1, pieces + 1))
+    recurrence = registry.recurrence(case.recurrence)
+    if not recurrence.has_state:
+        return ends, None
+    operands = {name: widen(value, torch.float64) for name, value in build(case, device=device).items()}
+    state, largest, start = None, [], 0
+    with torch.no_grad():
+        for end in ends:
+            _, state = recurrence.definition(**steps(operands, start, end, T), initial_state=state)
+            largest.append(float(state.abs().max()))
+            start = end
+    return ends, tuple(largest)

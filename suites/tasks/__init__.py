@@ -1,0 +1,42 @@
+"""Synthetic learning tasks, one file a task: each module of this folder holds its `TASK`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+IGNORED = -100  # a target that is not scored
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Sequences of a task, all (rows, T) int64.
+
+    tokens: inputs. targets: the class at each step, or IGNORED. spans: how many tokens a target depends on.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    spans: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is learned: `sample(rows, T, seed)` draws examples, the same for the same arguments."""
+
+    name: str
+    vocabulary: int
+    classes: int
+    sample: Callable[[int, int, int], Examples]
+
+
+@functools.cache
+def tasks() -> dict[str, Task]:
+    """All tasks by name, in alphabetical order."""
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    return {module.TASK.name: module.TASK for module in modules}

@@ -1,0 +1,127 @@
+"""A plug-in of backends for `scan` with faults that only the memory, stability and extrapolation suites meet.
+
+Each is right otherwise. FAULTY_FOLDER in the environment names a folder for the traces that some leave.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import ssmperf
+
+Result = tuple[Tensor, Tensor]
+NAN_STEP = 40
+LONGEST = 32
+_KEPT: list[Tensor] = []
+
+
+def right(log_a: Tensor, b: Tensor, initial_state: Tensor | None, dtype: torch.dtype | None = None) -> Result:
+    """The scan, one step after another, with a state of this dtype."""
+    wide = torch.promote_types(b.dtype, torch.float32)
+    state = torch.zeros_like(b[:, 0], dtype=dtype or wide) if initial_state is None else initial_state
+    states = []
+    for a_t, b_t in zip(torch.exp(log_a).expand(b.shape).unbind(1), b.unbind(1), strict=True):
+        state = (a_t * state + b_t).to(dtype or wide)
+        states.append(state)
+    return torch.stack(states, 1).to(b.dtype), state.to(wide)
+
+
+def faulty(name: str, **declarations):
+    """Register under faulty_<name>, with real gates only."""
+    return ssmperf.backend("scan", name=f"faulty_{name}", gates=("const", "data"), **declarations)
+
+
+@faulty("none")
+def none(log_a, b, initial_state=None, *, phase=None) -> Result:
+    with Path(os.environ["FAULTY_FOLDER"], "processes").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return right(log_a, b, initial_state)
+
+
+@faulty("leaks")
+def leaks(log_a, b, initial_state=None, *, phase=None) -> Result:
+    _KEPT.append(b.detach().clone())
+    return right(log_a, b, initial_state)
+
+
+@faulty("quadratic")
+def quadratic(log_a, b, initial_state=None, *, phase=None) -> Result:
+    torch.zeros(b.shape[1], b.shape[1], 64)
+    return right(log_a, b, initial_state)
+
+
+class Hoarder(torch.autograd.Function):
+    """Keeps eight copies for backward where no hook sees them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = [x.clone() for _ in range(8)]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@faulty("hoards")
+def hoards(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state)
+    return Hoarder.apply(output), state
+
+
+@faulty("wrong")
+def wrong(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state)
+    return 1.01 * output, state
+
+
+@faulty("aborts")
+def aborts(log_a, b, initial_state=None, *, phase=None) -> Result:
+    os.abort()
+
+
+@faulty("leaves")
+def leaves(log_a, b, initial_state=None, *, phase=None) -> Result:
+    os._exit(0)
+
+
+@faulty("allocates")
+def allocates(log_a, b, initial_state=None, *, phase=None) -> Result:
+    kept = []
+    while True:
+        kept.append(torch.empty(2**28))
+
+
+@faulty("forward_only", passes=("forward",))
+def forward_only(log_a, b, initial_state=None, *, phase=None) -> Result:
+    return right(log_a, b, initial_state)
+
+
+@faulty("nan_at_40")
+def nan_at_40(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state)
+    output = output.clone()
+    output[:, NAN_STEP] = float("nan")
+    return output, state
+
+
+@faulty("half_state")
+def half_state(log_a, b, initial_state=None, *, phase=None) -> Result:
+    return right(log_a, b, initial_state, torch.float16)
+
+
+@faulty("boasts", error_bound=lambda span, dtype: 1e-9)
+def boasts(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state)
+    return output * (1 + 1e-6), state
+
+
+@faulty("refuses_long")
+def refuses_long(log_a, b, initial_state=None, *, phase=None) -> Result:
+    if b.shape[1] > LONGEST:
+        raise ssmperf.Unsupported(f"planted: nothing above {LONGEST} steps")
+    return right(log_a, b, initial_state)

@@ -1,0 +1,142 @@
+"""The stability suite: planted faults, their place and their size; regimes with the gates that are usual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from ssmperf.suites.stability import PIECES, along, growing, state_envelope, usual_sources
+
+import ssmperf
+from ssmperf import Case, Record, Run, Shape, registry
+from ssmperf.operands import build
+from ssmperf.plan import Device, Selection
+
+PLUGIN = Path(__file__).parent / "faulty.py"
+NAN_STEP = 40
+FAULTY = ("nan_at_40", "half_state", "boasts")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return ssmperf.run(
+        "stability",
+        models="scan",
+        backends=["sequential", "logspace", "surrogate_raw", *(f"faulty_{name}" for name in FAULTY)],
+        regime="sigmoid/data,ones/data",
+        axis=["T=256", "C=4", "B=2"],
+        dtype="float32",
+        device="cpu",
+        plugin=PLUGIN,
+        out=tmp_path_factory.mktemp("runs") / "run",
+    )
+
+
+def of(run: Run, backend: str, source: str = "sigmoid/data") -> Record:
+    (record,) = [r for r in run.records if r.case.backend == backend and r.case.operand_source == source]
+    return record
+
+
+def test_a_case_for_each_regime_and_backend(run: Run) -> None:
+    assert len(run.records) == 2 * 6
+    assert {record.case.model for record in run.records} == {None}
+
+
+def test_the_first_nan_has_its_place(run: Run) -> None:
+    record = of(run, "faulty_nan_at_40")
+    assert record.status == "nan"
+    assert record.numbers["first_nan_step"] == NAN_STEP
+    assert 0 <= record.numbers["largest_finite_error"] < 1e-5
+    pieces = zip(record.numbers["steps"], record.numbers["error_envelope"], strict=True)
+    broken = [end for end, error in pieces if error is None]
+    assert broken == [next(end for end in record.numbers["steps"] if end > NAN_STEP)]
+
+
+def test_a_half_precision_state_shows(run: Run) -> None:
+    """Without decay the error grows along the sequence, far beyond float32's."""
+    for source in ("sigmoid/data", "ones/data"):
+        record = of(run, "faulty_half_state", source)
+        assert record.status == "wrong"
+        assert record.numbers["error_output"] > 1e-4
+        assert record.numbers["error_output"] > 100 * of(run, "sequential", source).numbers["error_output"]
+        assert record.numbers["error_final_state"] > 1e-5
+    envelope = of(run, "faulty_half_state", "ones/data").numbers["error_envelope"]
+    assert max(envelope[-4:]) > 3 * max(envelope[:4])
+
+
+def test_a_sound_backend_is_right_and_has_no_bound(run: Run) -> None:
+    numbers = of(run, "sequential").numbers
+    assert of(run, "sequential").status == "ok" and numbers["error_output"] < 1e-5
+    assert numbers["first_nan_step"] is None
+    assert numbers["error_bound"] is None and numbers["bound_holds"] is None
+    assert max(numbers["error_envelope"]) == pytest.approx(numbers["largest_finite_error"])
+
+
+def test_whether_a_declared_bound_holds(run: Run) -> None:
+    """The error is within the tolerance of any backend, yet not within what this one declares."""
+    honest, boasting = of(run, "logspace").numbers, of(run, "faulty_boasts").numbers
+    assert honest["bound_holds"] is True
+    assert honest["error_bound"] > honest["error_output"]
+    assert boasting["bound_holds"] is False and boasting["error_bound"] == 1e-9
+
+
+def test_beyond_its_span_a_backend_refuses_with_the_reason(run: Run) -> None:
+    refused = of(run, "surrogate_raw")
+    assert refused.status == "unsupported" and "88.7" in str(refused.reason)
+    assert refused.numbers["decay_span"] > 88.7
+    assert refused.numbers["command"].startswith("ssmperf run --suite stability --models scan")
+    assert of(run, "surrogate_raw", "ones/data").status == "ok"
+
+
+def test_growth_without_decay_shows_in_the_envelope(run: Run) -> None:
+    free, decaying = (of(run, "sequential", s).numbers for s in ("ones/data", "sigmoid/data"))
+    assert free["largest_state"] > 3 * decaying["largest_state"]
+    assert free["largest_state"] == max(free["state_envelope"])
+    assert free["steps"][-1] == 256 and len(free["steps"]) == PIECES
+
+
+@pytest.mark.parametrize("T", [5, 16, 37])
+def test_the_envelope_is_the_state_at_the_ends(T: int) -> None:
+    case = Case(
+        suite="stability",
+        recurrence="scan",
+        backend="",
+        shape=Shape(B=2, T=T, C=3),
+        dtype="float64",
+        operand_source="sigmoid/data",
+    )
+    ends, envelope = state_envelope(case, "cpu")
+    states, _ = registry.recurrence("scan").definition(**build(case))
+    assert ends[-1] == T and len(ends) == min(PIECES, T)
+    assert envelope == pytest.approx([float(states[:, end - 1].abs().max()) for end in ends])
+
+
+def test_values_that_are_not_finite_hide_no_error() -> None:
+    expected = torch.full((1, 4, 2), 2.0, dtype=torch.float64)
+    output = expected.float().clone()
+    output[0, 1, 0] += 0.5
+    output[0, 2, 1] = float("inf")
+    found = along(output, expected, (1, 2, 3, 4))
+    assert found["first_nan_step"] == 2
+    assert found["largest_finite_error"] == 0.25
+    assert found["error_envelope"][:2] == [0.0, 0.25] and found["error_envelope"][3] == 0
+
+
+def test_usual_gates_and_phases() -> None:
+    assert usual_sources("scan", "sigmoid") == ["sigmoid/data"]
+    assert usual_sources("scan", "phase") == ["phase/data_complex"]
+    assert usual_sources("linear_attention", "reset") == ["reset/key"]
+
+
+def test_a_model_stands_for_its_recurrence() -> None:
+    suite = registry.suite("stability")
+    cases = list(suite.cases(Selection(Device("cpu"), models=("gla",), regimes=("mamba",))))
+    assert {case.model for case in cases} == {None}
+    assert {case.operand_source for case in cases} == {"mamba/key"}
+    assert {case.recurrence for case in cases} == {"linear_attention"}
+
+
+def test_lengths_grow_eightfold_from_the_shortest() -> None:
+    shapes = (Shape(B=8, T=16, C=2), Shape(B=8, T=64, C=2))
+    assert growing(shapes) == (Shape(B=1, T=16, C=2), Shape(B=1, T=128, C=2))
