@@ -218,9 +218,7 @@ def reports(of: str | None = None) -> dict[str, Any]:
     """All report formats of runs, or of what else there are reports of, by name."""
     _discover("reports")
     split = {label: label.rpartition("/") for label in sorted(_tables["report"])}
-    return {
-        name: _tables["report"][label] for label, (owner, _, name) in split.items() if owner == (of or "")
-    }
+    return {name: _tables["report"][label] for label, (own, _, name) in split.items() if own == (of or "")}
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:

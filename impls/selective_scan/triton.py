@@ -1,0 +1,85 @@
+"""Fused selective scan in Triton: states in registers, channels across threads, time in order.
+
+A warp holds the states of a few channels and walks time, R steps a round with the next round's operands
+under way; the states never reach memory, but for one in 64 that backward starts from. Where batch and
+channels are too few to fill the device, time is cut into spans: a first launch finds what each span does to
+the state, a second begins each with its true state. Backward forms the states again, and sums over channels
+by partial sums of blocks of channels, so nothing depends on the order of programs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, Unsupported, backend
+
+from ._signature import check
+from ._triton.function import KINDS, SelectiveScan
+from ._triton.tiles import MARK, tiles
+
+GATES = ("exp", "implicit")
+LARGEST_N = 256
+
+
+def saved(shape: Shape, itemsize: int, gate: str) -> float:
+    """Bytes: a state in MARK, and backward's partial sums of dk and dq."""
+    block = tiles("backward", shape["N"], wide=itemsize == 4).block
+    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / MARK + 8 / block)
+
+
+@backend(
+    "selective_scan",
+    name="triton",
+    devices=("cuda",),
+    dtypes=("float32", "bfloat16", "float16"),
+    gates=GATES,
+    needs=("triton",),
+    capability=(8, 0),
+    kernels=("selective_scan_forward", "selective_scan_backward"),
+    launches=lambda shape: 2,
+    workspace=lambda shape, itemsize, gate: 0.0,
+    saved=saved,
+)
+def selective_scan(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+) -> tuple[Tensor, Tensor]:
+    """Fused kernels: states in registers, time in order or in spans side by side.
+
+    Args:
+        x, delta: (B, T, D), float32 or half.
+        k, q: (B, T, N), float32 or half, N ≤ 256.
+        A: (D, N) for gate="exp".
+        initial_state: (B, D, N).
+
+    Returns:
+        o (B, T, D) in the dtype of x and S_T (B, D, N), float32.
+
+    Raises:
+        Unsupported: another gate or discretization than exp/euler and implicit, complex or double operands,
+            N > 256.
+        UsageError: operands that do not fit one another.
+    """
+    check(x, delta, k, q, A, gate, g, tau, discretization)
+    if gate not in GATES or discretization != "euler" or delta is None:
+        raise Unsupported(
+            f"gate {gate!r} with discretization {discretization!r} (it takes exp and implicit, euler)"
+        )
+    for name, operand in (("x", x), ("delta", delta), ("k", k), ("q", q), ("A", A)):
+        if operand is not None and operand.dtype not in KINDS:
+            raise Unsupported(f"{name} of dtype {operand.dtype} (it takes float32, bfloat16, float16)")
+    if k.shape[2] > LARGEST_N:
+        raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
+    state = None if initial_state is None else initial_state.to(torch.float32)
+    o, final = SelectiveScan.apply(x, delta, k, q, A, state, gate)
+    return o, final

@@ -1,0 +1,271 @@
+"""The triton selective scan against the definition in float64: on a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, Unsupported, UsageError, registry
+
+ENTRY = registry.backend("selective_scan", "triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if reason := ENTRY.missing(DEVICE):
+    pytest.skip(reason, allow_module_level=True)
+
+from ssmperf.impls.selective_scan._triton import function  # noqa: E402
+
+RECURRENCE = registry.recurrence("selective_scan")
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+STEPS, MARK = 2, 4
+KINDS = ("exp", "implicit")
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets short rounds, marks close to one another, and whether time is cut into spans."""
+
+    def set_tiles(*, spans: bool = False) -> None:
+        def tiles(pass_: str, N: int, *, wide: bool) -> function.Tiles:
+            return function.Tiles(steps=STEPS, channels=1, states=4, groups=4 if N > 8 else 2)
+
+        monkeypatch.setattr(function, "tiles", tiles)
+        monkeypatch.setattr(function, "MARK", MARK)
+        monkeypatch.setattr(function, "FEWEST_MARKS", 1)
+        monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
+
+    yield set_tiles
+
+
+def operands(
+    B: int, T: int, D: int, N: int, *, kind: str = "exp", regime: str | None = None, seed: int = 0,
+    state: bool = True, dtype: torch.dtype = torch.float32, gate_dtype: torch.dtype = torch.float32,
+) -> dict[str, Any]:  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    regime = regime or {"exp": "mamba", "implicit": "longhorn"}[kind]
+    drawn = RECURRENCE.sample(Shape(B=B, T=T, D=D, N=N), regime=regime, generator=generator, gate_kind=kind)
+    for name in ("x", "k", "q"):
+        drawn[name] = drawn[name].to(dtype)
+    for name in set(drawn) & set(RECURRENCE.gates):
+        drawn[name] = drawn[name].to(gate_dtype)
+    if state:
+        drawn["initial_state"] = torch.randn(B, D, N, generator=generator)
+    return {name: x.to(DEVICE) if isinstance(x, Tensor) else x for name, x in drawn.items()}
+
+
+def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
+    """o, S_T and the gradients under fixed random output gradients, all in double precision."""
+    leaves = {
+        name: (x.double() if double else x.detach().clone()).requires_grad_()
+        for name, x in given.items()
+        if isinstance(x, Tensor)
+    }
+    o, final = compute(**(given | leaves))
+    generator = torch.Generator().manual_seed(99)
+    weights = [torch.randn(x.shape, generator=generator) for x in (o, final)]
+    weights = [weights[0].to(given["x"].dtype).to(DEVICE, o.dtype), weights[1].to(DEVICE, final.dtype)]
+    gradients = torch.autograd.grad([o, final], list(leaves.values()), weights)
+    results = {"o": o, "S_T": final} | {f"d {n}": g for n, g in zip(leaves, gradients, strict=True)}
+    for name, x in leaves.items():
+        assert results[f"d {name}"].dtype == x.dtype
+    return {name: x.detach().double() for name, x in results.items()}
+
+
+def check(given: dict[str, Any], tolerance: float = 0.0) -> None:
+    for x in given.values():
+        tolerance = max(tolerance, ROUNDING[x.dtype] if isinstance(x, Tensor) else 0.0)
+    got = outcome(ENTRY.function, given, double=False)
+    want = outcome(RECURRENCE.definition, given, double=True)
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].shape == want[name].shape, name
+        assert torch.isfinite(got[name]).all(), name
+        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("T", "state"), [(1, True), (MARK, False), (2 * MARK + 1, True)])
+def test_agrees_with_the_definition(cut: Callable[..., None], kind: str, T: int, state: bool) -> None:
+    cut()
+    check(operands(2, T, 5, 16, kind=kind, state=state))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("T", [4 * MARK, 3 * MARK + 3])
+def test_spans_of_time(cut: Callable[..., None], kind: str, T: int) -> None:
+    given = operands(1, T, 5, 8, kind=kind, regime="reset" if T == 4 * MARK else None)
+    cut(spans=True)
+    for pass_ in ("forward", "backward"):
+        assert function.Plan.of(pass_, given["x"], given["k"], given["q"], kind).spans == 4
+    check(given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("regime", ["reset", "sigmoid", "ones"])
+def test_regimes(cut: Callable[..., None], kind: str, regime: str) -> None:
+    cut()
+    check(operands(1, MARK + 1, 5, 8, kind=kind, regime=regime))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "gate_dtype"), [(torch.bfloat16, torch.float32), (torch.float16, torch.bfloat16)]
+)
+def test_half_precision(
+    cut: Callable[..., None], kind: str, dtype: torch.dtype, gate_dtype: torch.dtype
+) -> None:
+    cut()
+    check(operands(1, MARK + 1, 5, 8, kind=kind, dtype=dtype, gate_dtype=gate_dtype))
+
+
+def test_keys_and_queries_of_different_widths(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(1, MARK + 1, 5, 8)
+    check(given | {"q": given["q"].half(), "x": given["x"].bfloat16()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "N", "dtype"),
+    [
+        ("exp", 1, torch.float32),
+        ("implicit", 3, torch.bfloat16),
+        ("exp", 6, torch.bfloat16),
+        ("exp", 13, torch.float16),
+    ],
+)
+def test_numbers_of_states_that_fill_no_word(
+    cut: Callable[..., None], kind: str, N: int, dtype: torch.dtype
+) -> None:
+    cut()
+    check(operands(1, MARK, 5, N, kind=kind, dtype=dtype))
+
+
+@pytest.mark.parametrize("N", [8, 16, 64, 128, 256])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
+    monkeypatch.setattr(function, "MARK", 8)  # of 64 steps, the interpreter would take minutes
+    check(operands(1, 7, 3, N, kind=kind))
+
+
+def test_channels_beyond_a_block_and_strided_operands(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(2, MARK + 1, 37, 8)
+    strided = {
+        name: x.transpose(0, -1).contiguous().transpose(0, -1) if isinstance(x, Tensor) else x
+        for name, x in given.items()
+    }
+    check(strided)
+
+
+def test_keys_that_begin_within_a_word(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(1, MARK, 5, 8, dtype=torch.bfloat16)
+    whole = torch.zeros(1 + given["k"].numel(), dtype=torch.bfloat16, device=DEVICE)
+    whole[1:] = given["k"].flatten()
+    shifted = whole[1:].view(given["k"].shape)
+    got, _ = ENTRY.function(**(given | {"k": shifted}))
+    assert torch.equal(got, ENTRY.function(**given)[0])
+
+
+def test_infinite_decay_rates_are_resets(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(1, MARK + 1, 5, 8)
+    given["A"][1:3, 2] = -torch.inf
+    given["delta"][:, 2] = 0
+    check(given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], kind: str) -> None:
+    cut()
+    given = operands(1, 2 * MARK + 3, 5, 8, kind=kind)
+    whole, final = ENTRY.function(**given)
+    parts, state = [], given["initial_state"]
+    for span in (slice(0, MARK - 1), slice(MARK - 1, None)):
+        pieces = {name: given[name][:, span] for name in ("x", "delta", "k", "q")}
+        part, state = ENTRY.function(**(given | pieces | {"initial_state": state}))
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+    torch.testing.assert_close(state, final)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
+    cut(spans=True)
+    given = operands(1, 4 * MARK, 5, 8, kind=kind)
+    first = outcome(ENTRY.function, given, double=False)
+    second = outcome(ENTRY.function, given, double=False)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    later = given["x"].clone()
+    later[:, MARK + 1 :] = torch.nan
+    changed, _ = ENTRY.function(**(given | {"x": later}))
+    assert torch.equal(first["o"][:, : MARK + 1], changed[:, : MARK + 1].double())
+
+
+def test_only_wanted_gradients(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands(1, MARK, 5, 8, state=False)
+    o, _ = ENTRY.function(**(given | {"x": given["x"].requires_grad_()}))
+    (gradient,) = torch.autograd.grad(o.sum(), [given["x"]])
+    want, _ = RECURRENCE.definition(**given)
+    torch.testing.assert_close(gradient, torch.autograd.grad(want.sum(), [given["x"]])[0])
+
+
+def test_refuses_what_it_does_not_declare() -> None:
+    given = operands(1, 3, 5, 8)
+    with pytest.raises(Unsupported, match="zoh"):
+        ENTRY.function(**given, discretization="zoh")
+    for kind in ("const", "sigmoid"):
+        other = RECURRENCE.sample(
+            Shape(B=1, T=3, D=5, N=8), regime="sigmoid", generator=torch.Generator(), gate_kind=kind
+        )
+        with pytest.raises(Unsupported, match=kind):
+            ENTRY.function(**other)
+    with pytest.raises(Unsupported, match="x of dtype"):
+        ENTRY.function(**(given | {"x": given["x"].double()}))
+    with pytest.raises(Unsupported, match="A of dtype"):
+        ENTRY.function(**(given | {"A": given["A"].to(torch.complex64)}))
+    with pytest.raises(Unsupported, match="N = 300"):
+        ENTRY.function(**operands(1, 3, 5, 300))
+    with pytest.raises(UsageError, match="q must be"):
+        ENTRY.function(**(given | {"q": given["q"][..., :4]}))
+
+
+class TestOnDevice:
+    """The shipped tiles at sizes that only a GPU can afford."""
+
+    pytestmark = needs_gpu
+
+    @pytest.fixture(autouse=True, params=["whole", "spans"])
+    def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(function, "WANTED", 0 if request.param == "whole" else 10_000)
+
+    @pytest.mark.parametrize("shape", [(2, 1037, 96, 16), (1, 1024, 64, 16), (3, 515, 33, 64)], ids=str)
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_shapes(self, shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> None:
+        check(operands(*shape, kind=kind, dtype=dtype), tolerance=2e-5)
+
+    @pytest.mark.parametrize("regime", ["sigmoid", "reset", "ones"])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_regimes(self, regime: str, kind: str) -> None:
+        check(operands(2, 1037, 96, 16, kind=kind, regime=regime), tolerance=5e-5)
+
+    @pytest.mark.parametrize("N", [1, 8, 128, 256])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_numbers_of_states(self, N: int, kind: str) -> None:
+        check(operands(1, 300, 33, N, kind=kind), tolerance=2e-5)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_long(self, kind: str) -> None:
+        check(operands(1, 8_777, 64, 16, kind=kind), tolerance=5e-5)
