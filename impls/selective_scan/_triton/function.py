@@ -16,9 +16,10 @@ from .forward import selective_scan_forward
 from .spans import selective_scan_summary
 from .tiles import MARK, Tiles, tiles
 
-# Warps a multiprocessor. Where there are fewer, time is cut into spans if that gives at least FEWEST_SPANS:
-# the gates of all of them but one are formed twice.
-WANTED = 8
+# Warps a multiprocessor. Where there are fewer than ENOUGH, and WANTED ones take at least FEWEST_SPANS spans,
+# time is cut into these: the gates of all of them but one are formed twice, which 32 warps hide better than 8.
+ENOUGH = 7
+WANTED = 32
 FEWEST_SPANS = 3
 FEWEST_MARKS = 4  # a span
 
@@ -80,7 +81,8 @@ class Plan:
         cut = tiles(pass_, N, wide=max(k.element_size(), q.element_size()) == 4)
         warps = B * triton.cdiv(D, cut.block) * cut.warps
         marks = triton.cdiv(T, MARK)
-        most = min(WANTED * processors(x.device) // warps, marks // FEWEST_MARKS)
+        chip = processors(x.device)
+        most = min(WANTED * chip // warps, marks // FEWEST_MARKS) if warps < ENOUGH * chip else 1
         spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
         spans = spans if spans >= FEWEST_SPANS else 1
         return cls(B, T, D, N, gate, cut, triton.cdiv(marks, spans) * MARK)

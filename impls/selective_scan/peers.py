@@ -1,0 +1,111 @@
+"""Other people's selective scan, as an optional backend: the CUDA extension of mamba-ssm.
+
+Only the extension is needed, `selective_scan_cuda`, which the build of mamba-ssm makes; not the package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ssmperf import Prepared, Unsupported, backend
+
+from ._signature import HUGE, check
+
+REAL = ("float32", "bfloat16", "float16")
+LARGEST_N = 256
+
+
+def _mamba(
+    x: Tensor,
+    delta: Tensor | None,
+    k: Tensor,
+    q: Tensor,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+) -> Prepared:
+    check(x, delta, k, q, A, gate, g, tau, discretization)
+    if gate != "exp" or discretization != "euler" or delta is None or A is None:
+        raise Unsupported(f"gate {gate!r} with discretization {discretization!r} (it takes exp, euler)")
+    if initial_state is not None:
+        raise Unsupported("an initial state: it starts from zero")
+    if k.shape[2] > LARGEST_N:
+        raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
+    if any(each.real.dtype == torch.float64 for each in (x, delta, k, q, A)):
+        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    if A.is_complex():
+        A = torch.complex(A.real.float().clamp(-HUGE, HUGE), A.imag.float())
+    else:
+        A = A.float().clamp(-HUGE, HUGE)
+    keys, queries = (_groups(each, x.dtype, paired=A.is_complex()) for each in (k, q))
+    return Prepared((_time_last(x, x.dtype), _time_last(delta, x.dtype), A, keys, queries), _finish)
+
+
+@backend(
+    "selective_scan",
+    name="mamba_ssm",
+    prepare=_mamba,
+    devices=("cuda",),
+    dtypes=REAL,
+    gates=("exp", "exp_complex"),
+    needs=("selective_scan_cuda",),
+    kernels=("selective_scan_fwd", "selective_scan_bwd"),
+    deterministic=False,
+    launches=lambda shape: 1,
+)
+def mamba_ssm(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Any:
+    """mamba-ssm's CUDA kernels: u and delta (B, D, T) of one dtype, B and C (B, 1, N, T), 2T if complex."""
+    return MambaScan.apply(u, delta, A, B, C)  # type: ignore[no-untyped-call]
+
+
+class MambaScan(torch.autograd.Function):
+    """The extension's forward and backward; its arguments for skip, gate branch and bias stay empty."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        import selective_scan_cuda
+
+        output, ends = selective_scan_cuda.fwd(u, delta, A, B, C, None, None, None, False)
+        ctx.save_for_backward(u, delta, A, B, C, ends)
+        ctx.set_materialize_grads(False)
+        return output, ends[:, :, -1, 1::2].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
+        import selective_scan_cuda
+
+        if grad_state is not None and grad_state.any():
+            raise Unsupported("a gradient at the final state")
+        if grad is None:
+            return (None,) * 5
+        u, delta, A, B, C, ends = ctx.saved_tensors
+        found = selective_scan_cuda.bwd(
+            u, delta, A, B, C, None, None, None, grad.contiguous(), ends, None, None, False, False
+        )
+        return tuple(found[:5])
+
+
+def _finish(raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return raw[0].transpose(1, 2), raw[1]
+
+
+def _time_last(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, T, D) -> (B, D, T), contiguous."""
+    return values.to(dtype).transpose(1, 2).contiguous()
+
+
+def _groups(keys: Tensor, dtype: torch.dtype, *, paired: bool) -> Tensor:
+    """(B, T, N) -> one group (B, 1, N, T), or (B, 1, N, 2T) with real and imaginary parts in turn."""
+    if not paired:
+        return _time_last(keys, dtype).unsqueeze(1)
+    parts = torch.view_as_real(keys.to(torch.complex64).transpose(1, 2).resolve_conj())
+    return parts.flatten(2).to(dtype).unsqueeze(1).contiguous()
