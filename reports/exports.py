@@ -30,7 +30,10 @@ def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None
         parts.append(f"## {escape(section['title'])}")
         if section["question"]:
             parts.append(escape(section["question"]))
-        parts.append(_suite_table(table[table["suite"] == name], section))
+        rows = table[table["suite"] == name]
+        if section["note"]:
+            parts.append(_matrix(rows, section))
+        parts.append(_suite_table(rows, section))
     return deliver("\n\n".join(parts) + "\n", destination)
 
 
@@ -110,6 +113,27 @@ def escape(text: Any) -> str:
 def _status_line(table: pd.DataFrame) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in frames.status_counts(table).items())
     return f"{len(table)} cases: {counts}." if counts else "No cases."
+
+
+def _matrix(rows: pd.DataFrame, section: dict[str, Any]) -> str:
+    """Worst error over its tolerance by row and backend; a status, and its note, where one did not end ok."""
+    from tabulate import tabulate
+
+    cells = frames.matrix(frames.ranked(rows, section["rank"]), section["rows"], section["note"])
+    names = sorted({row for row, _ in cells})
+    backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
+
+    def text(cell: frames.Cell | None) -> str:
+        if cell is None:
+            return ""
+        if cell.status in ("ok", "unsupported") and cell.ok:
+            return (
+                "ok" if units.missing(cell.error_ratio) else f"{cell.error_ratio:.2g}"
+            ) + "\\*" * cell.partial
+        return escape(" ".join(filter(None, [cell.status, cell.note])))
+
+    lines = [[escape(name), *(text(cells.get((name, backend))) for backend in backends)] for name in names]
+    return tabulate(lines, ["", *map(escape, backends)], tablefmt="pipe", disable_numparse=True)
 
 
 def _suite_table(rows: pd.DataFrame, section: dict[str, Any]) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ssmperf import Case
-from ssmperf.case import DIMENSIONS
+from ssmperf.case import DIMENSIONS, split_source
+from ssmperf.plan import CHECKS
 
 from .units import missing, plain
 
@@ -35,6 +36,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
 
     run       a name of the run, unique among `runs`
     subject   the model, or `recurrence[regime]` for a case of a bare recurrence
+    topic     the model, or `recurrence[regimes]`, `recurrence[analytic]`, ... for all bare cases of that kind
     shape     the shape as text; B, T, C, H, K, V, D, N hold its sizes
     hardware  the device's name, where the run's environment states one
     environment  the same, with its id where environments share a device's name
@@ -47,7 +49,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     ]
     _name_environments(rows)
     seen = list(dict.fromkeys(column for row in rows for column in row))
-    needed = (*_HEAD, *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object")
+    needed = (*_HEAD, "topic", *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object")
     columns = list(dict.fromkeys((*_HEAD, *DIMENSIONS, *seen, *needed)))
     return pd.DataFrame(rows, columns=columns)
 
@@ -65,7 +67,15 @@ def sections(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, An
     known: dict[str, dict[str, Any]] = {}
     for run in runs:
         known |= run.meta.get("suites") or {}
-    plainest: dict[str, Any] = {"question": "", "columns": [], "rank": None, "charts": []}
+    plainest: dict[str, Any] = {
+        "question": "",
+        "columns": [],
+        "rank": None,
+        "charts": [],
+        "split": ["pass", "dtype"],
+        "rows": "subject",
+        "note": None,
+    }
     return {
         name: {"title": name, **plainest, **known.get(name, {})} for name in dict.fromkeys(table["suite"])
     }
@@ -170,19 +180,23 @@ class Cell:
     mean_speedup: float
     error: float
     error_ratio: float
+    note: str = ""
 
     @property
     def partial(self) -> bool:
         return 0 < self.ok < self.cases
 
 
-def matrix(table: pd.DataFrame) -> dict[tuple[str, str], Cell]:
-    """A cell for each (subject, backend) of a frame that `ranked` has seen."""
-    groups = table.groupby(["subject", "backend"], sort=True)
-    return {(str(subject), str(backend)): _cell(rows) for (subject, backend), rows in groups}
+def matrix(table: pd.DataFrame, by: str = "subject", note: str | None = None) -> dict[tuple[str, str], Cell]:
+    """A cell for each (subject or topic, backend) of a frame that `ranked` has seen.
+
+    note: a field whose first value the cell keeps.
+    """
+    groups = table.groupby([by, "backend"], sort=True)
+    return {(str(row), str(backend)): _cell(rows, note) for (row, backend), rows in groups}
 
 
-def _cell(rows: pd.DataFrame) -> Cell:
+def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
     statuses = set(rows["status"])
     failed = [status for status in SEVERITY[:-2] if status in statuses]
     status = failed[0] if failed else "ok" if "ok" in statuses else "unsupported"
@@ -200,6 +214,7 @@ def _cell(rows: pd.DataFrame) -> Cell:
         mean_speedup=mean,
         error=math.nan if worst is None else float(worst["errors"][worst["worst_object"]]),
         error_ratio=math.nan if worst is None else float(worst["error_ratio"]),
+        note=next((plain(value) for value in rows[note] if not missing(value)), "") if note in rows else "",
     )
 
 
@@ -234,11 +249,14 @@ def _row(name: str, run: Run, record: dict[str, Any]) -> dict[str, Any]:
     if record["env_id"] is None and len(run.environments) == 1:
         record["env_id"] = next(iter(run.environments))  # refused while planning, so it never ran
     subject = record["model"] or f"{record['recurrence']}[{record['operand_source']}]"
+    source = split_source(record["operand_source"])[0]
+    family = source if source in CHECKS else "regimes"
     return {
         **record,
         **sizes,
         "run": name,
         "subject": subject,
+        "topic": record["model"] or f"{record['recurrence']}[{family}]",
         "shape": " ".join(f"{letter}{size}" for letter, size in sizes.items()),
         "hardware": hardware(run.environments.get(record["env_id"]), record["device"]),
         **_worst(record.get("errors"), record.get("tolerances")),

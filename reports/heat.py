@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from ssmperf.case import DIMENSIONS
+
 from . import frames, units
 
 
-def matrices(rows: pd.DataFrame, rank: str | None) -> list[dict[str, Any]]:
-    """Model × backend: of all cases, and of each pass and dtype (and run) where there are several."""
+def matrices(
+    rows: pd.DataFrame,
+    rank: str | None,
+    split: Sequence[str] = ("pass", "dtype"),
+    by: str = "subject",
+    note: str | None = None,
+) -> list[dict[str, Any]]:
+    """Model × backend: of all cases, and of each value of these axes (and run) where there are several.
+
+    by, note: see `frames.matrix`.
+    """
     views = [("all cases", rows)]
-    split = ["run", "pass", "dtype"] if rows["run"].nunique() > 1 else ["pass", "dtype"]
-    groups = [(", ".join(map(units.plain, names)), part) for names, part in rows.groupby(split)]
+    axes = ["run", *split] if rows["run"].nunique() > 1 else [*split]
+    groups = [(_named(axes, names), part) for names, part in rows.groupby(axes)]
     if len(groups) > 1:
         views += groups
     if len(rows) < 2:
         return []
-    return [{"label": label, **_matrix(part, rank)} for label, part in views]
+    return [{"label": label, **_matrix(part, rank, by, note)} for label, part in views]
 
 
-def _matrix(rows: pd.DataFrame, rank: str | None) -> dict[str, Any]:
-    cells = frames.matrix(rows)
+def _named(axes: Sequence[str], values: Sequence[Any]) -> str:
+    """`forward, T4096`: sizes with their letter."""
+    pairs = zip(axes, values, strict=True)
+    return ", ".join(
+        f"{axis}{value:g}" if axis in DIMENSIONS else units.plain(value) for axis, value in pairs
+    )
+
+
+def _matrix(rows: pd.DataFrame, rank: str | None, by: str, note: str | None) -> dict[str, Any]:
+    cells = frames.matrix(rows, by, note)
     subjects = sorted({subject for subject, _ in cells})
     backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
     return {
@@ -46,7 +66,7 @@ def _heat(cell: frames.Cell | None, rank: str | None) -> dict[str, Any] | None:
         hover.append(f"and {len(cell.reasons) - 3} more reasons")
     if cell.ok == 0 or (broken and not rank):
         kind = "none" if cell.status == "unsupported" else "broken"
-        return {"text": cell.status, "small": "", "kind": kind, "strength": 1, "hover": hover,
+        return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": hover,
                 "partial": cell.partial}  # fmt: skip
     if units.missing(value):
         return {

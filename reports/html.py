@@ -149,6 +149,7 @@ def _section(
     if not section["rank"] and rows["error_ratio"].notna().any():
         numbers.append("error_ratio")
     axes = frames.varying_axes(rows)
+    filters = tuple(dict.fromkeys(("run", section["rows"], *FILTERS)))
     named = [*axes, "subject", "backend", "status", "shape", "dtype", "pass"]
     empty = rows[numbers].isna().all(axis=1)
     # a row without numbers says its reason in their place; only others need a column for it
@@ -162,7 +163,7 @@ def _section(
             "place": places[index],
             "first": key != group,
             "fastest": row["fastest"] and row["rivals"] > 1,
-            "filters": {axis: units.plain(row[axis]) for axis in FILTERS},
+            "filters": {axis: units.plain(row[axis]) for axis in filters},
             "cells": [_cell(row, column, section["rank"], column in numbers) for column in shown],
             "reason": units.plain(row["reason"]) if shown is named else None,
         })  # fmt: skip
@@ -180,10 +181,11 @@ def _section(
         "rows": lines,
         "filters": [
             (axis, units.label(axis), values)
-            for axis in FILTERS
+            for axis in filters
             if len(values := sorted({line["filters"][axis] for line in lines})) > 1
         ],
-        "matrices": heat.matrices(rows, section["rank"], section["split"]),
+        "matrices": heat.matrices(rows, section["rank"], section["split"], section["rows"], section["note"]),
+        "matrix_rows": section["rows"],
         "rank": units.label(section["rank"]) if section["rank"] else None,
         "charts": [(i, drawn[i]) for i in range(first, len(drawn)) if drawn[i]["panels"]],
         "statuses": frames.status_counts(rows),

@@ -155,7 +155,7 @@ def _status(row: dict[str, Any]) -> Text:
 
 def _matrix(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> None:
     """Model × backend; as many tables below one another as the width asks for."""
-    cells = frames.matrix(rows)
+    cells = frames.matrix(rows, section["rows"], section["note"])
     subjects = sorted({subject for subject, _ in cells})
     backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
     first = max(map(len, ["model", *map(units.plain, subjects)])) + 2
@@ -188,7 +188,8 @@ def _legend(section: dict[str, Any]) -> str:
 def _matrix_cell(cell: frames.Cell, rank: str | None) -> Text:
     style = STATUS_STYLES.get(cell.status, "")
     if cell.ok == 0 or (rank is None and cell.status not in ("ok", "unsupported")):
-        return Text(units.plain(cell.status) + ("*" if cell.partial else ""), style=style)
+        star = "*" if cell.partial else ""
+        return Text(" ".join(filter(None, [units.plain(cell.status) + star, cell.note])), style=style)
     value = cell.speedup if rank else cell.error_ratio
     if units.missing(value):
         text = Text("ok", style="green")

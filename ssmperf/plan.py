@@ -13,6 +13,8 @@ from ssmperf.errors import UnknownName, UsageError
 from ssmperf.recurrence import Backend
 
 PRESETS = ("smoke", "standard", "long")
+LEVELS = ("op", "block")  # of what is measured: a recurrence, or a model's whole layer
+TIMINGS = ("native", "end-to-end")
 SEEDS = 2**63
 USUAL_REGIMES = ("sigmoid",)  # of a recurrence that is named without a regime
 LONGEST_CALL_S = 1.0
@@ -63,8 +65,8 @@ class Selection:
             (self.passes or (), PASSES, "pass"),
             ((self.preset,) if self.preset else (), PRESETS, "preset"),
             (self.layouts, ("channels_last",), "layout"),
-            ((self.level,), ("op",), "level"),
-            ((self.timing,), ("native",), "timing"),
+            ((self.level,), LEVELS, "level"),
+            ((self.timing,), TIMINGS, "timing"),
         ):
             for value in values:
                 if value not in valid:
@@ -76,8 +78,19 @@ class Selection:
                 raise UnknownName("regime", source, [*REGIMES, *(f"{check}/NAME" for check in CHECKS)])
         for name in self.models or ():
             registry.recurrence_of(name)
+        if self.level == "block":
+            self._check_block()
         if self.backends is not None:
             registry.check_backend_names(self.backends)
+
+    def _check_block(self) -> None:
+        bare = [name for name in self.models or () if name in registry.recurrences()]
+        if bare:
+            raise UsageError(f"--level block is for models, and {', '.join(bare)} is a recurrence")
+        if self.regimes is not None:
+            raise UsageError("--level block takes no regime: the block makes the operands")
+        if self.gate_dtypes != ("float32",):
+            raise UsageError("--level block takes no gate dtype: the model chooses it")
 
     @property
     def preset_name(self) -> str:
@@ -139,6 +152,8 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
         confined = registry.confined("suite", name)
         if confined:
             raise UsageError(confined)
+        if selection.level not in asked.levels:
+            raise UsageError(f"the suite {name} has no level {selection.level}")
         for case in asked.cases(selection):
             cases.setdefault(case.id, case)
     if not cases:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ssmperf import registry
 from ssmperf.case import DTYPES, PASSES, Shape
 from ssmperf.errors import UsageError
+from ssmperf.native import Prepared, through
 
 DEVICES = ("cpu", "cuda")
 CAUSAL = ("bitwise", "tolerance", "none")
@@ -130,7 +131,8 @@ class Backend:
     launches: shape -> device launches of a forward call, for predicting unaffordable cases.
     workspace: (shape, itemsize, gate kind) -> bytes beyond operands and results of a forward call.
     saved: alike, the bytes that it keeps for backward (None: about one and a half times the workspace).
-    prepare: converts operands to a foreign package's native form, outside the time.
+    prepare: operands -> `Prepared`, what a foreign package's kernel takes natively and the way back.
+    native: that kernel alone, as it is timed; `function` is then it with its preparation around it.
     """
 
     name: str
@@ -152,7 +154,8 @@ class Backend:
     launches: Callable[[Shape], float] | None = None
     workspace: Callable[[Shape, int, str], float] | None = None
     saved: Callable[[Shape, int, str], float] | None = None
-    prepare: Callable[..., Any] | None = None
+    prepare: Callable[..., Prepared] | None = None
+    native: Callable[..., Any] | None = None
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -320,7 +323,7 @@ def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
     """Register the decorated function as a backend of a recurrence or of one model.
 
     Only `of` and `name` are required; see `Backend` for the declarations. The function stays usable
-    as it is.
+    as it is. With `prepare` it is the native call: it takes the operands that `prepare` gives.
 
     Raises:
         DuplicateName: `of` already has a backend of this name.
@@ -328,11 +331,14 @@ def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
     """
 
     def register(function: F) -> F:
-        text = (inspect.getdoc(function) or "").partition("\n")[0]
+        declared = {"description": (inspect.getdoc(function) or "").partition("\n")[0], **declarations}
+        whole: Callable[..., Any] = function
+        if declared.get("prepare") is not None:
+            whole, declared["native"] = through(declared["prepare"], function), function
         try:
-            entry = Backend(name, of, function, **{"description": text, **declarations})
+            entry = Backend(name, of, whole, **declared)
         except TypeError as error:
-            valid = [n for n in Backend.__dataclass_fields__ if n not in ("name", "of", "function")]
+            valid = [n for n in Backend.__dataclass_fields__ if n not in ("name", "of", "function", "native")]
             raise UsageError(f"backend {name!r}: {error} (declarations: {', '.join(valid)})") from error
         registry.add("backend", name, entry, function, of=of)
         return function

@@ -148,7 +148,7 @@ def backend(of: str, name: str) -> Backend:
     Raises:
         UnknownName: neither has a backend of that name.
     """
-    _discover("impls")
+    known = backend_names(of)  # this imports peers.py, whose backends have no file of their own
     for owner in _owners(of):
         label = f"{owner}/{name}"
         if label not in _tables["backend"] and name in _backend_files(owner):
@@ -156,7 +156,7 @@ def backend(of: str, name: str) -> Backend:
         if label in _tables["backend"]:
             found: Backend = _tables["backend"][label]
             return found
-    raise UnknownName(f"backend of {of}", name, backend_names(of))
+    raise UnknownName(f"backend of {of}", name, known)
 
 
 def backend_names(of: str) -> list[str]:
@@ -164,7 +164,7 @@ def backend_names(of: str) -> list[str]:
     _discover("impls")
     names: set[str] = set()
     for owner in _owners(of):
-        if f"{IMPLS}.{owner}.peers" in _submodules(f"{IMPLS}.{owner}"):
+        if owner.isidentifier() and f"{IMPLS}.{owner}.peers" in _submodules(f"{IMPLS}.{owner}"):
             _import_once(f"{IMPLS}.{owner}.peers")
         names |= _backend_files(owner) | {
             entry.name for entry in _tables["backend"].values() if entry.of == owner

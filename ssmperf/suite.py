@@ -62,6 +62,7 @@ class Suite(Protocol):
     name: str
     section: Section
     fresh_process: bool
+    levels: tuple[str, ...]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """The cases of a selection, refusals included: the plan asks each backend what it refuses."""
@@ -72,10 +73,13 @@ class Suite(Protocol):
         ...
 
 
-def suite(name: str, *, section: Section, fresh_process: bool = False) -> Callable[[S], S]:
+def suite(
+    name: str, *, section: Section, fresh_process: bool = False, levels: tuple[str, ...] = ("op",)
+) -> Callable[[S], S]:
     """Register the decorated class (constructed without arguments) as a suite.
 
     fresh_process: each of its cases gets a process that has run no other.
+    levels: what its cases can be about: "op", a recurrence; "block", a model's whole layer.
 
     Raises:
         DuplicateName: the name is taken.
@@ -85,6 +89,7 @@ def suite(name: str, *, section: Section, fresh_process: bool = False) -> Callab
         cls.name = name  # type: ignore[attr-defined]
         cls.section = section  # type: ignore[attr-defined]
         cls.fresh_process = fresh_process  # type: ignore[attr-defined]
+        cls.levels = levels  # type: ignore[attr-defined]
         entry = cls()
         registry.add("suite", name, entry, cls)
         return cls

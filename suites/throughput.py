@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-
-from ssmperf import Case, Chart, Cost, Record, Section, Shape, Status, suite
+from ssmperf import Case, Chart, Cost, Record, Section, Shape, Spec, Status, suite
 from ssmperf.execute.context import Context
-from ssmperf.measure.calls import call_of
 from ssmperf.measure.memory import peak_bytes
 from ssmperf.measure.provenance import fell_back, launched_kernels
+from ssmperf.measure.timed import Timed, timed
 from ssmperf.measure.timing import Timing
 from ssmperf.measure.verify import Values, Verdict
 from ssmperf.plan import Selection, chosen, product
@@ -37,12 +35,14 @@ SECTION = Section(
 MOST_TRACED = 1000  # launches of a call
 
 
-@suite("throughput", section=SECTION)
+@suite("throughput", section=SECTION, levels=("op", "block"))
 class Throughput:
     """One case a shape, dtype and pass: the backend's latency and what it means.
 
     Members of families, such as the LCSM grid, are timed where they are named: they share their recurrences'
     kernels and differ in their gates.
+
+    A block has no cost model: of what its time means, the tokens a second alone are given.
     """
 
     name: str
@@ -64,15 +64,16 @@ class Throughput:
         verdict, buffers = context.verify(case, with_state=False)
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        call = call_of(case.pass_, context.backend(case).function, buffers)
-        kernels = _kernels(case, context, call)
+        measured = timed(case, context.backend(case), context.function(case), buffers)
+        kernels = _kernels(case, context, measured.call)
         problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
         if problem:
             return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
-        memory, memory_reason = peak_bytes(call, context.device)
-        timing = context.time(case, call, touched=_touched(case, buffers), peak_bytes=memory)
-        after = _judge_timed(case, context, call, buffers)
-        del call  # and with it a ready-made graph
+        memory, memory_reason = peak_bytes(measured.call, context.device)
+        timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
+        after = _judge_timed(case, context, measured, buffers)
+        reads = measured.specs
+        del measured  # and with it a ready-made graph
         if after.status is Status.OK:
             after = context.verify_again(case, buffers)
         if after.status is not Status.OK:
@@ -85,6 +86,7 @@ class Throughput:
             buffers,
             timing,
             {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels},
+            reads=reads,
         )
 
 
@@ -93,14 +95,7 @@ def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return shapes[len(shapes) // 2 :][:1]
 
 
-def _touched(case: Case, values: Values) -> list[torch.Tensor]:
-    """What may change between two timed calls: not what a ready-made graph holds."""
-    if case.pass_ == "backward":
-        return [values.grad_output]
-    return [*values.tensors.values(), values.grad_output]
-
-
-def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: Values) -> Verdict:
+def _judge_timed(case: Case, context: Context, measured: Timed, values: Values) -> Verdict:
     """Whether the very call that was timed still follows the incoming gradient.
 
     Gradients are linear in it: minus twice that must give minus twice the answer.
@@ -108,7 +103,7 @@ def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: 
     if case.pass_ == "forward":
         return Verdict(Status.OK)
     values.grad_output.mul_(-2)
-    found = dict(zip(values.tensors, call(), strict=True))
+    found = measured.gradients()
     missing = [name for name, gradient in found.items() if gradient is None]
     if missing:
         return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
@@ -116,14 +111,24 @@ def _judge_timed(case: Case, context: Context, call: Callable[[], Any], values: 
 
 
 def judged_by_floor(
-    case: Case, context: Context, verdict: Verdict, values: Values, timing: Timing, extra: dict[str, Any]
+    case: Case,
+    context: Context,
+    verdict: Verdict,
+    values: Values,
+    timing: Timing,
+    extra: dict[str, Any],
+    reads: Mapping[str, Spec] | None = None,
 ) -> Record:
-    """The record, or `wrong` where the time is one that no correct call can reach."""
-    recurrence = context.recurrence(case)
-    cost = recurrence.cost(case.shape, specs(values.tensors), case.pass_)
+    """The record, or `wrong` where the time is one that no correct call can reach.
+
+    reads: what the call reads, by operand; the operands as they are if None.
+    """
+    cost = None
+    if case.level == "op":
+        cost = context.recurrence(case).cost(case.shape, reads or specs(values.tensors), case.pass_)
     latency = timing.latency_s
     ceilings = context.ceilings
-    floor = floor_s(cost, ceilings, case.dtype, ceilings.cache_bytes)
+    floor = floor_s(cost, ceilings, case.dtype, ceilings.cache_bytes) if cost else 0.0
     if latency is not None and latency < floor:
         reason = f"{latency:.3g} s is below the floor of {floor:.3g} s: it cannot have done the work"
         return context.record(case, Verdict(Status.WRONG, reason, verdict.errors, verdict.tolerances))
@@ -138,11 +143,16 @@ def judged_by_floor(
     )
 
 
-def _rates(case: Case, context: Context, cost: Cost, latency: float | None) -> dict[str, Any]:
-    rates: dict[str, Any] = {"least_bytes": cost.bytes, "least_flops": cost.flops}
+def _rates(case: Case, context: Context, cost: Cost | None, latency: float | None) -> dict[str, Any]:
+    rates: dict[str, Any] = {
+        "least_bytes": cost.bytes if cost else None,
+        "least_flops": cost.flops if cost else None,
+    }
     if not latency:
         return rates
     rates["tokens_per_s"] = case.shape["B"] * case.shape["T"] / latency
+    if cost is None:
+        return rates
     rates["bandwidth_bytes_per_s"] = cost.bytes / latency
     binding, seconds = limit(cost, context.ceilings, case.dtype)
     rates["limit"] = binding

@@ -15,7 +15,7 @@ from ssmperf.case import Case
 from ssmperf.command import repeating
 from ssmperf.errors import Unsupported
 from ssmperf.measure import verify
-from ssmperf.measure.calls import call_of, values_of
+from ssmperf.measure.calls import call_of, function_of, lowered, refer, values_of
 from ssmperf.measure.timing import Stopwatch, Timing
 from ssmperf.measure.verify import Reference, Values, Verdict
 from ssmperf.operands import dtype_of, length_of
@@ -70,6 +70,14 @@ class Context:
     def backend(self, case: Case) -> Backend:
         return registry.backend(case.model or case.recurrence, case.backend)
 
+    def function(self, case: Case) -> Callable[..., Any]:
+        """What the case calls with its operands by name: the backend, or the block around it."""
+        return function_of(case, device=self.device)
+
+    def lowered(self, case: Case, operands: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The recurrence's operands, given the case's: the same, or those that a block makes of its own."""
+        return lowered(case, operands)
+
     def definition(self, case: Case) -> Callable[..., Any]:
         """What the case's backend is judged by.
 
@@ -122,13 +130,7 @@ class Context:
         definition = self.definition(case)
         if (definition, gradients) not in draw.references:
             self.announce("oracle")
-            draw.references[definition, gradients] = verify.refer(
-                definition,
-                draw.values,
-                length=case.shape["T"],
-                dtype=dtype_of(case.dtype),
-                gradients=gradients,
-            )
+            draw.references[definition, gradients] = refer(case, definition, draw.values, gradients=gradients)
             self.announce("backend")
         return draw.references[definition, gradients]
 
@@ -223,7 +225,7 @@ class Context:
         poison: bool = True,
     ) -> Verdict:
         return verify.judge(
-            self.backend(case).function,
+            self.function(case),
             values,
             self.reference(case, number, with_state=with_state, gradients=gradients),
             dtype=dtype_of(case.dtype),
@@ -240,7 +242,7 @@ class Context:
         declared = self.backend(case).error_bound
         if declared is None:
             return None
-        recurrence = self.recurrence(case)
+        recurrence, operands = self.recurrence(case), lowered(case, operands)
         clamped = {
             name: value.clamp(min=VANISHING[value.dtype])
             if name in recurrence.gates and name.startswith("log_") and isinstance(value, Tensor)
@@ -256,7 +258,7 @@ class Context:
             return
         pass_ = "forward" if case.pass_ == "forward" else "forward_backward"
         begin = time.perf_counter()
-        call_of(pass_, self.backend(case).function, values)()
+        call_of(pass_, self.function(case), values)()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         self.first_call_s[key] = time.perf_counter() - begin

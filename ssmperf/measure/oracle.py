@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.operands import has_time, steps
+from ssmperf.errors import Unsupported
+from ssmperf.operands import has_time, length_of, steps
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
 KEPT_PER_STEP = 8  # tensors of the state's size that autograd keeps for one step, at most
@@ -79,6 +80,62 @@ def evaluate(
         definition, wide, states, starts, segment, length, widen(grad_output, dtype), adjoint
     )
     return Evaluation(result, states[-1], gradients)
+
+
+def as_backend(definition: Definition, dtype: torch.dtype) -> Definition:
+    """A definition as a backend: evaluated in a dtype, differentiable once, in bounded memory at any length.
+
+    Results and gradients have the dtypes of the contract.
+    """
+
+    has_state = "initial_state" in inspect.signature(definition).parameters
+
+    def compute(**operands: Any) -> tuple[Any, Any]:
+        if not has_state and operands.pop("initial_state", None) is not None:
+            raise Unsupported("this definition takes no initial state")
+        names = [name for name, value in operands.items() if isinstance(value, Tensor)]
+        others = {name: value for name, value in operands.items() if name not in names}
+        tensors = (operands[name] for name in names)
+        output, state = _Evaluated.apply(definition, dtype, names, others, *tensors)  # type: ignore[no-untyped-call]
+        return output, state
+
+    return compute
+
+
+class _Evaluated(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        definition: Definition,
+        dtype: torch.dtype,
+        names: list[str],
+        others: dict[str, Any],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        operands = {**others, **dict(zip(names, tensors, strict=True))}
+        length = length_of(operands)
+        ctx.save_for_backward(*tensors)
+        ctx.call = definition, dtype, names, others, length
+        found = evaluate(definition, operands, length=length, dtype=dtype)
+        output, state = definition(**steps(operands, 0, 1, length))
+        final = None if found.final_state is None else found.final_state.to(state.dtype)
+        return found.output.to(output.dtype), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor, grad_state: Tensor | None) -> tuple[Any, ...]:
+        definition, dtype, names, others, length = ctx.call
+        tensors = dict(zip(names, ctx.saved_tensors, strict=True))
+        found = evaluate(
+            definition,
+            {**others, **tensors},
+            length=length,
+            dtype=dtype,
+            grad_output=grad_output,
+            grad_state=grad_state,
+        )
+        given = (found.gradients[name].to(value.dtype) for name, value in tensors.items())
+        return None, None, None, None, *given
 
 
 def _evaluate_whole(

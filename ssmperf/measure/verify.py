@@ -55,6 +55,7 @@ class Reference:
     low_errors: Mapping[str, float]
     output_dtype: torch.dtype
     state_dtype: torch.dtype | None
+    output_scale: float | None = None  # what errors of the output are relative to, if not to its largest
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,16 @@ def tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool, bound: fl
     return max(derived, bound or 0.0)
 
 
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference over the largest absolute reference (absolute, where that is 0)."""
+def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None) -> float:
+    """Largest absolute difference over the largest absolute reference (absolute, where that is 0).
+
+    scale: what to divide by instead.
+    """
     if actual.numel() == 0:
         return 0.0
     difference = (widen(actual, torch.float64) - widen(expected, torch.float64)).abs().max().item()
-    scale = float(expected.abs().max().item())
+    if scale is None:
+        scale = float(expected.abs().max().item())
     return float(difference) / (scale or 1.0)
 
 
@@ -107,12 +112,23 @@ def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length
 
 
 def refer(
-    definition: Callable[..., Any], values: Values, *, length: int, dtype: torch.dtype, gradients: bool
+    definition: Callable[..., Any],
+    values: Values,
+    *,
+    length: int,
+    dtype: torch.dtype,
+    gradients: bool,
+    low: Callable[..., Any] | None = None,
+    residual: Tensor | None = None,
 ) -> Reference:
     """The float64 answer for some values, and how far an independent low-precision evaluation is off.
 
     That evaluation is the definition in float32 (float64 for a float64 case) on operands moved by
     up to half a unit in the last place of the case's dtype, its output rounded to that dtype.
+
+    low: what to evaluate instead, of no state: in the case's own dtype throughout, and twice, with the
+        operands as they are too, for there the rounding inside counts and not that of the operands.
+    residual: a part of the output that is given: errors are relative to what is added to it.
 
     Raises:
         Unsupported: these values overflow the dtype, so that no error could be told from another.
@@ -121,29 +137,43 @@ def refer(
     exact = evaluate(
         definition, values.operands, length=length, grad_output=grad_output, grad_state=grad_state
     )
-    working = torch.promote_types(dtype, torch.float32)
-    low = evaluate(
-        definition,
-        _shake(values.operands, working),
-        length=length,
-        dtype=working,
-        grad_output=grad_output,
-        grad_state=grad_state,
-    )
-    first_output, first_state = contract(definition, values.operands, length)
-    output_dtype = first_output.dtype
-    low_errors = {
-        "output": relative_error(low.output.to(output_dtype), exact.output),
-    }
-    if exact.final_state is not None and low.final_state is not None:
-        low_errors["final_state"] = relative_error(low.final_state, exact.final_state)
-    for name, gradient in low.gradients.items():
-        low_errors[name] = relative_error(gradient, exact.gradients[name])
-    overflown = [name for name, error in low_errors.items() if not math.isfinite(error)]
+    if low is None:
+        working = torch.promote_types(dtype, torch.float32)
+        output, state = contract(definition, values.operands, length)
+        output_dtype, state_dtype = output.dtype, None if state is None else state.dtype
+        samples: list[Mapping[str, Any]] = [shake(values.operands, working)]
+    else:
+        working = output_dtype = dtype
+        state_dtype = None
+        samples = [shake(values.operands, dtype), values.operands]
+    scale = None if residual is None else float((exact.output - residual).abs().max())
+    found = []
+    for operands in samples:
+        rounded = evaluate(
+            low or definition,
+            operands,
+            length=length,
+            dtype=working,
+            grad_output=grad_output,
+            grad_state=grad_state,
+        )
+        found.append(_errors(rounded, exact, output_dtype, scale))
+    overflown = {name for errors in found for name, error in errors.items() if not math.isfinite(error)}
     if overflown:
-        raise Unsupported(f"these operands overflow {dtype} ({', '.join(overflown)})")
-    state_dtype = None if first_state is None else first_state.dtype
-    return Reference(exact, low_errors, output_dtype, state_dtype)
+        raise Unsupported(f"these operands overflow {dtype} ({', '.join(sorted(overflown))})")
+    low_errors = {name: max(errors[name] for errors in found) for name in found[0]}
+    return Reference(exact, low_errors, output_dtype, state_dtype, scale)
+
+
+def _errors(
+    rounded: Evaluation, exact: Evaluation, output_dtype: torch.dtype, scale: float | None
+) -> dict[str, float]:
+    errors = {"output": relative_error(rounded.output.to(output_dtype), exact.output, scale)}
+    if exact.final_state is not None and rounded.final_state is not None:
+        errors["final_state"] = relative_error(rounded.final_state, exact.final_state)
+    for name, gradient in rounded.gradients.items():
+        errors[name] = relative_error(gradient, exact.gradients[name])
+    return errors
 
 
 def judge(
@@ -218,7 +248,8 @@ def _compare(
     verdict: Verdict | None = None
     for name, (actual, expected) in pairs.items():
         label = name if name in ("output", "final_state") else f"gradient of {name}"
-        errors[label] = relative_error(actual, expected)
+        scale = reference.output_scale if name == "output" else None
+        errors[label] = relative_error(actual, expected, scale)
         limits[label] = tolerance(reference.low_errors[name], dtype, gradient=name in gradients, bound=bound)
         if verdict is None:
             verdict = _verdict_of(label, actual, expected, errors[label], limits[label])
@@ -298,14 +329,19 @@ def _gradients(
     return dict(zip(leaves, found, strict=True))
 
 
-def _shake(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+def shake(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Operands moved by up to half a unit in the last place of their own dtype, each element on its own."""
     shaken: dict[str, Any] = {}
     for name, value in operands.items():
         if isinstance(value, Tensor):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
             generator = torch.Generator(value.device).manual_seed(len(shaken))
-            noise = torch.rand(value.shape, device=value.device, generator=generator) * 2 - 1
-            value = widen(value, dtype) * (1 + torch.finfo(real).eps / 2 * noise)
+            noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1
+            factor = 1 + torch.finfo(real).eps / 2 * noise
+            value = widen(value, dtype)
+            if value.is_complex():  # part by part: a complex product makes -inf + iφ no number
+                value = torch.complex(value.real * factor, value.imag * factor)
+            else:
+                value = value * factor
         shaken[name] = value
     return shaken

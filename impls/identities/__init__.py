@@ -1,0 +1,1 @@
+"""Identities between models and recurrences, one file a topic."""

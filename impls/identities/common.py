@@ -1,0 +1,42 @@
+"""What identities share: sizes, random values and models that are the same in every call."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ssmperf import Model, registry
+
+B, T, C, H, K, V, D, N = 2, 19, 6, 3, 4, 5, 5, 3
+
+
+def normal(*size: int, seed: int = 0) -> Tensor:
+    """Standard normals in float64."""
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def build(name: str, **sizes: int) -> Model:
+    """A float64 model whose parameters need no gradients."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = registry.model(name).cls(sizes)
+    assert isinstance(layer, Model)
+    return layer.double().requires_grad_(False)
+
+
+def segment_sums(log_a: Tensor) -> Tensor:
+    """Σ_{m < j ≤ n} log a_j over the first axis as [n, m], −∞ for m > n: literal sums, no differences."""
+    length = log_a.shape[0]
+    rows = [
+        [
+            log_a[m + 1 : n + 1].sum(0) if m <= n else torch.full_like(log_a[0], -torch.inf)
+            for m in range(length)
+        ]
+        for n in range(length)
+    ]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+def heads(x: Tensor, count: int = H) -> Tensor:
+    """(B, T, count·n) as (B, T, count, n)."""
+    return x.unflatten(-1, (count, -1))

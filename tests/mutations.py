@@ -1,0 +1,233 @@
+"""Plants deliberate faults, each alone in a copy of the tree, and requires the correctness suite to see it.
+
+    python tests/mutations.py [NAME...] [--write]      --write renews the table in docs/correctness.md
+
+Ends with exit code 1 if a fault was not caught, or if the text that it replaces is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "correctness.md"
+BEGIN, END = "<!-- mutations -->", "<!-- end of mutations -->"
+CAUGHT = ("wrong", "nan")
+
+
+class Missed(Exception):
+    """A fault that could not be planted, or that nothing caught."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Replace `old`, which occurs once in `file`, by `new`, and select cases that should see it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    models: str
+    backends: str
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def planted(self, root: Path) -> str:
+        """The file's text with the fault. Raises Missed where `old` does not occur just once."""
+        text = (root / self.file).read_text()
+        count = text.count(self.old)
+        if count != 1:
+            raise Missed(f"{self.file} has {count} times, not once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+MUTATIONS = (
+    Mutation(
+        "operator order swapped in the down-sweep",
+        "impls/scan/blelloch.py",
+        "combine(prefix, left)",
+        "combine(left, prefix)",
+        "scan",
+        "blelloch",
+        ("--regime", "s4d/data"),
+    ),
+    Mutation(
+        "mask multiplied instead of selected",
+        "impls/scan/common.py",
+        "torch.where(later.unsqueeze(-1), x.unsqueeze(-2), 0)",
+        "(later.unsqueeze(-1) * x.unsqueeze(-2))",
+        "scan",
+        "surrogate",
+        ("--regime", "reset/data"),
+    ),
+    Mutation(
+        "final-state term dropped from the log-gate gradient",
+        "impls/linear_attention/_triton/chunks.py",
+        "tl.sum(state * end, axis=1), mask=keys < K)",
+        "0 * tl.sum(state * end, axis=1), mask=keys < K)",
+        "gla",
+        "triton",
+        ("--axis", "T=35"),
+        {"TRITON_INTERPRET": "1"},
+    ),
+    Mutation(
+        "ZOH for Euler",
+        "impls/models/mamba.py",
+        '"A": -torch.exp(gate_precision(self.A_log)),\n        }',
+        '"A": -torch.exp(gate_precision(self.A_log)), "discretization": "zoh"\n        }',
+        "mamba",
+        "sequential",
+    ),
+    Mutation(
+        "√(1−a) for √(1−a²)",
+        "impls/models/rg_lru.py",
+        "_ClippedRoot.apply(-torch.expm1(2 * log_a))",
+        "_ClippedRoot.apply(-torch.expm1(log_a))",
+        "rg_lru",
+        "sequential",
+    ),
+    Mutation(
+        "unpadded FFT",
+        "impls/long_conv/fft.py",
+        "next_fast_len(T + len(lags) - 1, real=True)",
+        "max(T, len(lags))",
+        "long_conv",
+        "fft",
+        ("--regime", "s4d,analytic"),
+    ),
+    Mutation(
+        "log g(h₀)",
+        "impls/scan/logspace.py",
+        "torch.cat([initial_state.unsqueeze(1), b], dim=1)",
+        "torch.cat([torch.where(initial_state >= 0, initial_state + 0.5, torch.sigmoid(initial_state))"
+        ".unsqueeze(1), b], dim=1)",
+        "mingru_pos",
+        "logspace",
+    ),
+    Mutation(
+        "gate on the value axis",
+        "impls/linear_attention/sequential.py",
+        "gate(log_a, phase).expand(-1, T, -1, -1).unsqueeze(-1)",
+        "gate(log_a, phase).expand(-1, T, -1, -1).unsqueeze(-2)",
+        "gla",
+        "sequential",
+    ),
+    Mutation(
+        "conjugate forgotten",
+        "impls/scan/common.py",
+        "grad_gate = adjoint * (a * before).conj()",
+        "grad_gate = adjoint * (a * before)",
+        "gateloop",
+        "logspace",
+    ),
+    Mutation(
+        "bonus read after the update",
+        "impls/linear_attention/common.py",
+        "output = output + (q * bonus.to(wide) * k)",
+        "output = output + (q * (1 + bonus.to(wide)) * k)",
+        "rwkv5",
+        "chunkwise",
+    ),
+    Mutation(
+        "phase sign (LRPE with complex keys: xPos)",
+        "impls/models/retnet.py",
+        '"phase": torch.pow(10000.0',
+        '"phase": -torch.pow(10000.0',
+        "retnet_xpos",
+        "sequential",
+    ),
+    Mutation(
+        "float32 phase sum",
+        "impls/scan/common.py",
+        "phase = phase.to(torch.float64)[",
+        "phase = phase.to(torch.float32)[",
+        "scan",
+        "surrogate",
+        ("--regime", "phase/data_complex"),
+    ),
+)
+
+
+def tree(folder: Path) -> None:
+    """The package as it is installed, in a folder."""
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=hidden)
+    for room in ("impls", "suites", "reports"):
+        shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=hidden)
+
+
+def caught(mutation: Mutation, folder: Path) -> str:
+    """Run the suite on the faulty tree, then mend it: the reason of the first record that is not right."""
+    part = mutation.file if mutation.file.startswith("ssmperf/") else f"ssmperf/{mutation.file}"
+    file, out = folder / part, folder / "run"
+    faulty, whole = mutation.planted(ROOT), file.read_text()
+    shutil.rmtree(out, ignore_errors=True)
+    command = [
+        *(sys.executable, "-c", "from ssmperf.cli import main; main()"),
+        *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
+        *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
+    ]
+    paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    file.write_text(faulty)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **paths, **mutation.environment},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        file.write_text(whole)
+    if done.returncode:
+        raise Missed(f"the run ended with exit code {done.returncode}: {done.stderr[-400:]}")
+    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["status"] in CAUGHT:
+            subject = record["model"] or f"{record['recurrence']}[{record['operand_source']}]"
+            return f"{subject} {record['backend']} `{record['status']}` {record['reason']}"
+    ended = ", ".join(sorted({f"{record['status']} ({record['reason']})" for record in records}))
+    raise Missed(f"no record is wrong: {ended}")
+
+
+def table(rows: list[tuple[Mutation, str]]) -> str:
+    """The table of the document."""
+    lines = ["| fault | in | seen as |", "| --- | --- | --- |"]
+    lines += [f"| {m.name} | `{m.file}` | {reason.replace('|', '∣')} |" for m, reason in rows]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    names = [argument for argument in arguments if argument != "--write"]
+    unknown = [name for name in names if name not in {m.name for m in MUTATIONS}]
+    if unknown:
+        print(f"no such fault: {', '.join(unknown)} (known: {', '.join(m.name for m in MUTATIONS)})")
+        return 2
+    rows, missed = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree(Path(folder))
+        for mutation in MUTATIONS:
+            if names and mutation.name not in names:
+                continue
+            try:
+                rows.append((mutation, caught(mutation, Path(folder))))
+                print(f"caught  {mutation.name}: {rows[-1][1]}", flush=True)
+            except Missed as problem:
+                missed += 1
+                print(f"MISSED  {mutation.name}: {problem}", flush=True)
+    if "--write" in arguments and not missed and not names:
+        text = DOCUMENT.read_text()
+        head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
+        DOCUMENT.write_text(f"{head}{BEGIN}\n\n{table(rows)}\n\n{END}{tail}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""The model × backend matrix of a suite that declares its rows and the field that a failed cell names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ssmperf.reports import exports, frames, html, tables
+from ssmperf.suites.correctness import SECTION
+
+META = {"suites": {"correctness": SECTION.to_json()}}
+
+
+@pytest.fixture
+def run(fake: Any) -> Any:
+    """A scan under two regimes, one of which breaks a property, a closed form, and a model."""
+    place = {"suite": "correctness", "recurrence": "scan", "model": None, "backend": "blelloch"}
+    fine = {"errors": {"output": 3e-6}, "tolerances": {"output": 4e-6}, "latency_s": None}
+    broken = {**fine, "failed_property": "state_passing", "properties": {"state_passing": 0.5}}
+    ok = fake.timed(1.0, numbers={**fine, "failed_property": None}, operand_source="gla/data", **place)
+    wrong = fake.failed("wrong", "state_passing: relative error", operand_source="s4d/data", **place)
+    wrong = type(wrong)(wrong.case, wrong.status, wrong.reason, wrong.env_id, broken)
+    form = fake.timed(1.0, numbers=fine, operand_source="analytic/impulse", **place)
+    model = fake.timed(1.0, numbers=fine, **{**place, "model": "lru"})
+    return fake.run([ok, wrong, form, model], meta=META)
+
+
+def test_regimes_share_a_row_and_closed_forms_have_their_own(run: Any) -> None:
+    table = frames.ranked(frames.frame([run]), None)
+    cells = frames.matrix(table, "topic", "failed_property")
+    assert set(cells) == {(row, "blelloch") for row in ("scan[regimes]", "scan[analytic]", "lru")}
+    assert (cells["scan[regimes]", "blelloch"].status, cells["scan[regimes]", "blelloch"].note) == (
+        "wrong",
+        "state_passing",
+    )
+    assert cells["lru", "blelloch"].note == ""
+
+
+def test_terminal_markdown_and_page_name_the_first_property_that_failed(run: Any) -> None:
+    terminal, markdown, page = str(tables.table([run])), str(exports.markdown([run])), str(html.html([run]))
+    (line,) = (line for line in terminal.splitlines() if "scan[regimes]" in line)
+    assert "wrong* state_passing" in line
+    (line,) = (line for line in markdown.splitlines() if line.startswith(r"| scan\[regimes\]"))
+    assert "wrong state_passing" in line
+    assert 'data-topic="scan[regimes]" data-backend="blelloch"' in page
+    assert "<small>state_passing</small>" in page
+
+
+def test_a_run_that_declares_nothing_keeps_its_subjects(run: Any) -> None:
+    plain = {name: value for name, value in SECTION.to_json().items() if name not in ("rows", "note")}
+    run.meta["suites"] = {"correctness": plain}
+    assert "scan[s4d/data]" in str(tables.table([run]))
