@@ -20,6 +20,7 @@ from ssmperf.errors import (
     Unsupported,
     UsageError,
 )
+from ssmperf.native import Prepared
 from ssmperf.record import Record, Status
 from ssmperf.recurrence import (
     Backend,
@@ -37,6 +38,7 @@ from ssmperf.suite import Chart, Section, suite
 
 if TYPE_CHECKING:
     from ssmperf.api import backends, compute, load, models, run
+    from ssmperf.block import Block, build_block
     from ssmperf.layer import Model, gate_precision
     from ssmperf.store import Run
 
@@ -47,12 +49,15 @@ _LAZY = {
     "models": "api",
     "backends": "api",
     "Run": "store",
+    "Block": "block",
+    "build_block": "block",
     "Model": "layer",
     "gate_precision": "layer",
 }
 
 __all__ = [
     "Backend",
+    "Block",
     "Case",
     "Chart",
     "Cost",
@@ -60,6 +65,7 @@ __all__ = [
     "Model",
     "ModelEntry",
     "PluginError",
+    "Prepared",
     "Record",
     "Recurrence",
     "Run",
@@ -75,6 +81,7 @@ __all__ = [
     "analytic",
     "backend",
     "backends",
+    "build_block",
     "compute",
     "family",
     "gate_precision",

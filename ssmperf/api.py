@@ -120,6 +120,7 @@ def run(
         preset: smoke, standard or long; by default smoke on the CPU and standard on a GPU.
         axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
         device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, a worker each.
+        level: "op", the recurrence alone on the model's operands, or "block", the model's whole layer.
         plugin: Python files whose backends, models or suites take part. Their code is run.
             Workers load these and all files that this process has loaded so.
         timeout: longest that one case may take, in seconds.

@@ -112,8 +112,12 @@ def run(
     ] = None,
     gate_dtype: Annotated[str, typer.Option(help="Dtypes of the log gates.")] = "float32",
     layout: Annotated[str, typer.Option(help="channels_last.")] = "channels_last",
-    level: Annotated[str, typer.Option(help="op.")] = "op",
-    timing: Annotated[str, typer.Option(help="native.")] = "native",
+    level: Annotated[
+        str, typer.Option(help="op, the recurrence alone, or block, the model's whole layer around it.")
+    ] = "op",
+    timing: Annotated[
+        str, typer.Option(help="native, or end-to-end: with the layout changes that a peer's kernel needs.")
+    ] = "native",
     seed: Annotated[int, typer.Option(help="Seed of parameters, text and states; not negative.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,

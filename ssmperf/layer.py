@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ssmperf import registry
+from ssmperf.block import Block, Compute
 from ssmperf.errors import Unsupported
 
 GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -18,12 +20,14 @@ class Model(nn.Module):
     """One mixing layer, x (B, T, width) -> y (B, T, ·).
 
     A subclass builds its projections in `__init__(self, shape)` (calling `super().__init__(shape)`
-    first) from the sizes of `shape`, and provides `operands`, `readout` and `definition`.
+    first) from the sizes of `shape`, and provides `operands`, `readout` and `definition`. `block` is the
+    layer of the paper around it; the default is a residual pre-norm layer with an output projection.
     Parameters are created under the caller's random seed, in float32, on the CPU.
     """
 
     name: ClassVar[str]
     depends_on_length: ClassVar[bool] = False  # whether T enters its operands: a prefix is another model
+    block: ClassVar[type[Block]] = Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__()
@@ -36,6 +40,10 @@ class Model(nn.Module):
             if letter in self.shape:
                 return self.shape[letter]
         return self.shape["H"] * self.shape["V"]
+
+    @functools.cached_property
+    def _has_state(self) -> bool:
+        return registry.recurrence(registry.recurrence_of(self.name)).has_state
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         """The recurrence's operands by name, differentiable in x and the parameters.
@@ -53,21 +61,23 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, x: Tensor, *, backend: str = "sequential", state: Tensor | None = None
+        self, x: Tensor, *, backend: Compute = "sequential", state: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """y and the final state, computed by the named backend from an optional initial state.
+
+        backend: a name, or a function with the recurrence's signature to compute it with instead.
 
         Raises:
             UnknownName: the model has no such backend.
             Unsupported: the backend refuses these operands, or there is a state and the recurrence has none.
         """
-        entry = registry.backend(self.name, backend)
+        compute = registry.backend(self.name, backend).function if isinstance(backend, str) else backend
         operands = self.operands(x)
-        if registry.recurrence(registry.recurrence_of(self.name)).has_state:
+        if self._has_state:
             operands["initial_state"] = state
         elif state is not None:
             raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot go on from one")
-        output, final_state = entry.function(**operands)
+        output, final_state = compute(**operands)
         return self.readout(output, x), final_state
 
 

@@ -72,12 +72,13 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
         UsageError: several cases are named, or the folder cannot be written.
         Unsupported: the backend refuses the case.
     """
-    from ssmperf.measure.calls import call_of, values_of
+    from ssmperf.measure.calls import values_of
+    from ssmperf.measure.timed import timed
 
     case = _the_case(selection)
     values = values_of(case, 0, device=device, with_state=False)
     backend = registry.backend(case.model or case.recurrence, case.backend)
-    call = call_of(case.pass_, backend.function, values)
+    call = timed(case, backend, backend.function, values).call
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _trace(call, device, folder / TRACE)

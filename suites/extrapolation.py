@@ -22,7 +22,7 @@ from ssmperf import (
     suite,
 )
 from ssmperf.execute.context import Context, decay_span
-from ssmperf.measure.calls import call_of
+from ssmperf.measure.timed import timed
 from ssmperf.measure.verify import Verdict, judge
 from ssmperf.operands import dtype_of
 from ssmperf.plan import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, Selection, Subject, product, refusal
@@ -182,9 +182,9 @@ def extend(case: Case, context: Context) -> Record:
     numbers = {"decay_span": span, "error_bound": bound}
     if verdict.status is not Status.OK:
         return context.record(case, verdict, **numbers)
-    call = call_of(case.pass_, backend.function, values)
-    timing = context.time(case, call, touched=list(values.tensors.values()), peak_bytes=None)
-    return judged_by_floor(case, context, verdict, values, timing, numbers)
+    measured = timed(case, backend, backend.function, values)
+    timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=None)
+    return judged_by_floor(case, context, verdict, values, timing, numbers, reads=measured.specs)
 
 
 def learn(case: Case, context: Context, task: Task) -> Record:

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import DeltaNetBlock, GatedDeltaNetBlock
+
 EPSILON = 1e-6  # of the published code's norm, under the root
 STEP_RANGE = (1e-3, 1e-1)
 RATE_RANGE = (1.0, 16.0)
@@ -36,6 +38,8 @@ class DeltaNet(Model):
     q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
     x and y are (B, T, H·V).
     """
+
+    block = DeltaNetBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -90,6 +94,8 @@ class GatedDeltaNet(DeltaNet):
     As DeltaNet, with v = SiLU(W x) and one gate a head, Mamba-2's: e^A starts uniform in [1, 16], softplus(b)
     log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x and y are (B, T, H·V).
     """
+
+    block = GatedDeltaNetBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import GateLoopBlock
+
 PAPER = "GateLoop: Fully Data-Controlled Linear Recurrence for Sequence Modeling (Katsch, 2023), "
 
 
@@ -20,6 +22,8 @@ class GateLoop(Model):
 
     The variant that the paper trained: one head per channel. Phases are unbounded. x and y are (B, T, C).
     """
+
+    block = GateLoopBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -59,6 +63,8 @@ class GateLoopFull(Model):
     The gate is on the key axis, as in the paper's eqs. 14-21 (its eq. 7 as printed gates the value axis).
     x and y are (B, T, H·V).
     """
+
+    block = GateLoopBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

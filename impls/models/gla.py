@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import GatedBlock
+
 RANK = 16
 TEMPERATURE = 16
 
@@ -27,6 +29,8 @@ class GLA(Model):
 
     W₁W₂ has rank 16. The head norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
     """
+
+    block = GatedBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

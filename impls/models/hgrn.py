@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from ._blocks import NormedBlock
+
 PAPER = "Hierarchically Gated Recurrent Neural Network for Sequence Modeling (Qin et al., 2023), section 3, "
 
 
@@ -65,6 +67,8 @@ class HGRN(Model):
     (B, T, C).
     """
 
+    block = NormedBlock
+
     def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)
         C = self.shape["C"]
@@ -108,6 +112,8 @@ class HGRNComplex(Model):
     θ_c = 10000^(−2c/C) at initialisation, learnable and not data-dependent. The SiLU acts on the real and
     imaginary parts, which are interleaved. f and β as in HGRN. x is (B, T, C), y (B, T, 2C).
     """
+
+    block = NormedBlock
 
     def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)

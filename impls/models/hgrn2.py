@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ssmperf import Model, model
 
+from ._blocks import NormedBlock
 from .hgrn import checked_bound, forget_gate
 
 
@@ -26,6 +27,8 @@ class HGRN2(Model):
     The paper has K = V = d/H and writes the transposed state. β as in HGRN, a number or a tensor (H·K,): 0 in
     the first layer, the default. The norm of y belongs to the block. x and y are (B, T, H·V).
     """
+
+    block = NormedBlock
 
     def __init__(self, shape: Mapping[str, int], *, lower_bound: float | Tensor = 0.0) -> None:
         super().__init__(shape)

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from ssmperf import Model, ModelEntry, Shape, UsageError, family, gate_precision
 
+from ._blocks import NormedBlock
+
 PAPER = (
     "Unlocking the Secrets of Linear Complexity Sequence Model from A Unified Perspective "
     "(Qin et al., 2024), eqs. 1-3, Tables 2 and 3"
@@ -105,6 +107,7 @@ class LCSM(Model):
     o_t = exp(−exp(O) ⊗ Δ_t), O starting at log 1..k.
     """
 
+    block = NormedBlock
     code: ClassVar[Code]
 
     def __init__(self, shape: Mapping[str, int], *, delta_rank: int = DELTA_RANK) -> None:

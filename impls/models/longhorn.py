@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import MambaBlock
+
 CHANNELS_PER_RANK = 16
 
 
@@ -29,6 +31,8 @@ class Longhorn(Model):
     projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
     (B, T, D).
     """
+
+    block = MambaBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

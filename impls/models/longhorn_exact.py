@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
 
+from ._blocks import MambaBlock
+
 CHANNELS_PER_RANK = 16
 CHUNK = 16
 PRESETS = {
@@ -42,6 +44,8 @@ class LonghornExact(Model):
     projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
     (B, T, H·V).
     """
+
+    block = MambaBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

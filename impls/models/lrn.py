@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import NormedBlock
+
 
 @model(
     "lrn",
@@ -27,6 +29,8 @@ class LRN(Model):
     that the lower bound is all that lies between the two. The norm of y belongs to the block. x and y are
     (B, T, C).
     """
+
+    block = NormedBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import NormedBlock
+
 
 @model(
     "lrpe",
@@ -26,6 +28,8 @@ class LRPE(Model):
     are real and linear in x; the state is complex. The norm of o belongs to the block. x and y are
     (B, T, H·V).
     """
+
+    block = NormedBlock
 
     def __init__(self, shape: Mapping[str, int], *, learnable: bool = False) -> None:
         super().__init__(shape)

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import MambaBlock
+
 STEP_RANGE = (1e-3, 1e-1)
 CHANNELS_PER_RANK = 16
 PAPER = "Mamba: Linear-Time Sequence Modeling with Selective State Spaces (Gu and Dao, 2023), "
@@ -31,6 +33,8 @@ class Mamba(Model):
     D = 1. The input projection, convolution, SiLU and gate belong to the block: x is the activation after
     them. x and y are (B, T, D).
     """
+
+    block = MambaBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

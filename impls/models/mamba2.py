@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import Mamba2Block
+
 STEP_RANGE = (1e-3, 1e-1)
 RATE_RANGE = (1.0, 16.0)
 
@@ -42,6 +44,8 @@ class Mamba2(Model):
     them. Starts with −a_h uniform in [1, 16], softplus(b) log-uniform in [1e-3, 1e-1] and D = 1. x and y
     are (B, T, H·V); q and k are expanded over the heads, not copied.
     """
+
+    block = Mamba2Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

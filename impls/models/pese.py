@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Model, UsageError, model
 
+from ._blocks import NormedBlock
 from .hgrn import checked_bound, forget_gate
 
 PAPER = "HGRN2: Gated Linear RNNs with State Expansion (Qin et al., 2024), section 3.1 and Table 2, "
@@ -32,6 +33,7 @@ class Expanded(Model):
         UsageError: C is not divisible by n, or d not by the groups of the expansion.
     """
 
+    block = NormedBlock
     einsum: ClassVar[str]
     grouped: ClassVar[bool] = False  # whether x comes in n groups of e = d/n channels
 

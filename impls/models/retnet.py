@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from ._blocks import RetNetBlock
+
 PAPER = "Retentive Network: A Successor to Transformer for Large Language Models (Sun et al., 2023), "
 
 
@@ -29,6 +31,8 @@ class RetNet(Model):
 
     The group norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
     """
+
+    block = RetNetBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from ._blocks import GriffinBlock
+
 SHARPNESS = 8.0  # the paper's c
 MAX_SLOPE = 1000.0  # the published code's bound on d√x/dx, which is infinite at a = 1
 RING = (0.9, 0.999)
@@ -46,6 +48,8 @@ class RGLRU(Model):
     left out: a resumed sequence could not tell its first step. r and i are dense, block-diagonal in the
     published code. x and y are (B, T, C).
     """
+
+    block = GriffinBlock
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from ._blocks import RWKV5Block, RWKV6Block
+
 PAPER = "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence (Peng et al., 2024), "
 RANK = 64
 
@@ -37,6 +39,8 @@ class RWKV5(Model):
     Raises:
         UsageError: a depth outside [0, 1].
     """
+
+    block = RWKV5Block
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
         if not 0 <= depth <= 1:
@@ -91,6 +95,8 @@ class RWKV6(RWKV5):
     Starts with A and B as linear layers do; the published code has A = 0. The mix of x with the token before
     it, data-dependent in this version, belongs to the block.
     """
+
+    block = RWKV6Block
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
         super().__init__(shape, depth=depth)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from ._blocks import RWKV4Block
+
 
 def decay_speed(channels: int, depth: float) -> Tensor:
     """The published start of ω, from −5 in the first channel to 3 in the last: w from 0.0067 to 20."""
@@ -38,6 +40,8 @@ class RWKV4(Model):
     Raises:
         UsageError: a depth outside [0, 1].
     """
+
+    block = RWKV4Block
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
         if not 0 <= depth <= 1:

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from ._blocks import TNLBlock
+
 
 @model(
     "tnl",
@@ -29,6 +31,8 @@ class TNL(Model):
     Raises:
         UsageError: a depth outside [0, 1].
     """
+
+    block = TNLBlock
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
         if not 0 <= depth <= 1:

@@ -1,0 +1,240 @@
+"""The layers of the papers around their mixing models, each x (B, T, width) -> y (B, T, width)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Block, Model, UsageError
+from ssmperf.block import Compute, State, carry
+
+from ._parts import (
+    GELUGLU,
+    GLU,
+    DataShift,
+    GroupNorm,
+    HeadRMSNorm,
+    LinearGLU,
+    Perceptron,
+    RMSNorm,
+    RWKV4Channels,
+    RWKVChannels,
+    Shift,
+    ShortConvolution,
+    SimpleRMSNorm,
+    identity,
+    over_all,
+    shifted,
+)
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class MambaBlock(Block):
+    """x + W₃(mixer(SiLU(conv(W₁ norm(x)))) ⊙ SiLU(W₂ norm(x))), the mixer twice as wide as the residual.
+
+    One branch holds the convolution over four steps and the mixer, the other is its gate.
+
+    Raises:
+        UsageError: the mixer's width is odd.
+    """
+
+    norm_type = RMSNorm
+    expansion: ClassVar[int] = 2
+    activation: ClassVar[Activation] = staticmethod(functional.silu)
+    gate: ClassVar[Activation] = staticmethod(functional.silu)
+
+    def __init__(self, model: Model) -> None:
+        if model.width % self.expansion:
+            raise UsageError(f"the block of {model.name} is half as wide as it: {model.width} is odd")
+        super().__init__(model)
+        self.input = nn.Linear(self.width, 2 * model.width, bias=False)
+        self.convolution = ShortConvolution(model.width)
+
+    @property
+    def width(self) -> int:
+        return self.mixer.width // self.expansion
+
+    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+        before, tail = self.carried(state, 2)
+        u, z = self.input(x).chunk(2, dim=-1)
+        u, tail = self.convolution(u, tail)
+        y, after = self.mixer(self.activation(u), backend=backend, state=before)
+        return self.output(self.gated(y, self.gate(z))), carry(after, tail)
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        return y * gate
+
+
+class Mamba2Block(MambaBlock):
+    """Mamba's block with a norm of the gated y. The convolution is on x alone, B and C being linear in it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.gated_norm = RMSNorm(model.width)
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        return self.gated_norm(y * gate)
+
+
+class ChannelBlock(Block):
+    """A layer with a second residual part, which mixes channels: y + channels(norm(y))."""
+
+    channels_type: ClassVar[Callable[[int], nn.Module]] = Perceptron
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.channel_norm = type(self).norm_type(self.width)
+        self.channels = type(self).channels_type(self.width)
+
+    def forward(
+        self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        x, state = super().forward(x, backend=backend, state=state)
+        return x + self.channels(self.channel_norm(x)), state
+
+
+class GriffinBlock(ChannelBlock, MambaBlock):
+    """x + W₃(mixer(conv(W₁ norm(x))) ⊙ GELU(W₂ norm(x))), then a GLU with GELU; the mixer is no wider."""
+
+    expansion = 1
+    activation = staticmethod(identity)
+    gate = staticmethod(functional.gelu)
+    channels_type = GELUGLU
+
+
+class GateLoopBlock(ChannelBlock):
+    """The plain layer, then a perceptron over the channels."""
+
+
+class NormedBlock(ChannelBlock):
+    """x + W norm(mixer(norm(x))), then a GLU over the channels. A subclass may norm each head alone."""
+
+    norm_type = RMSNorm
+    output_norm_type: ClassVar[Callable[[int, int], nn.Module]] = staticmethod(over_all(RMSNorm))
+    channels_type = GLU
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        heads = model.shape.get("H", 1)
+        self.output_norm = self.output_norm_type(heads, self.output.in_features)
+
+    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+        y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
+        return self.output(self.finished(self.output_norm(y), x)), carry(after)
+
+    def finished(self, y: Tensor, x: Tensor) -> Tensor:
+        """What the output projection gets, from the normalised y and the layer's normalised x."""
+        return y
+
+
+class GatedBlock(NormedBlock):
+    """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm a head."""
+
+    output_norm_type = HeadRMSNorm
+    gate: ClassVar[Activation] = staticmethod(functional.silu)
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
+
+    def finished(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * self.gate(self.gate_projection(x))
+
+
+class RetNetBlock(GatedBlock):
+    """As GLA's, with group norm on the heads and a perceptron over the channels."""
+
+    norm_type = nn.LayerNorm
+    output_norm_type = GroupNorm
+    channels_type = Perceptron
+
+
+class TNLBlock(GatedBlock):
+    """As GLA's, with a norm over all channels, gates without an activation and norms without parameters."""
+
+    norm_type = SimpleRMSNorm
+    output_norm_type = staticmethod(over_all(SimpleRMSNorm))
+    gate = staticmethod(identity)
+    channels_type = LinearGLU
+
+
+class DeltaNetBlock(NormedBlock):
+    """x + W norm(mixer(conv(norm(x)))) with a norm a head, then a GLU.
+
+    One convolution over four steps comes before the projections of q, k and v, the mixer's; the published
+    code has one after each.
+    """
+
+    output_norm_type = HeadRMSNorm
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.convolution = ShortConvolution(self.width)
+
+    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+        before, tail = self.carried(state, 2)
+        u, tail = self.convolution(x, tail)
+        y, after = self.mixer(u, backend=backend, state=before)
+        return self.output(self.finished(self.output_norm(y), x)), carry(after, tail)
+
+
+class GatedDeltaNetBlock(DeltaNetBlock, GatedBlock):
+    """DeltaNet's layer with the output gate SiLU(W norm(x))."""
+
+
+class RWKV4Block(Block):
+    """Time mixing x + W mixer(shift(norm(x))), then channel mixing; both see the token before, too.
+
+    The mixer gets one mix of each token with the one before it; in the paper r, k and v have one each.
+    """
+
+    channels_type: ClassVar[Callable[[int], nn.Module]] = RWKV4Channels
+    shift_type: ClassVar[Callable[[int], nn.Module]] = Shift
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.shift = self.shift_type(self.width)
+        self.channel_norm = nn.LayerNorm(self.width)
+        self.channels = self.channels_type(self.width)
+
+    def forward(
+        self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        before, last, channel_last = self.carried(state, 3)
+        normed = self.norm(x)
+        previous = shifted(normed, last)
+        y, after = self.mixer(self.shift(normed, previous), backend=backend, state=before)
+        x = x + self.output(self.finished(y, normed, previous))
+        mixed = self.channel_norm(x)
+        y = x + self.channels(mixed, shifted(mixed, channel_last))
+        return y, carry(after, normed[:, -1:], mixed[:, -1:])
+
+    def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
+        """What the output projection gets, from the mixer's y, the normalised x and the tokens before."""
+        return y
+
+
+class RWKV5Block(RWKV4Block):
+    """RWKV-4's layer with a group norm on the heads and a gate SiLU(W shift(norm(x)))."""
+
+    channels_type = RWKVChannels
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        width = self.output.in_features
+        self.output_norm = GroupNorm(model.shape["H"], width)
+        self.gate_shift = self.shift_type(self.width)
+        self.gate = nn.Linear(self.width, width, bias=False)
+
+    def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
+        return self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
+
+
+class RWKV6Block(RWKV5Block):
+    """RWKV-5's layer with token shifts that depend on the data."""
+
+    shift_type = DataShift

@@ -1,0 +1,166 @@
+"""The parts of the layers around mixing models: norms, short convolution, token shift, channel mixing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPSILON = 1e-5
+CONVOLUTION = 4  # steps that a short convolution sees
+
+RMSNorm = partial(nn.RMSNorm, eps=EPSILON)  # torch's default depends on the dtype
+SimpleRMSNorm = partial(nn.RMSNorm, eps=EPSILON, elementwise_affine=False)
+
+
+class GroupNorm(nn.Module):
+    """Each head's channels to mean 0 and variance 1, then a scale and an offset a channel."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = functional.group_norm(x.flatten(0, 1), self.heads, self.weight, self.bias, EPSILON)
+        return rows.view(x.shape)
+
+
+class HeadRMSNorm(nn.Module):
+    """Each head's channels to mean square 1, then a scale a channel that all heads share."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.heads, self.norm = heads, RMSNorm(width // heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2)
+
+
+def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module]:
+    """A norm that does not see the heads, in the place of one that does."""
+    return lambda heads, width: norm(width)
+
+
+class ShortConvolution(nn.Module):
+    """Causal depthwise convolution over four steps, (B, T, C) -> (B, T, C) and the last three steps of x."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        bound = CONVOLUTION**-0.5
+        self.weight = nn.Parameter(torch.empty(width, 1, CONVOLUTION).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, tail: Tensor | None) -> tuple[Tensor, Tensor]:
+        if tail is None:
+            tail = x.new_zeros(x.shape[0], CONVOLUTION - 1, x.shape[2])
+        seen = torch.cat([tail, x], dim=1)
+        y = functional.conv1d(seen.mT, self.weight, self.bias, groups=x.shape[2])
+        return y.mT, seen[:, 1 - CONVOLUTION :]
+
+
+def shifted(x: Tensor, last: Tensor | None) -> Tensor:
+    """x one step later, after the token (B, 1, C) before it, or zeros."""
+    first = torch.zeros_like(x[:, :1]) if last is None else last
+    return torch.cat([first, x[:, :-1]], dim=1)
+
+
+class Shift(nn.Module):
+    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}; μ, a parameter (C,), starts rising from 0 to 1 over the channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.share = nn.Parameter(torch.linspace(0, 1, width))
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        return before + self.share * (x - before)
+
+
+class DataShift(nn.Module):
+    """x_t + (x_{t−1} − x_t) ⊙ (λ + tanh(s_t A) B), s_t = x_t + μ ⊙ (x_{t−1} − x_t), AB of rank 32."""
+
+    rank = 32
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        place = torch.linspace(1, 0, width)
+        self.first, self.base = nn.Parameter(place), nn.Parameter(place.clone())
+        self.down = nn.Linear(width, self.rank, bias=False)
+        self.up = nn.Linear(self.rank, width, bias=False)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        change = before - x
+        share = self.base + self.up(torch.tanh(self.down(x + self.first * change)))
+        return x + share * change
+
+
+class Perceptron(nn.Module):
+    """Channel mixing W₂ GELU(W₁ x), twice as wide inside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class GLU(nn.Module):
+    """Channel mixing W₃(φ(W₁ x) ⊙ W₂ x), 8/3 times as wide inside, in multiples of 16; φ is SiLU."""
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.silu)
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = 16 * max(1, round(width / 6))
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+class LinearGLU(GLU):
+    """W₃(W₁ x ⊙ W₂ x)."""
+
+    activation = staticmethod(identity)
+
+
+class GELUGLU(GLU):
+    """W₃(GELU(W₁ x) ⊙ W₂ x)."""
+
+    activation = staticmethod(functional.gelu)
+
+
+class RWKVChannels(nn.Module):
+    """RWKV's channel mixing σ(W_r r) ⊙ W_v ReLU(W_k k)²; r and k mix each token with the one before it."""
+
+    expansion = 3.5
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = round(self.expansion * width)
+        self.shift_key, self.shift_receptance = Shift(width), Shift(width)
+        self.key = nn.Linear(width, hidden, bias=False)
+        self.value = nn.Linear(hidden, width, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        kept = functional.relu(self.key(self.shift_key(x, before))).square()
+        return torch.sigmoid(self.receptance(self.shift_receptance(x, before))) * self.value(kept)
+
+
+class RWKV4Channels(RWKVChannels):
+    """The same, four times as wide inside."""
+
+    expansion = 4.0

@@ -1,0 +1,93 @@
+"""Other people's RWKV-4 kernel, as an optional backend: flash-linear-attention's fused_recurrent_rwkv4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ssmperf import Prepared, Unsupported, backend
+
+from .common import EMPTY
+
+REAL = ("float32", "bfloat16", "float16")
+LEAST, MOST = -1e4, -1e-30  # log decays whose exponentials are 0 and 1 in float32
+
+
+class LogOfRate(torch.autograd.Function):
+    """log(−log w), which is what the kernel takes for w; log w is kept off 0 and −∞, its gradient is not."""
+
+    @staticmethod
+    def forward(ctx: Any, log_w: Tensor) -> Tensor:
+        inside = log_w.clamp(LEAST, MOST)
+        ctx.save_for_backward(inside, log_w)
+        return torch.log(-inside)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        inside, log_w = ctx.saved_tensors
+        return torch.where(torch.isinf(log_w), 0, grad / inside)
+
+
+def _rwkv4(
+    log_w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor | None = None,
+    *,
+    bonus: Tensor | None = None,
+) -> Prepared:
+    if any(each.dtype == torch.float64 for each in (log_w, k, v)):
+        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    B, C = k.shape[0], k.shape[2]
+    if log_w.numel() not in (1, C) or log_w.shape[-1:] not in ((1,), (C,), ()):
+        raise Unsupported("decays that change with time or batch (it takes one a channel)")
+    log_w = log_w.float().reshape(-1).expand(C)
+    # y_t = P_t / Q_t reads the step's own write without its decay: with the bonus −log w
+    u = -log_w.clamp(min=LEAST) if bonus is None else bonus.float()
+    if initial_state is None:
+        state = torch.tensor([0.0, 0.0, EMPTY], device=k.device).view(1, 3, 1, 1).expand(B, 3, 1, C)
+    else:
+        p, q, m = initial_state.float().unbind(1)
+        state = torch.stack([p, q, m.detach()], dim=1).unsqueeze(2)
+    rate: Tensor = LogOfRate.apply(log_w)  # type: ignore[no-untyped-call]
+    return Prepared(
+        (rate, u, k.contiguous(), v.to(k.dtype).contiguous(), state.contiguous()), _finish(v.dtype)
+    )
+
+
+@backend(
+    "ratio_scan",
+    name="fla_rwkv4",
+    prepare=_rwkv4,
+    devices=("cuda",),
+    dtypes=REAL,
+    gates=("const",),
+    needs=("fla",),
+    kernels=("fused_recurrent_rwkv4",),
+    launches=lambda shape: 2,
+)
+def fla_rwkv4(rate: Tensor, bonus: Tensor, k: Tensor, v: Tensor, state: Tensor) -> Any:
+    """flash-linear-attention's fused_recurrent_rwkv4, one step after another; states in the dtype of k."""
+    from fla.ops.rwkv4 import fused_recurrent_rwkv4
+
+    return fused_recurrent_rwkv4(rate, bonus, k, v, state)
+
+
+def _finish(dtype: torch.dtype) -> Any:
+    def finish(raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        state = raw[1].squeeze(2).float()
+        if state.requires_grad:
+            state.register_hook(_refuse)
+        return raw[0].to(dtype), state
+
+    return finish
+
+
+def _refuse(grad: Tensor) -> None:
+    """Its gradient takes the scale m of the state for a variable, which here is a constant."""
+    if grad.any():
+        raise Unsupported("a gradient at the final state")

@@ -1,0 +1,170 @@
+"""Other people's scan kernels, as optional backends: accelerated-scan and flash-linear-attention's HGRN.
+
+accelerated-scan takes gates, not their logs, with time innermost and all in one dtype, and starts from zero.
+The state before the first step goes into that step's input, a_1 h_0 + b_1, and so does its gradient. Zeros
+fill the last block where there is a gradient: backward of the real kernel reads whole blocks, past the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ssmperf import Prepared, Unsupported, backend
+
+REAL = ("float32", "bfloat16", "float16")
+BLOCK = 2048  # steps that a program of accelerated-scan holds at once
+MOST = 2**31  # elements that its 32-bit offsets reach
+
+
+def _accelerated(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> Prepared:
+    _check_real(log_a, b, phase)
+    if b.numel() >= MOST:
+        raise Unsupported(f"{b.numel()} elements: accelerated-scan has 32-bit offsets")
+    given = (log_a, b) if initial_state is None else (log_a, b, initial_state)
+    T, wanted = b.shape[1], torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    padding = (0, -T % BLOCK if wanted else 0)
+    gates = log_a.float().exp()[(None,) * (3 - log_a.dim())]
+    inputs = _started(gates, b, initial_state)
+    operands = (_time_last(each.expand(b.shape), b.dtype) for each in (gates, inputs))
+    padded = tuple(functional.pad(each, padding) for each in operands)
+    return Prepared(padded, lambda states: _channels_last(states[..., :T]))
+
+
+@backend(
+    "scan",
+    name="accelerated_scan_scalar",
+    prepare=_accelerated,
+    devices=("cuda",),
+    dtypes=REAL,
+    gates=("data", "const"),
+    needs=("accelerated_scan",),
+    kernels=("forward_scan", "backward_scan"),
+    launches=lambda shape: 1,
+)
+def accelerated_scan_scalar(gates: Tensor, inputs: Tensor) -> Tensor:
+    """accelerated-scan's Triton kernel, gates rounded to the dtype of b, both (B, C, T)."""
+    from accelerated_scan.scalar import scan
+
+    states: Tensor = scan(gates, inputs)
+    return states
+
+
+def _accelerated_complex(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> Prepared:
+    if phase is None and not b.is_complex():
+        raise Unsupported("real gates and inputs (accelerated_scan_scalar takes them)")
+    if any(each.dtype == torch.float64 for each in (log_a, b.real)):
+        raise Unsupported("double precision (it takes complex64)")
+    if 2 * b.numel() >= MOST:
+        raise Unsupported(f"{b.numel()} complex elements: accelerated-scan has 32-bit offsets")
+    magnitude = log_a.float().exp()[(None,) * (3 - log_a.dim())].expand(b.shape)
+    angle = magnitude.new_zeros(1) if phase is None else phase.float()[(None,) * (3 - phase.dim())]
+    gates = torch.polar(magnitude, angle.expand(b.shape))
+    inputs = _started(gates, b.to(torch.complex64), initial_state)
+    return Prepared((_time_last(gates), _time_last(inputs)), _channels_last)
+
+
+@backend(
+    "scan",
+    name="accelerated_scan_complex",
+    prepare=_accelerated_complex,
+    devices=("cuda",),
+    dtypes=("float32",),
+    gates=("data_complex", "const_complex"),
+    needs=("accelerated_scan",),
+    kernels=("forward_scan", "backward_scan"),
+    launches=lambda shape: 1,
+)
+def accelerated_scan_complex(gates: Tensor, inputs: Tensor) -> Tensor:
+    """accelerated-scan's Triton kernel in complex64, both (B, C, T)."""
+    from accelerated_scan.complex import scan
+
+    states: Tensor = scan(gates, inputs)
+    return states
+
+
+def _hgrn(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> Prepared:
+    _check_real(log_a, b, phase)
+    log_a = log_a[(None,) * (3 - log_a.dim())].expand(b.shape).contiguous()
+    inputs = b if initial_state is None else _started(log_a.float().exp(), b, initial_state).to(b.dtype)
+    return Prepared((inputs.contiguous(), log_a), lambda states: (states, states[:, -1].float()))
+
+
+@backend(
+    "scan",
+    name="fla_hgrn",
+    prepare=_hgrn,
+    devices=("cuda",),
+    dtypes=REAL,
+    gates=("data", "const"),
+    needs=("fla",),
+    kernels=("chunk_hgrn",),
+    launches=lambda shape: 2,
+)
+def fla_hgrn(b: Tensor, log_a: Tensor) -> Tensor:
+    """flash-linear-attention's chunk_hgrn, log gates at all steps, both (B, T, C)."""
+    from fla.ops.hgrn import chunk_hgrn
+
+    states: Tensor = chunk_hgrn(b, log_a)[0]
+    return states
+
+
+def _hgrn_recurrent(
+    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+) -> Prepared:
+    _check_real(log_a, b, phase)
+    log_a = log_a[(None,) * (3 - log_a.dim())].expand(b.shape).contiguous()
+    state = None if initial_state is None else initial_state.float().contiguous()
+    return Prepared((b.contiguous(), log_a, state), lambda raw: (raw[0], raw[1].float()))
+
+
+@backend(
+    "scan",
+    name="fla_hgrn_recurrent",
+    prepare=_hgrn_recurrent,
+    devices=("cuda",),
+    dtypes=REAL,
+    gates=("data", "const"),
+    needs=("fla",),
+    kernels=("fused_recurrent_hgrn",),
+    launches=lambda shape: 1,
+)
+def fla_hgrn_recurrent(b: Tensor, log_a: Tensor, state: Tensor | None) -> Any:
+    """flash-linear-attention's fused_recurrent_hgrn, one step after another."""
+    from fla.ops.hgrn import fused_recurrent_hgrn
+
+    return fused_recurrent_hgrn(b, log_a, initial_state=state, output_final_state=True)
+
+
+def _check_real(log_a: Tensor, b: Tensor, phase: Tensor | None) -> None:
+    if phase is not None or b.is_complex():
+        raise Unsupported("complex gates or inputs")
+    if torch.float64 in (log_a.dtype, b.dtype):
+        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+
+
+def _started(gates: Tensor, b: Tensor, initial_state: Tensor | None) -> Tensor:
+    """b, with what the state before the first step brings into that step."""
+    if initial_state is None:
+        return b
+    first = gates[:, :1] * initial_state.unsqueeze(1) + b[:, :1]
+    return torch.cat([first, b[:, 1:]], dim=1)
+
+
+def _time_last(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """(B, T, C) -> (B, C, T), contiguous."""
+    return values.to(dtype or values.dtype).transpose(1, 2).contiguous()
+
+
+def _channels_last(states: Tensor) -> tuple[Tensor, Tensor]:
+    states = states.transpose(1, 2)
+    return states, states[:, -1].to(torch.promote_types(states.dtype, torch.float32))

@@ -1,0 +1,179 @@
+"""Every model's block: a layer that streams exactly, learns with all its parameters, and is causal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ssmperf import Block, Model, Shape, Unsupported, UsageError, build_block, registry
+
+MODELS = sorted(registry.models())
+SIZES = {"B": 2, "T": 17, "C": 16, "H": 2, "K": 4, "V": 6, "D": 8, "N": 4}
+SPLITS = (1, 2, 11)  # pieces shorter than a convolution, too
+LAYERS = {  # of the papers; all others have the plain residual layer
+    "MambaBlock": {"mamba", "mamba_zoh", "longhorn", "longhorn_exact"},
+    "Mamba2Block": {"mamba2"},
+    "GriffinBlock": {"rg_lru"},
+    "RetNetBlock": {"retnet", "retnet_xpos"},
+    "GatedBlock": {"gla"},
+    "TNLBlock": {"tnl"},
+    "DeltaNetBlock": {"deltanet"},
+    "GatedDeltaNetBlock": {"gated_deltanet"},
+    "RWKV4Block": {"rwkv4", "rwkv4_nobonus"},
+    "RWKV5Block": {"rwkv5"},
+    "RWKV6Block": {"rwkv6"},
+    "GateLoopBlock": {"gateloop", "gateloop_full"},
+    "NormedBlock": {"lrn", "hgrn", "hgrn_complex", "hgrn2", "lrpe"},
+}
+
+each_model = pytest.mark.parametrize("name", MODELS)
+
+
+def shape_of(name: str) -> Shape:
+    sizes = SIZES | ({"H": 1} if name.startswith("lcsm") else {})
+    return Shape({letter: sizes[letter] for letter in registry.model(name).shapes("smoke")[0]})
+
+
+def build(name: str, *, dtype: torch.dtype = torch.float64) -> Block:
+    torch.manual_seed(0)
+    return build_block(name, shape_of(name)).to(dtype)
+
+
+def sequence(block: Block, *, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    size = (SIZES["B"], SIZES["T"], block.width)
+    return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def parallel(name: str) -> str | None:
+    """A backend that is not the loop and takes this model, or None."""
+    gate = registry.model(name).gate
+    for known in ("chunkwise", "blelloch", "torch_scan", "state_first", "fft"):
+        if known in registry.backend_names(name):
+            backend = registry.backend(name, known)
+            if backend.refusal(device="cpu", dtype="float64", gate_kind=gate, length=1) is None:
+                return known
+    return None
+
+
+def in_pieces(block: Block, x: torch.Tensor, backend: str) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    state, outputs = None, []
+    for piece in x.tensor_split(SPLITS, dim=1):
+        y, state = block(piece, backend=backend, state=state)
+        outputs.append(y)
+    assert state is not None
+    return torch.cat(outputs, dim=1), state
+
+
+@each_model
+def test_a_passed_on_state_continues_the_sequence(name: str) -> None:
+    block = build(name)
+    x = sequence(block)
+    for backend in filter(None, ("sequential", parallel(name))):
+        whole, final = block(x, backend=backend)
+        assert whole.shape == x.shape and whole.dtype == x.dtype
+        if final is None or block.mixer.depends_on_length:
+            continue
+        got, state = in_pieces(block, x, backend)
+        for a, b in zip((got, *state), (whole, *final), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+
+
+@each_model
+def test_a_state_is_carried_exactly_where_the_recurrence_has_one(name: str) -> None:
+    block = build(name)
+    x = sequence(block)
+    _, final = block(x)
+    recurrence = registry.recurrence(registry.recurrence_of(name))
+    assert (final is not None) == recurrence.has_state
+    for wrong in ((torch.zeros(1),) * 7, torch.zeros(1)):
+        with pytest.raises(Unsupported, match="state"):
+            block(x, state=wrong)
+
+
+@each_model
+def test_every_parameter_and_x_get_a_gradient(name: str) -> None:
+    block = build(name)
+    x = sequence(block).requires_grad_()
+    leaves = {"x": x, **dict(block.named_parameters())}
+    y, _ = block(x)
+    direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=y.dtype)
+    for leaf, gradient in zip(
+        leaves, torch.autograd.grad((direction * y).sum(), leaves.values()), strict=True
+    ):
+        assert gradient.isfinite().all() and gradient.any(), leaf
+
+
+@each_model
+def test_it_looks_at_no_later_token_and_at_no_other_sequence(name: str) -> None:
+    block = build(name)
+    if block.mixer.depends_on_length:
+        pytest.skip(f"{name} is another function of a part than of the whole")
+    x = sequence(block)
+    y, _ = block(x)
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=x.dtype)
+    later, other = x.clone(), x.clone()
+    later[:, 9:] += noise[:, 9:]
+    other[1] += noise[1]
+    torch.testing.assert_close(block(later)[0][:, :9], y[:, :9], rtol=0, atol=1e-11)
+    torch.testing.assert_close(block(other)[0][0], y[0], rtol=0, atol=1e-11)
+
+
+@each_model
+def test_its_type_is_that_of_the_paper(name: str) -> None:
+    families = {"lcsm": "NormedBlock", "pese": "NormedBlock"}
+    found = {layer for layer, names in LAYERS.items() if name in names}
+    expected = next(iter(found), families.get(name[:4], "Block"))
+    assert type(build(name)).__name__ == expected
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "bfloat16" in registry.model(name).dtypes])
+def test_half_precision_stays_near_float64(name: str) -> None:
+    block = build(name, dtype=torch.bfloat16)
+    x = sequence(block, dtype=torch.bfloat16)
+    y, _ = block(x)
+    assert y.dtype == torch.bfloat16
+    with torch.no_grad():
+        want, _ = block.double()(x.double())
+    assert (y.double() - want).abs().max() < 0.1 * want.abs().max()
+
+
+def test_the_backend_may_be_any_function() -> None:
+    block = build("gla")
+    x = sequence(block)
+    definition = registry.recurrence("linear_attention").definition
+    torch.testing.assert_close(block(x, backend=definition)[0], block(x, backend="chunkwise")[0])
+
+
+def test_a_model_without_a_block_of_its_own_gets_the_plain_layer() -> None:
+    assert Model.block is Block
+    block = build("mingru")
+    x = sequence(block)
+    mixed, _ = block.mixer(block.norm(x))
+    assert torch.equal(block(x)[0], x + block.output(mixed))
+
+
+def test_an_odd_width_is_refused_where_the_mixer_is_twice_as_wide() -> None:
+    with pytest.raises(UsageError, match="odd"):
+        build_block("mamba", Shape(B=1, T=1, D=7, N=2))
+
+
+@pytest.mark.parametrize(("name", "backend"), [("mamba", "sequential"), ("gla", "chunkwise")])
+def test_training_on_a_copy_task_reduces_the_loss(name: str, backend: str) -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(4, (16, 8))
+    delayed = torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)  # the token before
+    block = build_block(name, shape_of(name) if name != "mamba" else Shape(B=1, T=1, D=32, N=4))
+    network = nn.ModuleList([nn.Embedding(4, block.width), block, nn.Linear(block.width, 4)])
+    optimizer = torch.optim.Adam(network.parameters(), lr=2e-2)
+    losses = []
+    for _ in range(40):
+        y, _ = block(network[0](tokens), backend=backend)
+        loss = functional.cross_entropy(network[2](y).flatten(0, 1), delayed.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.4 * losses[0], losses[::8]
