@@ -25,7 +25,15 @@ from ssmperf.execute.context import Context, decay_span
 from ssmperf.measure.timed import timed
 from ssmperf.measure.verify import Verdict, judge
 from ssmperf.operands import dtype_of
-from ssmperf.plan import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, Selection, Subject, product, refusal
+from ssmperf.plan import (
+    BYTES_PER_SECOND,
+    SECONDS_PER_LAUNCH,
+    Selection,
+    Subject,
+    chosen,
+    product,
+    refusal,
+)
 
 from .tasks import Task, tasks
 from .throughput import judged_by_floor
@@ -54,7 +62,7 @@ SECTION = Section(
 )
 
 GROWTH = (1, 8, 64)  # lengths, in those of the first
-FIRST = 4  # the first length is the preset's shortest over this
+FIRST = 8  # the first length is the preset's shortest over this
 TASK = "task"  # begins the operand source of a learned case: task/memory_horizon
 TRAIN_LENGTH = {"smoke": 32, "standard": 256, "long": 1024}
 TRAIN_BATCH = 16
@@ -88,6 +96,7 @@ class Extrapolation:
             dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
             cache="hot",
             shapes=growing,
+            subjects=chosen(selection, families=False),
         )
         wanted = replace(selection, passes=("forward_backward",), dtypes=("float32",))
         if "forward_backward" not in (selection.passes or wanted.passes or ()):
@@ -104,7 +113,7 @@ class Extrapolation:
 
 
 def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """One sequence of a quarter of the shortest length, and of 8 and 64 times that."""
+    """One sequence of an eighth of the shortest length, and of 8 and 64 times that."""
     shortest = min(shapes, key=lambda shape: shape["T"])
     first = max(1, shortest["T"] // FIRST)
     return tuple(shortest.with_(B=1, T=first * factor) for factor in GROWTH)
@@ -121,8 +130,7 @@ def learners(selection: Selection) -> Iterator[Subject]:
     for name in named:
         if name not in tasks():
             raise UnknownName("task", name, tasks())
-    chosen = list(tasks()) if selection.regimes is None else named
-    for task in chosen:
+    for task in list(tasks()) if selection.regimes is None else named:
         for name in _models(selection):
             recurrence = registry.recurrence_of(name)
             widths = registry.model(name).shapes("smoke")[0]

@@ -17,7 +17,7 @@ from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.measure.calls import call_of, values_of
 from ssmperf.measure.memory import Memory, saved_bytes, trace
 from ssmperf.measure.verify import Values
-from ssmperf.plan import Selection, product
+from ssmperf.plan import Selection, chosen, product
 
 SECTION = Section(
     title="Memory",
@@ -74,6 +74,7 @@ class MemoryUse:
                 dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
                 cache="hot",
                 shapes=longest if selection.preset_name == "smoke" else lambda shapes: shapes,
+                subjects=chosen(selection, families=False),
             )
             if selection.passes or case.pass_ == _widest_pass(case)
         )
