@@ -16,6 +16,10 @@ for room in ROOMS:
 setup(
     packages=packages,
     package_dir={"ssmperf": "ssmperf"} | {f"ssmperf.{room}": room for room in ROOMS},
-    package_data={"ssmperf": ["py.typed"], "ssmperf.reports": ["templates/*"]},
+    package_data={
+        "ssmperf": ["py.typed"],
+        "ssmperf.impls": ["*/_cuda/*.cu*"],
+        "ssmperf.reports": ["templates/*"],
+    },
     include_package_data=False,  # package_data is the whole list
 )

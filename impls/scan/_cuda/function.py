@@ -1,0 +1,168 @@
+"""Launches, and the autograd function around the two kernels."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .program import cubin
+from .sizes import GROUP, Tiles, Variant, tiles, variant
+
+TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+HEAD = 16  # words before the maps, as in walk.cuh
+EMPTY = -1
+
+# Strands a multiprocessor; with fewer, a pass is a chain.
+ENOUGH = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel on a device. resident: blocks of it that fit on the device at once."""
+
+    kernel: Any
+    code: Any
+    variant: Variant
+    resident: int
+
+
+@functools.cache
+def loaded(
+    pass_: str, gate: torch.dtype, data: torch.dtype, const: bool, aligned: bool, chained: bool, device: int
+) -> Loaded:
+    """Compiled, or from the cache, and loaded."""
+    from cuda.bindings import driver
+    from cuda.core import ObjectCode
+
+    properties = torch.cuda.get_device_properties(device)
+    made = variant(
+        pass_,
+        TYPES[gate],
+        TYPES[data],
+        const=const,
+        aligned=aligned,
+        chained=chained,
+        shared_bytes=properties.shared_memory_per_block_optin,
+    )
+    code = ObjectCode.from_cubin(cubin(made, f"sm_{properties.major}{properties.minor}"))
+    kernel = code.get_kernel(f"cuda_scan_{pass_}")
+    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuKernelSetAttribute(most, made.shared_bytes, kernel.handle, driver.CUdevice(device))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuKernelSetAttribute({made.shared_bytes} bytes of shared memory): {error.name}")
+    blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(made.tiles.threads, made.shared_bytes)
+    return Loaded(kernel, code, made, max(1, blocks) * properties.multi_processor_count)
+
+
+@functools.cache
+def processors(device: int) -> int:
+    """Multiprocessors of a device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def launch(ready: Loaded, grid: int, arguments: list[int], device: int) -> None:
+    """Launch on the current stream of a device; every argument has 64 bits."""
+    from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, Stream
+    from cuda.core import launch as enqueue
+
+    handle = torch.cuda.current_stream(device).cuda_stream
+    stream = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
+    made = ready.variant
+    config = LaunchConfig(grid=grid, block=made.tiles.threads, shmem_size=made.shared_bytes)
+    with torch.cuda.device(device):
+        enqueue(stream, config, ready.kernel, *arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a pass over (B, T, C) is cut. A strand is one batch element's block of channels."""
+
+    pass_: str
+    shape: torch.Size
+    cut: Tiles
+    chained: bool
+
+    @classmethod
+    def of(cls, pass_: str, log_a: Tensor, data: Tensor) -> Plan:
+        widths = (log_a.dtype.itemsize, data.dtype.itemsize)
+        whole, chain = (tiles(pass_, *widths, chained=chained) for chained in (False, True))
+        found = cls(pass_, data.shape, whole, False)
+        if found.strands < ENOUGH * processors(data.device.index) and data.shape[1] > chain.length:
+            return cls(pass_, data.shape, chain, True)
+        return found
+
+    @property
+    def tiles(self) -> int:
+        """Of a strand."""
+        return -(-self.shape[1] // self.cut.length)
+
+    @property
+    def strands(self) -> int:
+        return self.shape[0] * -(-self.shape[2] // self.cut.channels)
+
+    def words(self, device: torch.device) -> Tensor | None:
+        """What the blocks of a chain tell one another: tiles' maps, and states after groups of tiles."""
+        if not self.chained:
+            return None
+        rows = self.shape[0] * (self.tiles + -(-self.tiles // GROUP))
+        return torch.full((HEAD + rows * self.shape[2],), EMPTY, dtype=torch.int64, device=device)
+
+    def run(self, log_a: Tensor, data: Tensor, *operands: Tensor | None) -> None:
+        """Run the pass: the kernel's arguments are the gates, the operands and results, words, and sizes.
+
+        data: one of the operands (B, T, C), b or h.
+        """
+        B, T, C = self.shape
+        device, types = data.device.index, (log_a.dtype, data.dtype)
+        pointers = [0 if x is None else x.data_ptr() for x in (log_a, *operands)]
+        aligned = C * min(dtype.itemsize for dtype in types) % 16 == 0 and all(
+            at % 16 == 0 for at in pointers
+        )
+        ready = loaded(self.pass_, *types, log_a.shape[1] == 1, aligned, self.chained, device)
+        words = self.words(data.device)
+        pointers.append(0 if words is None else words.data_ptr())
+        grid = min(self.strands * self.tiles, ready.resident) if self.chained else self.strands
+        gate_batch = 0 if log_a.shape[0] == 1 else log_a.stride(0)
+        launch(ready, grid, [*pointers, B, T, C, gate_batch], device)
+
+
+class Scan(torch.autograd.Function):
+    """(log_a (B|1, 1, C) or (B, T, C), b, initial state or None) → (h, h_T); saves all but b.
+
+    All come and go contiguous.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_a: Tensor, b: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        h = torch.empty_like(b)
+        final = torch.empty(b.shape[0], b.shape[2], dtype=torch.float32, device=b.device)
+        Plan.of("forward", log_a, b).run(log_a, b, b, state, h, final)
+        ctx.save_for_backward(log_a, h, state)
+        ctx.set_materialize_grads(False)
+        return h, final
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor | None, final_grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        log_a, h, state = ctx.saved_tensors
+        needs_a, needs_b, needs_state = ctx.needs_input_grad
+        plan = Plan.of("backward", log_a, h)
+        g = torch.zeros_like(h) if g is None else g.contiguous()
+        final_grad = None if final_grad is None else final_grad.contiguous()
+        db = torch.empty_like(h) if needs_b else None
+        da = partial = None
+        if needs_a and log_a.shape[1] > 1:
+            da = torch.empty_like(log_a)
+        elif needs_a:
+            partial = h.new_empty(h.shape[0], plan.tiles, h.shape[2], dtype=torch.float32)
+        dstate = torch.empty_like(state) if needs_state else None
+        plan.run(log_a, h, g, h, state, final_grad, db, da, partial, dstate)
+        if partial is not None:
+            axes = (0, 1) if log_a.shape[0] == 1 else (1,)
+            da = partial.sum(axes, keepdim=True).to(log_a.dtype)
+        return da, db, dstate

@@ -1,0 +1,97 @@
+// impls/scan/_cuda/device.cuh on a CPU: a thread for each thread of a block, and copies that are carried out no
+// sooner than they are waited for, so that a wait for too few of them gives wrong numbers.
+#define SSMPERF_DEVICE
+
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#define ENTRY
+#define FUNCTION inline
+#define UNROLL
+#define UNROLL_BY(count)
+
+typedef unsigned long long Word;
+
+struct bfloat16 {
+    unsigned short bits;
+};
+
+struct float16 {
+    unsigned short bits;
+};
+
+struct Copy {
+    void* to;
+    const void* from;
+    bool inside;
+};
+
+struct Worker {
+    int thread, block;
+    unsigned char* arena;
+    std::barrier<>* barrier;
+    std::vector<Copy> open = {};
+    std::deque<std::vector<Copy>> closed = {};
+};
+inline thread_local Worker* me = nullptr;
+
+inline int thread() { return me->thread; }
+inline int block() { return me->block; }
+inline void barrier() { me->barrier->arrive_and_wait(); }
+inline unsigned char* arena() { return me->arena; }
+
+inline float as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+inline unsigned as_bits(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+inline float power_of_two(float x) { return std::exp2(x); }
+inline float widened(bfloat16 x) { return as_float((unsigned)x.bits << 16); }
+inline unsigned rounded(float x) { return (as_bits(x) + 0x7fff + (as_bits(x) >> 16 & 1)) >> 16; }
+inline unsigned packed(float low, float high, bfloat16) { return rounded(low) | rounded(high) << 16; }
+
+inline float widened(float16 x) {
+    _Float16 half;
+    std::memcpy(&half, &x.bits, 2);
+    return (float)half;
+}
+inline unsigned packed(float low, float high, float16) {
+    _Float16 halves[] = {(_Float16)low, (_Float16)high};
+    unsigned both;
+    std::memcpy(&both, halves, 4);
+    return both;
+}
+
+inline void copy_16(void* to, const void* from, bool inside) { me->open.push_back({to, from, inside}); }
+inline void close_copies() {
+    me->closed.push_back(me->open);
+    me->open.clear();
+}
+template <int PENDING>
+void wait_copies() {
+    for (; me->closed.size() > PENDING; me->closed.pop_front()) {
+        for (const Copy& copy : me->closed.front()) {
+            if (copy.inside)
+                std::memcpy(copy.to, copy.from, 16);
+            else
+                std::memset(copy.to, 0, 16);
+        }
+    }
+}
+
+inline Word draw(Word* counter) { return std::atomic_ref(*counter).fetch_add(1); }
+inline Word look(const Word* at) {
+    std::this_thread::yield();
+    return std::atomic_ref(*const_cast<Word*>(at)).load(std::memory_order_relaxed);
+}
+inline void tell(Word* at, Word word) { std::atomic_ref(*at).store(word, std::memory_order_relaxed); }

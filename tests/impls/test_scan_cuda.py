@@ -1,0 +1,295 @@
+"""The cuda scan against the definition in float64: its kernels on a CPU by way of g++, and on a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_host import COMPILER, GROUP, Host, build
+from ssmperf.impls.scan._cuda import function, sizes
+from ssmperf.impls.scan._cuda.program import SOURCES
+from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
+from torch import Tensor
+
+from ssmperf import Unsupported, UsageError, registry
+from ssmperf.regimes import REGIMES, log_gates
+
+ENTRY = registry.backend("scan", "cuda")
+DEFINITION = registry.recurrence("scan").definition
+# Two roundings in a half dtype: h as saved for backward, and the gradient itself.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+NAMES = ("log_a", "b", "initial_state")
+SMALL = Tiles(steps=2, runs=2, vector=2, slots=3, blocks=1)
+TILE = SMALL.length
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++")
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(ENTRY.missing("cuda") is not None, reason=str(ENTRY.missing("cuda"))),
+]
+
+
+def operands(
+    B: int, T: int, C: int, *,
+    regime: str = "sigmoid", log_a: tuple[int, ...] | None = None, state: bool = True,
+    dtype: torch.dtype = torch.float32, gate_dtype: torch.dtype = torch.float32, device: str = "cpu",
+) -> dict[str, Tensor | None]:  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    drawn = {
+        "log_a": log_gates(regime, log_a or (B, T, C), generator).to(gate_dtype),
+        "b": torch.randn(B, T, C, generator=generator).to(dtype),
+        "initial_state": torch.randn(B, C, generator=generator) if state else None,
+    }
+    return {name: x if x is None else x.to(device) for name, x in drawn.items()}
+
+
+def outcome(
+    compute: Callable[..., Any], given: dict[str, Tensor | None], *, double: bool = False
+) -> dict[str, Tensor]:
+    """h, h_T and the gradients under fixed random output gradients, all in double precision."""
+    leaves = {
+        name: (x.double() if double else x.detach().clone()).requires_grad_()
+        for name, x in given.items()
+        if x is not None
+    }
+    h, final = compute(*(leaves.get(name) for name in NAMES))
+    generator = torch.Generator().manual_seed(99)
+    weights = [torch.randn(x.shape, generator=generator) for x in (h, final)]
+    weights = [w.to(given["b"].dtype if w.dim() == 3 else w.dtype).to(h.device) for w in weights]
+    weights = [w.to(x.dtype) for w, x in zip(weights, (h, final), strict=True)]
+    gradients = torch.autograd.grad([h, final], list(leaves.values()), weights)
+    results = {"h": h, "h_T": final} | {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
+    return {name: x.detach().double() for name, x in results.items()}
+
+
+def check(compute: Callable[..., Any], given: dict[str, Tensor | None], tolerance: float = 0.0) -> None:
+    tolerance = max(tolerance, ROUNDING[given["b"].dtype], ROUNDING[given["log_a"].dtype])
+    got, want = outcome(compute, given), outcome(DEFINITION, given, double=True)
+    for name in want:
+        assert got[name].shape == want[name].shape, name
+        assert torch.isfinite(got[name]).all(), name
+        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """Three blocks run at once: fewer than the tiles of a chain."""
+    return Host(tmp_path_factory.mktemp("kernels"), resident=3)
+
+
+@pytest.fixture
+def scan(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """The backend as it stands, but for launches, which run on the CPU, with small tiles."""
+    monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, SMALL))
+    monkeypatch.setattr(function, "GROUP", GROUP)
+    monkeypatch.setattr(function, "processors", lambda device: 0)
+    host.install(function, sizes.variant, monkeypatch)
+    host.launched.clear()
+
+    def on_host(log_a: Tensor, b: Tensor, initial_state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return function.Scan.apply(cuda_gate(log_a, b.shape), b.contiguous(), initial_state)
+
+    from ssmperf.impls.scan.cuda import _gate as cuda_gate
+
+    yield on_host
+
+
+@pytest.fixture(params=["strand", "chain"])
+def schedule(request: pytest.FixtureRequest, scan: object, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(function, "processors", lambda device: 10_000 if request.param == "chain" else 0)
+    return str(request.param)
+
+
+@needs_compiler
+class TestOnHost:
+    """The kernels' own source, every thread of it."""
+
+    @pytest.mark.parametrize("T", [1, TILE - 1, TILE + 1, (2 * GROUP + 1) * TILE + 3])
+    @pytest.mark.parametrize("C", [5, 64, 72])
+    def test_agrees_with_the_definition(
+        self, scan: Callable[..., Any], host: Host, schedule: str, T: int, C: int
+    ) -> None:
+        check(scan, operands(2, T, C, regime="reset"))
+        assert {v.chained for v in host.launched} == {schedule == "chain" and T > TILE}
+        assert {v.aligned for v in host.launched} == {C % 4 == 0}
+
+    @pytest.mark.parametrize(
+        ("gate_dtype", "dtype"),
+        [
+            (torch.float32, torch.bfloat16),
+            (torch.bfloat16, torch.bfloat16),
+            (torch.bfloat16, torch.float32),
+            (torch.float32, torch.float16),
+        ],
+        ids=str,
+    )
+    def test_dtypes(self, scan: Callable[..., Any], gate_dtype: torch.dtype, dtype: torch.dtype) -> None:
+        check(scan, operands(1, 3 * TILE + 1, 72, dtype=dtype, gate_dtype=gate_dtype))
+
+    @pytest.mark.parametrize(
+        "log_a", [(8,), (1, 1, 8), (2, 1, 8), (2, 1, 1), (1, 19, 8), (2, 19, 1), (1,)], ids=str
+    )
+    def test_gates_that_broadcast(
+        self, scan: Callable[..., Any], host: Host, schedule: str, log_a: tuple[int, ...]
+    ) -> None:
+        check(scan, operands(2, 19, 8, log_a=log_a), tolerance=5e-5)
+        assert {v.const for v in host.launched} == {19 not in log_a}
+
+    def test_no_initial_state_and_only_wanted_gradients(
+        self, scan: Callable[..., Any], schedule: str
+    ) -> None:
+        given = operands(1, 3 * TILE, 8, state=False)
+        check(scan, given)
+        b = given["b"].requires_grad_()
+        h, final = scan(given["log_a"], b, None)
+        want = DEFINITION(given["log_a"], b, None)
+        for got, wanted in ((h, want[0]), (final, want[1])):
+            (gradient,) = torch.autograd.grad(got.sum(), [b], retain_graph=True)
+            torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), [b], retain_graph=True)[0])
+
+    def test_segments_joined_by_the_state_equal_the_whole(
+        self, scan: Callable[..., Any], schedule: str
+    ) -> None:
+        given = operands(1, 4 * TILE, 8)
+        whole, final = scan(*given.values())
+        parts, state = [], given["initial_state"]
+        for span in (slice(0, 5), slice(5, None)):
+            part, state = scan(given["log_a"][:, span], given["b"][:, span], state)
+            parts.append(part)
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+        torch.testing.assert_close(state, final)
+
+    def test_same_bits_twice_and_bitwise_causal(self, scan: Callable[..., Any], schedule: str) -> None:
+        given = operands(1, (GROUP + 2) * TILE, 8)
+        first, second = outcome(scan, given), outcome(scan, given)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        later = given["b"].clone()
+        later[:, TILE + 3 :] = torch.nan
+        changed, _ = scan(given["log_a"], later, given["initial_state"])
+        assert torch.equal(first["h"][:, : TILE + 3], changed[:, : TILE + 3].double())
+
+    @pytest.mark.parametrize("slots", [2, 4])
+    @pytest.mark.parametrize("vector", [1, 4])
+    def test_other_tiles(
+        self, scan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, slots: int, vector: int
+    ) -> None:
+        cut = Tiles(steps=3, runs=4, vector=vector, slots=slots, blocks=1)
+        monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, cut))
+        monkeypatch.setattr(function, "processors", lambda device: 10_000)
+        check(scan, operands(1, 6 * cut.length + 5, 40, dtype=torch.bfloat16))
+
+
+# Barriers without which threads race, as lines of walk.cuh and what to leave of them.
+BARRIERS = {
+    "composing": ("    shared.runs[run()][thread() % 32] = own;\n", "    barrier();\n"),
+    "starting": ("        wait_copies<SLOTS - (CHAINED ? 2 : 1)>();\n", "        barrier();\n"),
+    "replaying": ("= ticket;\n", "        if (CHAINED || Pass::SUMS) barrier();\n"),
+    "looking back": ("        write(shared.entry + column(), state);\n    }\n", "    barrier();\n"),
+}
+RACES = [
+    (pass_, schedule, fault)
+    for pass_ in ("forward", "backward")
+    for schedule, faults in {
+        "strand": (None, "composing", "starting"),
+        "chain": (None, "composing", "replaying", "looking back"),
+    }.items()
+    for fault in faults
+] + [("backward", "strand", "replaying")]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("pass_", "schedule", "fault"), RACES, ids=str)
+def test_threads_do_not_race(tmp_path: Path, pass_: str, schedule: str, fault: str | None) -> None:
+    """Under ThreadSanitizer, which notices when a barrier is taken out."""
+    sources = tmp_path / "sources"
+    shutil.copytree(SOURCES, sources)
+    if fault is not None:
+        text = (sources / "walk.cuh").read_text()
+        before, barrier = BARRIERS[fault]
+        assert text.count(before + barrier) == 1
+        (sources / "walk.cuh").write_text(text.replace(before + barrier, before))
+    variant = Variant(pass_, "float", "float", True, True, schedule == "chain", SMALL)
+    build(variant, tmp_path / "program", "-fsanitize=thread", "-DMAIN", sources=sources)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=200)
+    assert (done.returncode == 0 and "data race" not in done.stderr) == (fault is None), done.stderr[:2000]
+
+
+def test_refuses_what_it_does_not_compute() -> None:
+    given = operands(1, 3, 5)
+    log_a, b = given["log_a"], given["b"]
+    with pytest.raises(Unsupported, match=r"b of dtype .*float64"):
+        ENTRY.function(log_a, b.double())
+    with pytest.raises(Unsupported, match=r"log_a of dtype .*float64"):
+        ENTRY.function(log_a.double(), b)
+    with pytest.raises(Unsupported, match="complex gates"):
+        ENTRY.function(log_a, b, phase=log_a)
+    with pytest.raises(Unsupported, match=r"b of dtype .*complex64"):
+        ENTRY.function(log_a, b.to(torch.complex64))
+    with pytest.raises(UsageError, match="does not broadcast"):
+        ENTRY.function(log_a[:, :2], b)
+    with pytest.raises(Unsupported, match="cuda only"):
+        ENTRY.function(log_a, b)
+
+
+def test_says_why_it_cannot_run() -> None:
+    reason = ENTRY.refusal(device="cpu")
+    assert reason is not None
+    assert "cuda" in reason
+    if ENTRY.missing("cuda") is None:
+        assert "data_complex" in str(ENTRY.refusal(device="cuda", gate_kind="data_complex"))
+        assert "7.5" in str(ENTRY.refusal(device="cuda", capability=(7, 5)))
+
+
+class TestOnDevice:
+    """The shipped tiles on a GPU."""
+
+    pytestmark = needs_gpu
+
+    @pytest.fixture(autouse=True, params=["strand", "chain"])
+    def on_schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(function, "ENOUGH", 0.0 if request.param == "strand" else 1e6)
+
+    @pytest.mark.parametrize("regime", REGIMES)
+    def test_regimes(self, regime: str) -> None:
+        check(ENTRY.function, operands(2, 1037, 96, regime=regime, device="cuda"), tolerance=5e-5)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("gate_dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_dtypes(self, dtype: torch.dtype, gate_dtype: torch.dtype) -> None:
+        given = operands(2, 512, 64, regime="gla", dtype=dtype, gate_dtype=gate_dtype, device="cuda")
+        check(ENTRY.function, given)
+
+    @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 129, 1), (2, 128, 33), (5, 1023, 130), (8, 640, 1536)])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_shapes(self, shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+        check(ENTRY.function, operands(*shape, dtype=dtype, device="cuda"))
+
+    @pytest.mark.parametrize("log_a", [(96,), (2, 1, 96), (1, 1037, 96), (2, 1037, 1)], ids=str)
+    def test_gates_that_broadcast(self, log_a: tuple[int, ...]) -> None:
+        check(ENTRY.function, operands(2, 1037, 96, log_a=log_a, device="cuda"), tolerance=2e-4)
+
+    def test_same_bits_whoever_arrives_first(self) -> None:
+        given = operands(1, 43_884, 1536, regime="hgrn_top", device="cuda")
+        first = outcome(ENTRY.function, given)
+        for _ in range(10):
+            again = outcome(ENTRY.function, given)
+            assert all(torch.equal(first[name], again[name]) for name in first)
+
+    def test_replays_in_a_graph(self) -> None:
+        given = operands(1, 4096, 128, device="cuda")
+        want, _ = ENTRY.function(*given.values())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got, _ = ENTRY.function(*given.values())
+        for _ in range(3):
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(got, want)
