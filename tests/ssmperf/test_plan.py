@@ -121,7 +121,7 @@ def test_seeds_are_those_that_torch_takes(seed: int) -> None:
 
 
 def test_no_suite_names_the_suites() -> None:
-    with pytest.raises(UsageError, match="correctness, .*throughput"):
+    with pytest.raises(UsageError, match=r"correctness, .*throughput"):
         make_plan(Selection(), ())
 
 

@@ -38,22 +38,22 @@ class Tiles:
 # multiprocessor of 227 KiB, and each has two or three tiles under way. A strand's thread holds its steps in
 # registers; a chain's does not, and longer runs save it work that each tile costs.
 TABLE = {
-    ("forward", "strand", 4, 4): Tiles(8, 8, 2, 3, 2),
-    ("forward", "strand", 4, 2): Tiles(8, 8, 2, 4, 2),
+    ("forward", "strand", 4, 4): Tiles(16, 4, 1, 4, 4),
+    ("forward", "strand", 4, 2): Tiles(16, 4, 2, 3, 2),
     ("forward", "strand", 2, 4): Tiles(8, 8, 2, 4, 2),
-    ("forward", "strand", 2, 2): Tiles(16, 8, 2, 3, 2),
-    ("backward", "strand", 4, 4): Tiles(4, 8, 2, 4, 2),
-    ("backward", "strand", 4, 2): Tiles(8, 8, 2, 3, 2),
+    ("forward", "strand", 2, 2): Tiles(8, 8, 2, 2, 3),
+    ("backward", "strand", 4, 4): Tiles(16, 4, 1, 3, 4),
+    ("backward", "strand", 4, 2): Tiles(16, 4, 2, 3, 2),
     ("backward", "strand", 2, 4): Tiles(4, 8, 2, 4, 2),
-    ("backward", "strand", 2, 2): Tiles(8, 8, 2, 4, 2),
-    ("forward", "chain", 4, 4): Tiles(16, 4, 2, 3, 2),
-    ("forward", "chain", 4, 2): Tiles(16, 4, 2, 4, 2),
+    ("backward", "strand", 2, 2): Tiles(16, 8, 2, 2, 2),
+    ("forward", "chain", 4, 4): Tiles(8, 8, 2, 2, 3),
+    ("forward", "chain", 4, 2): Tiles(16, 4, 2, 2, 3),
     ("forward", "chain", 2, 4): Tiles(16, 4, 2, 4, 2),
-    ("forward", "chain", 2, 2): Tiles(32, 4, 2, 3, 2),
-    ("backward", "chain", 4, 4): Tiles(8, 4, 2, 4, 2),
-    ("backward", "chain", 4, 2): Tiles(16, 4, 2, 3, 2),
+    ("forward", "chain", 2, 2): Tiles(16, 4, 2, 2, 3),
+    ("backward", "chain", 4, 4): Tiles(16, 4, 1, 3, 4),
+    ("backward", "chain", 4, 2): Tiles(8, 8, 2, 3, 2),
     ("backward", "chain", 2, 4): Tiles(8, 4, 2, 4, 2),
-    ("backward", "chain", 2, 2): Tiles(16, 4, 2, 4, 2),
+    ("backward", "chain", 2, 2): Tiles(16, 8, 2, 2, 2),
 }
 
 

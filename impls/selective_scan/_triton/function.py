@@ -16,8 +16,8 @@ from .forward import selective_scan_forward
 from .spans import selective_scan_summary
 from .tiles import MARK, Tiles, tiles
 
-# Warps a multiprocessor. Where there are fewer than ENOUGH, and WANTED ones take at least FEWEST_SPANS spans,
-# time is cut into these: the gates of all of them but one are formed twice, which 32 warps hide better than 8.
+# Warps a multiprocessor. Where there are fewer than ENOUGH, and WANTED ones take at least FEWEST_SPANS
+# spans, time is cut into these: the gates of all but one are formed twice, which 32 warps hide better than 8.
 ENOUGH = 7
 WANTED = 32
 FEWEST_SPANS = 3
