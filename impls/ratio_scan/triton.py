@@ -29,6 +29,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
     capability=(8, 0),
     kernels=("ratio_scan_forward", "ratio_scan_backward"),
     launches=lambda shape: 3,
+    causal="tolerance",  # a tile's scale is its largest exponent, later steps included
 )
 def ratio_scan(
     log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None

@@ -37,8 +37,9 @@ def loaded(
 ) -> Loaded:
     """Compiled, or from the cache, and loaded."""
     from cuda.bindings import driver
-    from cuda.core import ObjectCode
+    from cuda.core import Device, ObjectCode
 
+    Device(device).set_current()  # autograd's thread may have no context yet
     properties = torch.cuda.get_device_properties(device)
     made = variant(
         pass_,
@@ -67,13 +68,14 @@ def processors(device: int) -> int:
 
 def launch(ready: Loaded, grid: int, arguments: list[int], device: int) -> None:
     """Launch on the current stream of a device; every argument has 64 bits."""
-    from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, Stream
+    from cuda.core import LEGACY_DEFAULT_STREAM, Device, LaunchConfig, Stream
     from cuda.core import launch as enqueue
 
     handle = torch.cuda.current_stream(device).cuda_stream
     stream = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
     made = ready.variant
     config = LaunchConfig(grid=grid, block=made.tiles.threads, shmem_size=made.shared_bytes)
+    Device(device).set_current()
     with torch.cuda.device(device):
         enqueue(stream, config, ready.kernel, *arguments)
 
