@@ -192,9 +192,9 @@ class LCSM(Model):
         """Gate operands of `selective_scan`; its A is (d, k)."""
         if self.code.o == "ssm":
             delta = gate_precision(functional.softplus(self.delta(x)))
-            return {"delta": delta, "A": -torch.exp(self.matrix.mT), "gate": "exp"}
+            return {"delta": delta, "A": -torch.exp(gate_precision(self.matrix.mT)), "gate": "exp"}
         if self.code.o == "0":
-            A = functional.logsigmoid(self.matrix.mT) / self.code.tau
+            A = functional.logsigmoid(gate_precision(self.matrix.mT)) / self.code.tau
             return {"delta": None, "A": A, "gate": "const"}
         g, A = self._product(x)
         return {"delta": None, "A": A, "g": g, "gate": "sigmoid", "tau": self.code.tau}
@@ -206,9 +206,9 @@ class LCSM(Model):
         else:
             g = self.value_factor(x).unsqueeze(-1)
         if self.matrix is not None:
-            return gate_precision(g), self.matrix.mT
+            return gate_precision(g), gate_precision(self.matrix.mT)
         row = self.value_factor.unsqueeze(-1) if self.code.o == "9" else self.key_factor.unsqueeze(0)
-        return gate_precision(g), row.expand(self.d, self.k)
+        return gate_precision(g), gate_precision(row.expand(self.d, self.k))
 
     def _channels(self, x: Tensor, i: Tensor, e: Tensor) -> dict[str, Any]:
         """The memory as k·d channels of `scan`."""
@@ -249,46 +249,44 @@ class LCSM(Model):
                 i_t = delta * i_t
                 o_t = torch.exp(-torch.exp(W["matrix"]) * delta[:, None, :])
             else:
-                o_t = _oscillation(code, W, functools.partial(project, u=x[:, t]), k, d)
+                o_t = self._oscillation(W, functools.partial(project, u=x[:, t]))
             m = o_t * m + e_t * i_t[:, None, :]
             y.append((m * s_t).sum(1).real)
         return torch.stack(y, dim=1)
 
+    def _oscillation(self, W: Mapping[str, Tensor], project: Callable[[str], Tensor]) -> Any:
+        """o_t of Table 3 as (B, k, d), or what broadcasts to it."""
+        code, k, d = self.code, self.k, self.d
 
-def _oscillation(
-    code: Code, W: Mapping[str, Tensor], project: Callable[[str], Tensor], k: int, d: int
-) -> Any:
-    """o_t of Table 3 as (B, k, d), or what broadcasts to it."""
+        def power(z: Tensor) -> Tensor:
+            return torch.sigmoid(z) ** (1 / code.tau)
 
-    def power(z: Tensor) -> Tensor:
-        return torch.sigmoid(z) ** (1 / code.tau)
-
-    if code.o == "0":
-        return power(W["matrix"])
-    if code.o == "1":
-        return power(project("key_factor"))[:, :, None] * power(project("value_factor"))[:, None, :]
-    if code.o == "2":
-        return power(project("value_factor"))[:, None, :]
-    if code.o == "3":
-        return power(project("key_factor"))[:, :, None]
-    if code.o == "4":
-        return power(W["key_factor"])[:, None]
-    if code.o == "5":
-        return power(W["value_factor"])[None, :]
-    if code.o == "6":
-        return power(project("key_factor")[:, :, None] * W["matrix"])
-    if code.o == "7":
-        return power(project("value_factor")[:, None, :] * W["matrix"])
-    if code.o == "8":
-        return power(project("value_factor")[:, None, :] * W["key_factor"][:, None])
-    if code.o == "9":
-        return power(project("key_factor")[:, :, None] * W["value_factor"])
-    if code.o == "10":
-        return 1.0
-    theta = torch.tensor(
-        [10000 ** (-2 * c / d) for c in range(k)], dtype=torch.float64, device=W["input.weight"].device
-    )
-    return torch.exp(1j * theta)[:, None]
+        if code.o == "0":
+            return power(W["matrix"])
+        if code.o == "1":
+            return power(project("key_factor"))[:, :, None] * power(project("value_factor"))[:, None, :]
+        if code.o == "2":
+            return power(project("value_factor"))[:, None, :]
+        if code.o == "3":
+            return power(project("key_factor"))[:, :, None]
+        if code.o == "4":
+            return power(W["key_factor"])[:, None]
+        if code.o == "5":
+            return power(W["value_factor"])[None, :]
+        if code.o == "6":
+            return power(project("key_factor")[:, :, None] * W["matrix"])
+        if code.o == "7":
+            return power(project("value_factor")[:, None, :] * W["matrix"])
+        if code.o == "8":
+            return power(project("value_factor")[:, None, :] * W["key_factor"][:, None])
+        if code.o == "9":
+            return power(project("key_factor")[:, :, None] * W["value_factor"])
+        if code.o == "10":
+            return 1.0
+        theta = torch.tensor(
+            [10000 ** (-2 * c / d) for c in range(k)], dtype=torch.float64, device=W["input.weight"].device
+        )
+        return torch.exp(1j * theta)[:, None]
 
 
 def _presets(recurrence: str) -> dict[str, tuple[Shape, ...]]:
