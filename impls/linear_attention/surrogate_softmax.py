@@ -53,11 +53,25 @@ def _check(
         raise Unsupported("reads after the write only: before it, the first step has nothing to attend to")
 
 
-def definition(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None = None) -> tuple[Tensor, None]:
+def definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    log_b: Tensor | None = None,
+    *,
+    phase: Tensor | None = None,
+    bonus: Tensor | None = None,
+    read: str = "post",
+) -> tuple[Tensor, None]:
     """o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s, one step after another: what this backend is.
 
     Operands as in `linear_attention`, real; computed in the widest of their precisions, float32 at least.
+
+    Raises:
+        Unsupported: what the backend refuses.
     """
+    _check(q, k, v, log_b, None, phase, bonus, read)
     T, H, K = q.shape[1:]
     dtype, wide = v.dtype, torch.float32
     for operand in (q, k, v, log_a):
