@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -135,6 +136,7 @@ def _trace(call: Callable[[], Any], device: str, file: Path) -> None:
     import torch
     from torch.profiler import ProfilerActivity
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself on stderr otherwise
     on_gpu = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     for _ in range(WARM_CALLS):

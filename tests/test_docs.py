@@ -43,6 +43,16 @@ def test_the_example_backend_computes_its_recurrence(plugin: Path) -> None:
     torch.testing.assert_close((output, state), scan.definition(**operands))
 
 
+def built_in(model: str) -> list[str]:
+    """Its backends that run here; not those that other tests planted."""
+    return [
+        backend.name
+        for backend in registry.backends(model)
+        if backend.function.__module__.startswith("ssmperf.")
+        and backend.refusal(device="cpu", gate_kind="data") is None
+    ]
+
+
 def test_the_example_model_is_one_short_file() -> None:
     assert len(example("qrnn").splitlines()) < 60
 
@@ -54,12 +64,7 @@ def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> Non
     layer = registry.model("qrnn").cls(Shape(B=2, T=9, C=4)).double()
     x = torch.randn(2, 9, 4, dtype=torch.float64)
     expected = layer.definition(x)
-    runnable = [
-        backend.name
-        for backend in registry.backends("qrnn")
-        if backend.function.__module__.startswith("ssmperf.")  # and not what another test planted
-        and backend.refusal(device="cpu", gate_kind="data") is None
-    ]
+    runnable = built_in("qrnn")
     assert {"sequential", "blelloch", "logspace"} <= set(runnable)
     for name in runnable:
         y, state = layer(x, backend=name)
@@ -75,9 +80,10 @@ def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> Non
 
 @pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
 def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> None:
+    registry.load_plugin(plugin)
     done = ssmperf.run(
-        "correctness,throughput", models="qrnn", preset="smoke", device="cpu", axis="T=16", plugin=plugin,
-        out=tmp_path / "run",
+        "correctness,throughput", models="qrnn", preset="smoke", device="cpu", axis="T=16",
+        backends=built_in("qrnn"), out=tmp_path / "run",
     )  # fmt: skip
     assert {record.status for record in done.records} <= {Status.OK, Status.UNSUPPORTED}
     assert sum(record.status is Status.OK for record in done.records) >= 10
