@@ -129,7 +129,7 @@ def _summary(table: pd.DataFrame, parts: Sequence[tuple[dict[str, Any], pd.DataF
     return {
         "cases": len(table),
         "statuses": frames.status_counts(table),
-        "models": sorted(set(table["subject"])),
+        "models": sorted({str(name) for name in table["model"].dropna()}) or sorted(set(table["subject"])),
         "backends": sorted(set(table["backend"])),
         "wins": sorted(wins.items(), key=lambda win: (-win[1], win[0])),
         "contests": sum(wins.values()),
