@@ -57,7 +57,7 @@ def lists_every_model(repository: Path) -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ClassDef)
         for decorator in node.decorator_list
-        if isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)
+        if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant)
     }
     check(bool(declared), "no model found in the checkout")
     check(declared <= listed, f"models not listed: {', '.join(sorted(declared - listed))}")
