@@ -79,7 +79,7 @@ def junit(comparison: Comparison, destination: Path | None = None) -> str | None
     for pair in comparison.pairs:
         case = pair.case
         where = units.plain(f"{case.backend} {case.shape} {case.dtype} {case.pass_}")
-        name = units.plain(f"{case.suite}.{subject(pair)}")
+        name = units.plain(f"{case.suite}.{case.subject}")
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=where)
         message = units.plain(" ".join(filter(None, [pair.verdict, change(pair), pair.reason])))
         if pair.verdict in (*BROKEN, "slower"):
@@ -118,7 +118,7 @@ def row(pair: Pair) -> list[str]:
     numbers = [units.number(pair.field, value) if pair.field else "" for value in (pair.base, pair.new)]
     return [
         pair.verdict,
-        *(units.plain(part) for part in (case.suite, subject(pair), case.backend)),
+        *(units.plain(part) for part in (case.suite, case.subject, case.backend)),
         str(case.shape),
         case.dtype,
         case.pass_,
@@ -126,10 +126,6 @@ def row(pair: Pair) -> list[str]:
         change(pair),
         units.plain(pair.reason),
     ]
-
-
-def subject(pair: Pair) -> str:
-    return pair.case.model or f"{pair.case.recurrence}[{pair.case.operand_source}]"
 
 
 def change(pair: Pair) -> str:

@@ -35,7 +35,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     samples = [float(value) for value in samples] if isinstance(samples, (list, tuple)) else []
     stride = -(-len(samples) // keep) if samples else 1
     return {
-        "fields": fields,
+        "fields": fields + _configuration(row.get("configuration")),
         "errors": [
             [
                 units.plain(name),
@@ -51,6 +51,19 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
         "count": len(samples),
     }
+
+
+def _configuration(rows: Any) -> list[list[str]]:
+    """What the timed call looked up in tables of configurations, a field each."""
+    return [
+        [
+            units.plain(label),
+            units.plain(", ".join(f"{name} {value}" for name, value in row.items() if value is not None)),
+            "",
+        ]
+        for label, row in (rows.items() if isinstance(rows, Mapping) else ())
+        if isinstance(row, Mapping)
+    ]
 
 
 def _exact(name: str, value: Any) -> str:

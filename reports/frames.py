@@ -43,7 +43,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     error_ratio, worst_object    the largest error over its tolerance, and where it occurred
     """
     rows = [
-        _row(name, run, record.to_json())
+        _row(name, run, record.case.subject, record.to_json())
         for name, run in zip(run_names(runs), runs, strict=True)
         for record in run.records
     ]
@@ -244,11 +244,10 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: [text(value) for value in table[name]] for name in nested})
 
 
-def _row(name: str, run: Run, record: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, run: Run, subject: str, record: dict[str, Any]) -> dict[str, Any]:
     sizes = record.pop("shape")
     if record["env_id"] is None and len(run.environments) == 1:
         record["env_id"] = next(iter(run.environments))  # refused while planning, so it never ran
-    subject = record["model"] or f"{record['recurrence']}[{record['operand_source']}]"
     source = split_source(record["operand_source"])[0]
     family = source if source in CHECKS else "regimes"
     return {

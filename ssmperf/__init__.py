@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.case import Case, Shape
 from ssmperf.checks import analytic, identity
+from ssmperf.cost import Cost, Spec
 from ssmperf.errors import (
     DuplicateName,
     PluginError,
@@ -24,10 +25,8 @@ from ssmperf.native import Prepared
 from ssmperf.record import Record, Status
 from ssmperf.recurrence import (
     Backend,
-    Cost,
     ModelEntry,
     Recurrence,
-    Spec,
     backend,
     family,
     model,
@@ -37,15 +36,16 @@ from ssmperf.report import report
 from ssmperf.suite import Chart, Section, suite
 
 if TYPE_CHECKING:
-    from ssmperf.api import backends, compute, load, models, run
+    from ssmperf.api import backends, load, models, run
     from ssmperf.block import Block, build_block
+    from ssmperf.direct import compute
     from ssmperf.layer import Model, gate_precision
     from ssmperf.store import Run
 
 _LAZY = {
     "run": "api",
     "load": "api",
-    "compute": "api",
+    "compute": "direct",
     "models": "api",
     "backends": "api",
     "Run": "store",

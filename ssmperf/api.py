@@ -1,14 +1,13 @@
-"""The Python interface: run, load, compute, models, backends."""
+"""The Python interface: run, load, models, backends."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +17,14 @@ from ssmperf import registry, store
 from ssmperf.axes import parse_axes
 from ssmperf.case import Case
 from ssmperf.command import repeating
-from ssmperf.errors import Unsupported, UsageError
+from ssmperf.errors import UsageError
 from ssmperf.execute.local import Events, LocalExecutor
 from ssmperf.plan import Plan, Selection, make_plan
 from ssmperf.record import Record, Status
-from ssmperf.recurrence import Backend, ModelEntry, Recurrence
+from ssmperf.recurrence import Backend, ModelEntry
 from ssmperf.store import RUN_FILE, Run, Writer
+from ssmperf.tuning import CURATED, META, Tuning, resumed
+from ssmperf.tuning import write as write_tuning
 
 Names = str | Sequence[str]
 DEFAULT_TIMEOUT_S = 180.0
@@ -47,6 +48,7 @@ class Progress(Protocol):
 
     def begin(self, total: int, done: int) -> None: ...
     def start(self, case: Case, device: str) -> None: ...
+    def doing(self, case: Case, what: str) -> None: ...
     def finish(self, record: Record) -> None: ...
     def end(self) -> None: ...
 
@@ -66,6 +68,7 @@ class Options:
     tag: str | None = None
     resume: bool = False
     argv: tuple[str, ...] = ()
+    tuning: Tuning = CURATED
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -111,6 +114,9 @@ def run(
     out: str | os.PathLike[str] | None = None,
     tag: str | None = None,
     resume: bool = False,
+    autotune: bool = False,
+    configurations: str | os.PathLike[str] | None = None,
+    write_configurations: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
@@ -125,6 +131,8 @@ def run(
             Workers load these and all files that this process has loaded so.
         timeout: longest that one case may take, in seconds.
         out: the run's folder; a new one under `runs/` if None. resume: continue that folder.
+        autotune: time cases with the configurations that a search finds, and not with curated ones.
+        configurations: file of those to use. write_configurations: file for what the search finds.
 
     Raises:
         UsageError: an unknown name, an empty selection, an unusable folder.
@@ -149,7 +157,9 @@ def run(
         timing=timing,
         seed=seed,
     )
-    options = Options(folder(out, suites, resume=resume), found, executor, timeout, tag, resume)
+    tuning = Tuning.of(autotune, configurations, write_configurations)
+    path = folder(out, suites, resume=resume)
+    options = Options(path, found, executor, timeout, tag, resume, tuning=tuning)
     return execute(selection, suites, options)
 
 
@@ -205,6 +215,8 @@ def execute(
         raise UsageError('a plug-in must not start a run when it is loaded (use if __name__ == "__main__")')
     planned = make_plan(selection, suites)
     path = options.out
+    if options.resume:
+        options = replace(options, tuning=resumed(options.tuning, path))
     meta = _meta(planned, suites, options)
     earlier: list[Record] = []
     if options.resume:
@@ -216,7 +228,9 @@ def execute(
         _run_plan(planned, selection, options, writer, {record.case.id for record in earlier}, progress)
     finally:
         writer.close()
-    return store.load(path)
+    result = store.load(path)
+    write_tuning(result, options.tuning)
+    return result
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -236,86 +250,6 @@ def backends(model_or_recurrence: str) -> list[Backend]:
         UnknownName: neither a model nor a recurrence.
     """
     return registry.backends(model_or_recurrence)
-
-
-def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> Any:
-    """Call a backend directly: `compute("scan", "blelloch", log_a, b, phase=phase)`.
-
-    Args:
-        recurrence: a recurrence (or a model with backends of its own).
-        operands, options: the recurrence's operands, on CPU or GPU, of any dtype it takes.
-
-    Returns:
-        (output, final_state), differentiable.
-
-    Raises:
-        Unsupported: the backend cannot compute this here; the message says why.
-        UnknownName: no such recurrence or backend.
-        UsageError: an operand is missing, unknown, empty or no tensor.
-    """
-    problem = registry.import_problem(recurrence, backend)
-    if problem:
-        raise Unsupported(f"{recurrence}/{backend} {problem}")
-    entry = registry.backend(recurrence, backend)
-    definition = registry.recurrence(registry.recurrence_of(recurrence))
-    bound = _bind(definition, operands, options)
-    reason = _refusal(entry, definition, bound)
-    if reason:
-        raise Unsupported(f"{recurrence}/{backend} {reason}")
-    return entry.function(*operands, **options)
-
-
-def _bind(definition: Recurrence, operands: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The operands by name, checked; a parameter that has a default other than None is no tensor."""
-    from torch import Tensor
-
-    expected = ", ".join(map(_as_written, definition.signature.parameters.values()))
-    try:
-        bound = definition.signature.bind(*operands, **options).arguments
-    except TypeError as error:
-        raise UsageError(f"{definition.name}: {error} (its operands: {expected})") from error
-    for name, value in bound.items():
-        default = definition.signature.parameters[name].default
-        if isinstance(value, Tensor):
-            if value.numel() == 0:
-                raise UsageError(f"{definition.name}: {name} is empty (its shape: {tuple(value.shape)})")
-        elif default is inspect.Parameter.empty or (default is None and value is not None):
-            problem = f"the operand {name} must be a tensor, got {type(value).__name__}"
-            raise UsageError(f"{definition.name}: {problem} (its operands: {expected})")
-    devices = sorted({str(value.device) for value in bound.values() if isinstance(value, Tensor)})
-    if len(devices) > 1:
-        raise UsageError(f"{definition.name}: the operands are on several devices: {', '.join(devices)}")
-    return bound
-
-
-def _as_written(parameter: inspect.Parameter) -> str:
-    default = parameter.default
-    return parameter.name if default is parameter.empty else f"{parameter.name}={default!r}"
-
-
-def _refusal(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -> str | None:
-    import torch
-
-    tensors = {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-    gates = (*definition.gates, "initial_state")
-    data = [value for name, value in tensors.items() if name not in gates] or list(tensors.values())
-    device = data[0].device
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return entry.refusal(
-        device=device.type,
-        dtype=_dtype_name(data),
-        gate_kind=definition.gate_kind(bound),
-        length=next((int(value.shape[1]) for value in data if value.dim() >= 3), None),
-        capability=capability,
-    )
-
-
-def _dtype_name(tensors: Sequence[Any]) -> str:
-    """The narrowest real dtype among tensors: the one that a kernel's data path must take."""
-    names = {str(t.dtype.to_real() if t.is_complex() else t.dtype).removeprefix("torch.") for t in tensors}
-    order = ("float16", "bfloat16", "float32", "float64")
-    known = [name for name in order if name in names]
-    return known[0] if known else next(iter(names))
 
 
 def _run_plan(
@@ -339,6 +273,11 @@ def _run_plan(
             with lock:
                 progress.start(case, device)
 
+    def doing(case: Case, what: str) -> None:
+        if progress:
+            with lock:
+                progress.doing(case, what)
+
     def note(env_id: str, environment: Mapping[str, Any]) -> None:
         with lock:
             writer.add_environment(env_id, environment)
@@ -353,16 +292,17 @@ def _run_plan(
         max_time_s=most,
         plugins=plugins,
         threads=SMOKE_THREADS if selection.preset_name == "smoke" else None,
+        tuning=options.tuning,
     )
     if progress:
         progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
     try:
         for item in plan.refused:
             if item.case.id not in done:
-                command = repeating(item.case, plugins, selection.preset)
+                command = repeating(item.case, plugins, selection.preset, options.tuning.options)
                 finish(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
         todo = [case for case in plan.to_run if case.id not in done]
-        executor.run(todo, Events(note, start, finish))
+        executor.run(todo, Events(note, start, finish, doing))
     finally:
         if progress:
             progress.end()
@@ -373,6 +313,7 @@ def _meta(plan: Plan, suites: Sequence[str], options: Options) -> dict[str, Any]
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tag": options.tag,
         "argv": list(options.argv),
+        META: options.tuning.to_json(),
         "suites": {name: registry.suite(name).section.to_json() for name in suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

@@ -12,7 +12,9 @@ from typing import Any
 from ssmperf.errors import UsageError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-PASSES = ("forward", "backward", "forward_backward")
+PASSES = ("forward", "backward", "forward_backward", "decode")
+TRAINING_PASSES = PASSES[:3]  # decode is inference: one token, from a state to the next
+LAYOUTS = ("channels_last", "time_last")  # of operands (B, T, ...) in memory: as they are, or time innermost
 CHECKS = ("analytic", "identity", "task")  # sources beside the regimes: `ssmperf.checks`, suites' tasks
 DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N")
 
@@ -73,7 +75,7 @@ class Case:
 
     `operand_source` is "model" (the model's own parameterisation of embedded text), a gate regime with a
     gate kind such as "sigmoid/key", or what a suite names so. `model` is None for a case of a bare
-    recurrence. `cache` is "cold" or "hot".
+    recurrence. `cache` is "cold" or "hot". The pass "decode" is one token, T = 1, from a given state.
     """
 
     suite: str
@@ -97,6 +99,7 @@ class Case:
             (self.dtype, DTYPES, "dtype"),
             (self.gate_dtype, DTYPES, "gate dtype"),
             (self.pass_, PASSES, "pass"),
+            (self.layout, LAYOUTS, "layout"),
         ):
             if value not in valid:
                 raise UsageError(f"unknown {what} {value!r} (valid: {', '.join(valid)})")
@@ -116,6 +119,21 @@ class Case:
         fields = {key: value for key, value in fields.items() if key in known}
         fields["shape"] = Shape(fields["shape"])
         return cls(**fields)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether its pass takes gradients."""
+        return self.pass_ in ("backward", "forward_backward")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is a step of inference: one token, from a given state and without gradients."""
+        return self.pass_ == "decode"
+
+    @property
+    def subject(self) -> str:
+        """What it is about, as text: the model, or the recurrence and the source of its operands."""
+        return self.model or f"{self.recurrence}[{self.operand_source}]"
 
     @property
     def gate_kind(self) -> str | None:
@@ -146,5 +164,4 @@ class Case:
         )
 
     def __str__(self) -> str:
-        subject = self.model or f"{self.recurrence}[{self.operand_source}]"
-        return f"{self.suite} {subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
+        return f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"

@@ -99,7 +99,7 @@ def run(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Dtypes: float64, float32, bfloat16, float16.")] = None,
     passes: Annotated[
-        str | None, typer.Option("--pass", help="Passes: forward, backward, forward_backward.")
+        str | None, typer.Option("--pass", help="Passes: forward, backward, forward_backward, decode.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     devices: Annotated[str | None, typer.Option(help="CUDA indices for a worker each: 0,1,2,3.")] = None,
@@ -111,7 +111,7 @@ def run(
         typer.Option(help="Gate regimes instead of the models' own operands, separated by commas."),
     ] = None,
     gate_dtype: Annotated[str, typer.Option(help="Dtypes of the log gates.")] = "float32",
-    layout: Annotated[str, typer.Option(help="channels_last.")] = "channels_last",
+    layout: Annotated[str, typer.Option(help="Layouts: channels_last, time_last.")] = "channels_last",
     level: Annotated[
         str, typer.Option(help="op, the recurrence alone, or block, the model's whole layer around it.")
     ] = "op",
@@ -122,6 +122,15 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
+    autotune: Annotated[
+        bool, typer.Option("--autotune", help="Search kernels' configurations before a case is timed.")
+    ] = False,
+    configurations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kernels' configurations to use.")
+    ] = None,
+    write_configurations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write what --autotune finds.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
@@ -129,10 +138,11 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Measure the selected models and backends, and write a run folder."""
-    from ssmperf import api, display
+    from ssmperf import api, display, tuning
     from ssmperf.plan import make_plan
 
     _load_plugins(plugin)
+    chosen = tuning.Tuning.of(autotune, configurations, write_configurations)
     suites = api.names(suite) or ()
     selection, found = api.select(
         device=device,
@@ -151,7 +161,7 @@ def run(
         seed=seed,
     )
     path = api.folder(out, suites, resume=resume)
-    options = api.Options(path, found, executor, timeout, tag, resume, tuple(sys.argv[1:]))
+    options = api.Options(path, found, executor, timeout, tag, resume, tuple(sys.argv[1:]), chosen)
     if dry_run:
         typer.echo(display.plan(make_plan(selection, suites)))
         return
@@ -161,7 +171,8 @@ def run(
         go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
         _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", EXIT_INTERRUPTED)
     display.table([result])
-    typer.echo(display.closing(result))
+    for line in (*tuning.summary(result, write_configurations), display.closing(result)):
+        typer.echo(line)
     if strict and display.bad_cases(result):
         raise typer.Exit(EXIT_BAD_CASE)
 
@@ -262,7 +273,7 @@ def profile(
     axis: Annotated[list[str] | None, typer.Option(help="A dimension's size: T=4096.")] = None,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     pass_: Annotated[
-        str, typer.Option("--pass", help="forward, backward or forward_backward.")
+        str, typer.Option("--pass", help="forward, backward, forward_backward or decode.")
     ] = "forward_backward",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     regime: Annotated[str | None, typer.Option(help="A gate regime instead of the model's operands.")] = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf import statistics
@@ -137,7 +137,7 @@ def compare(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bool = 
         pair = _judge(old, now, fields.get(old.case.suite), threshold, timed)
         if changed and not force and pair.ratio is not None:
             reason = f"another environment ({'; '.join(changed)}): --force compares all the same"
-            pair = _with(pair, "ambiguous", reason)
+            pair = replace(pair, verdict="ambiguous", reason=reason)
         pairs.append(pair)
     order = list(VERDICTS)
     pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
@@ -181,10 +181,6 @@ def _judge(old: Record, now: Record, field: str | None, threshold: float, cases:
         _samples(old, samples, before), _samples(now, samples, after), threshold=threshold, comparisons=cases
     )
     return Pair(now.case, change.verdict, None, field, before, after, change.ratio, change.low, change.high)
-
-
-def _with(pair: Pair, verdict: str, reason: str) -> Pair:
-    return Pair(pair.case, verdict, reason, pair.field, pair.base, pair.new, pair.ratio, pair.low, pair.high)
 
 
 def _number(record: Record, field: str | None) -> float | None:

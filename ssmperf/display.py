@@ -100,6 +100,12 @@ class LineProgress:
     def start(self, case: Case, device: str) -> None:
         pass
 
+    def doing(self, case: Case, what: str) -> None:
+        now = time.monotonic()
+        if now - self.shown >= LINE_EVERY_S:
+            self.shown = now
+            self._print(f"[{self.done}/{self.total}] {case}: {brief(what)}")
+
     def finish(self, record: Record) -> None:
         self.done += 1
         self.statuses[record.status] += 1
@@ -151,6 +157,9 @@ class BarProgress:
 
     def start(self, case: Case, device: str) -> None:
         self.bar.update(self.task, description=f"{case} on {device}"[:70])
+
+    def doing(self, case: Case, what: str) -> None:
+        self.bar.update(self.task, description=f"{case.backend}: {brief(what)}"[:70])
 
     def finish(self, record: Record) -> None:
         self.bar.advance(self.task)

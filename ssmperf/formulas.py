@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.case import DIMENSIONS, PASSES, Shape
+from ssmperf.case import DIMENSIONS, TRAINING_PASSES, Shape
+from ssmperf.cost import Spec
 from ssmperf.layer import Model
-from ssmperf.operands import build_model, embed_text
-from ssmperf.recurrence import Recurrence, Spec
+from ssmperf.operands import build_model, embed_text, sample_state
+from ssmperf.recurrence import Recurrence
 
-# a size for each letter by which an operand's axis can be told; 1 and 2 mean broadcasting and pairs
-_SIZES = dict(zip(DIMENSIONS, (3, 5, 7, 11, 13, 17, 19, 23), strict=True))
+# a size for each letter by which an operand's axis can be told, or one of up to so many times the letter
+_SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
+_MOST_TIMES = 4  # the blocks of an LSTM's weights; less than every size
 BYTES = 4  # of a real number: formulas are for float32
 _REGIME = "sigmoid"
 
@@ -27,13 +28,13 @@ def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
     """
     entry = registry.recurrence(name)
     specs, letters = _symbols(entry, gate_kind)
-    found: dict[str, Any] = {pass_: _costs(entry, letters, specs, pass_) for pass_ in PASSES}
-    if entry.state_shape is None:
-        found["state"] = "0"
-    else:
-        numbers = math.prod(entry.state_shape(letters))  # type: ignore[arg-type]
-        found["state"] = _text(numbers * (2 if gate_kind.endswith("_complex") else 1))
-    return found
+    found: dict[str, Any] = {pass_: _costs(entry, letters, specs, pass_) for pass_ in TRAINING_PASSES}
+    if not entry.has_state:
+        return {**found, "state": "0"}
+    specs, letters = _symbols(entry, gate_kind, decode=True)
+    found["decode"] = _costs(entry, letters, specs, "decode")
+    state = specs["initial_state"]
+    return {**found, "state": _text(state.numel * (2 if state.complex else 1))}
 
 
 def state_numbers(model: str) -> int:
@@ -57,6 +58,7 @@ def _costs(
         cost, where = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
     except TypeError:
         shape = entry.presets["standard"][0]
+        shape = shape.with_(T=1) if pass_ == "decode" else shape
         sizes = {symbol: shape[letter] for letter, symbol in letters.items()}
         numbers = {
             name: Spec(tuple(sizes.get(axis, axis) for axis in spec.shape), spec.itemsize, spec.complex)
@@ -67,20 +69,34 @@ def _costs(
     return {part: f"{value:.4g}{where}" if where else _text(value) for part, value in parts.items()}
 
 
-def _symbols(entry: Recurrence, gate_kind: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Operand specs and shape with a symbol for each letter."""
+def _symbols(
+    entry: Recurrence, gate_kind: str, *, decode: bool = False
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Operand specs and shape with a symbol for each letter; with `decode`, of one token and with a state."""
     import sympy  # type: ignore[import-untyped]
     import torch
 
     generator = torch.Generator().manual_seed(0)
     shape = Shape({letter: _SIZES[letter] for letter in entry.presets["smoke"][0]})
+    shape = shape.with_(T=1) if decode else shape
     drawn = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
+    if decode:
+        given = {name: value for name, value in drawn.items() if value is not None or name in entry.required}
+        drawn = {**drawn, "initial_state": sample_state(entry, given, generator, T=1)}
     letters = {letter: sympy.Symbol(letter, positive=True, integer=True) for letter in shape}
-    by_size = {_SIZES[letter]: symbol for letter, symbol in letters.items()}
+    letters |= {"T": 1} if decode else {}
+
+    def axis(size: int) -> Any:
+        """The axis of an operand, a number where it is no multiple of a letter."""
+        for letter, symbol in letters.items():
+            if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _MOST_TIMES:
+                return size // _SIZES[letter] * symbol
+        return size
+
     specs: dict[str, Any] = {}
     for name, value in drawn.items():
         if isinstance(value, torch.Tensor):
-            axes = tuple(by_size.get(size, size) for size in value.shape)
+            axes = tuple(map(axis, value.shape))
             width = 2 * BYTES if value.is_complex() else BYTES
             specs[name] = Spec(axes, width, value.is_complex())
     return specs, letters

@@ -85,6 +85,7 @@ def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]
                 "devices": list(entry.devices),
                 "dtypes": list(entry.dtypes),
                 "passes": list(entry.passes),
+                "layouts": list(entry.layouts),
                 "gates": list(entry.gates) if entry.gates is not None else None,
                 "deterministic": entry.deterministic,
                 "causal": entry.causal,

@@ -50,7 +50,7 @@ def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: 
 
 
 def build(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor | Any]:
-    """Operands by name, of the case's dtypes, contiguous leaves without gradients.
+    """Operands by name, of the case's dtypes and in its layout, leaves without gradients.
 
     draw: 0, 1, ... gives fresh values of the same distribution (the same parameters, other text).
     """
@@ -59,23 +59,42 @@ def build(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor
         wide = _model_operands(case, draw, device)
     else:
         wide = _regime_operands(case, recurrence, draw, device)
-    return {
+    narrow = {
         name: _cast(name, value, case, recurrence)
         for name, value in wide.items()
         if value is not None or name in recurrence.required
     }
+    return laid_out(narrow, case.layout, case.shape["T"])
+
+
+def laid_out(operands: Mapping[str, Any], layout: str, T: int) -> dict[str, Any]:
+    """Operands by name in a layout: with `time_last` those with a time axis have it innermost in memory."""
+    if layout == "channels_last":
+        return dict(operands)
+    return {name: time_last(v) if has_time(name, v, T) else v for name, v in operands.items()}
+
+
+def time_last(values: Tensor) -> Tensor:
+    """The same (B, T, ...) with neighbouring steps next to one another in memory."""
+    return values.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
-    """A random initial state of the dtype and shape that these operands give: standard normal, or as the
-    recurrence samples it."""
-    recurrence = registry.recurrence(case.recurrence)
+    """A random initial state for a case's operands, the same for the same case and draw."""
     generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
+    return sample_state(registry.recurrence(case.recurrence), operands, generator, T=case.shape["T"])
+
+
+def sample_state(
+    recurrence: Recurrence, operands: Mapping[str, Any], generator: torch.Generator, *, T: int
+) -> Tensor:
+    """A random state of the dtype and shape that operands of length T give: standard normal, or as the
+    recurrence samples it."""
     if recurrence.sample_state is not None:
         sampled: Tensor = recurrence.sample_state(operands, generator)
         return sampled
-    _, state = recurrence.definition(**steps(operands, 0, 1, case.shape["T"]))
-    return torch.randn(state.shape, dtype=state.dtype, device=device, generator=generator)
+    _, state = recurrence.definition(**steps(operands, 0, 1, T))
+    return torch.randn(state.shape, dtype=state.dtype, device=generator.device, generator=generator)
 
 
 def steps(operands: Mapping[str, Any], start: int, stop: int, T: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ssmperf import registry
 from ssmperf.axes import Axis, spread
-from ssmperf.case import CHECKS, DTYPES, PASSES, Case, Shape, split_source
+from ssmperf.case import CHECKS, DTYPES, LAYOUTS, PASSES, Case, Shape, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.recurrence import Backend
 
@@ -64,7 +64,7 @@ class Selection:
             (self.gate_dtypes, DTYPES, "gate dtype"),
             (self.passes or (), PASSES, "pass"),
             ((self.preset,) if self.preset else (), PRESETS, "preset"),
-            (self.layouts, ("channels_last",), "layout"),
+            (self.layouts, LAYOUTS, "layout"),
             ((self.level,), LEVELS, "level"),
             ((self.timing,), TIMINGS, "timing"),
         ):
@@ -73,6 +73,9 @@ class Selection:
                     raise UnknownName(what, value, valid)
         if not 0 <= self.seed < SEEDS:
             raise UsageError(f"the seed must be from 0 to {SEEDS - 1}, got {self.seed}")
+        lengths = next((axis.sizes for axis in self.axes if axis.name == "T"), (1,))
+        if self.passes == ("decode",) and lengths != (1,):
+            raise UsageError("the pass decode takes one token, so its T is 1: leave out the axis T")
         for source in self.regimes or ():
             if split_source(source)[0] not in (*REGIMES, *CHECKS):
                 raise UnknownName("regime", source, [*REGIMES, *(f"{check}/NAME" for check in CHECKS)])
@@ -154,6 +157,9 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             raise UsageError(confined)
         if selection.level not in asked.levels:
             raise UsageError(f"the suite {name} has no level {selection.level}")
+        for pass_ in selection.passes or ():
+            if pass_ not in asked.passes:
+                raise UsageError(f"the suite {name} has no pass {pass_} (it has {', '.join(asked.passes)})")
         for case in asked.cases(selection):
             cases.setdefault(case.id, case)
     if not cases:
@@ -177,6 +183,9 @@ def product(
 ) -> Iterator[Case]:
     """All cases of a selection for a suite with these defaults, one for each legal combination.
 
+    Of the pass `decode` T is 1, whatever the shapes say, and what is then the same is one case.
+
+
     shapes: turns a preset's shapes into the suite's own; not applied where the user gave axes.
     subjects: what the cases are about, `chosen(selection)` if None.
     """
@@ -184,12 +193,13 @@ def product(
         sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
         taken = DTYPES if subject.model is None else registry.model(subject.model).dtypes
         able = [dtype for dtype in dtypes if dtype in taken] or ["float32"]
-        for shape, dtype, gate_dtype, layout, pass_, name in itertools.product(
-            sizes,
+        tokens = tuple(dict.fromkeys(shape.with_(T=1) for shape in sizes))
+        sizes_of = {p: tokens if p == "decode" else sizes for p in selection.passes or passes}
+        for (pass_, shape), dtype, gate_dtype, layout, name in itertools.product(
+            [(pass_, shape) for pass_, its in sizes_of.items() for shape in its],
             selection.dtypes or able,
             selection.gate_dtypes,
             selection.layouts,
-            selection.passes or passes,
             _backends_of(subject.owner, selection.backends),
         ):
             yield Case(
@@ -224,6 +234,12 @@ def refusal(case: Case, selection: Selection) -> str | None:
     model = registry.model(case.model) if case.model else None
     if model and case.dtype not in model.dtypes:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
+    if case.decodes and not registry.recurrence(case.recurrence).has_state:
+        return f"no decode pass: {case.recurrence} has no state to go on from"
+    if case.level == "block" and case.decodes:
+        return "no decode pass at level block: a block is run from the beginning of its sequence"
+    if case.level == "block" and case.layout != "channels_last":
+        return f"no {case.layout} layout at level block: a block lays out the operands itself"
     gate = _gate_kind(case)
     return backend.refusal(
         device=case.device,
@@ -232,6 +248,7 @@ def refusal(case: Case, selection: Selection) -> str | None:
         gate_kind=gate,
         length=case.shape["T"],
         capability=selection.device.capability,
+        layout=case.layout,
     ) or _unaffordable(backend, case, selection)
 
 
@@ -253,7 +270,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
             f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
         )
     launches = backend.launches(case.shape) if backend.launches else 0.0
-    factor = 1.0 if case.pass_ == "forward" else BACKWARD_LAUNCHES
+    factor = BACKWARD_LAUNCHES if case.gradients else 1.0
     seconds = factor * launches * SECONDS_PER_LAUNCH + PASSES_OVER_WORKSPACE * memory_bytes / BYTES_PER_SECOND
     if seconds > LONGEST_CALL_S:
         return (
@@ -266,7 +283,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
 def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
     itemsize = 8 if case.dtype == "float64" or gate.endswith("_complex") else 4
     forward = backend.workspace(case.shape, itemsize, gate) if backend.workspace else 0.0
-    if case.pass_ == "forward":
+    if not case.gradients:
         return forward
     if backend.saved is not None:
         return forward + backend.saved(case.shape, itemsize, gate)

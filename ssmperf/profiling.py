@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -77,7 +76,7 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
     from ssmperf.measure.timed import timed
 
     case = _the_case(selection)
-    values = values_of(case, 0, device=device, with_state=False)
+    values = values_of(case, 0, device=device, with_state=case.decodes)
     backend = registry.backend(case.model or case.recurrence, case.backend)
     call = timed(case, backend, backend.function, values).call
     try:
@@ -136,7 +135,9 @@ def _trace(call: Callable[[], Any], device: str, file: Path) -> None:
     import torch
     from torch.profiler import ProfilerActivity
 
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself on stderr otherwise
+    from ssmperf.measure.profiler import silence
+
+    silence()
     on_gpu = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     for _ in range(WARM_CALLS):

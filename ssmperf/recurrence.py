@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ssmperf import registry
-from ssmperf.case import DTYPES, PASSES, Shape
+from ssmperf.case import DTYPES, LAYOUTS, PASSES, Shape
+from ssmperf.cost import CostModel
 from ssmperf.errors import UsageError
 from ssmperf.native import Prepared, through
 
@@ -24,43 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=type)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """Shape and width of one tensor, all that a cost model may look at."""
-
-    shape: tuple[int, ...]
-    itemsize: int
-    complex: bool = False
-
-    @property
-    def numel(self) -> int:
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The least work of one call.
-
-    bytes: device memory traffic with every operand read once and every result written once.
-    flops: floating-point operations (a fused multiply-add counts two).
-    special: special-function evaluations (exp, sin, ...).
-    depth: dependent steps of the sequential algorithm.
-    """
-
-    bytes: float
-    flops: float
-    special: float = 0.0
-    depth: int = 1
-
-
-CostModel = Callable[[Shape, Mapping[str, Spec], str], Cost]
 Sampler = Callable[..., dict[str, Any]]
 StateSampler = Callable[[Mapping[str, Any], Any], Any]
 
@@ -119,7 +83,9 @@ class Backend:
 
     of: the recurrence (or model) that it computes.
     function: `f(*operands, **options) -> (output, final_state)`, differentiable.
-    devices, dtypes, passes: what it can run; anything else is `unsupported`.
+    devices, dtypes, passes, layouts: what it can run; anything else is `unsupported`. The pass `decode` is a
+        forward call of one token from an initial state; in the layout `time_last` operands (B, T, ...) have
+        their time axis innermost in memory.
     gates: gate kinds that it can take (None: all of the recurrence's).
     lengths: maps T to None, or to the reason why that length is refused.
     needs: packages it imports; capability: least CUDA compute capability.
@@ -141,6 +107,7 @@ class Backend:
     devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = DTYPES
     passes: tuple[str, ...] = PASSES
+    layouts: tuple[str, ...] = LAYOUTS
     gates: tuple[str, ...] | None = None
     lengths: Callable[[int], str | None] | None = None
     needs: tuple[str, ...] = ()
@@ -160,7 +127,12 @@ class Backend:
 
     def __post_init__(self) -> None:
         what = f"backend {self.name!r}"
-        for name, valid in (("devices", DEVICES), ("dtypes", DTYPES), ("passes", PASSES)):
+        for name, valid in (
+            ("devices", DEVICES),
+            ("dtypes", DTYPES),
+            ("passes", PASSES),
+            ("layouts", LAYOUTS),
+        ):
             _check_names(what, name, getattr(self, name), valid)
         for name in ("gates", "needs", "kernels"):
             _check_names(what, name, getattr(self, name) or ())
@@ -188,6 +160,7 @@ class Backend:
         gate_kind: str | None = None,
         length: int | None = None,
         capability: tuple[int, int] | None = None,
+        layout: str | None = None,
     ) -> str | None:
         """Why this backend cannot run such a call, or None if it can."""
         reason = self.missing(device)
@@ -200,6 +173,8 @@ class Backend:
             return f"no {dtype} (it takes {', '.join(self.dtypes)})"
         if pass_ not in self.passes:
             return f"no {pass_} pass"
+        if layout is not None and layout not in self.layouts:
+            return f"no {layout} layout (it takes {', '.join(self.layouts)})"
         if gate_kind is not None and self.gates is not None and gate_kind not in self.gates:
             return f"no {gate_kind} gates (it takes {', '.join(self.gates)})"
         if length is not None and self.lengths is not None:

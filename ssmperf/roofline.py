@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.cost import Cost, Spec
 from ssmperf.measure.cache import cache_bytes
-from ssmperf.recurrence import Cost, Spec
 
 FLOOR_MARGIN = 0.9  # ceilings are measured, so a correct call may come in a little under them
 GPU_BUFFER_BYTES = 2**30

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ssmperf import registry
-from ssmperf.case import Case
+from ssmperf.case import TRAINING_PASSES, Case
 from ssmperf.record import Record
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Suite(Protocol):
     section: Section
     fresh_process: bool
     levels: tuple[str, ...]
+    passes: tuple[str, ...]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """The cases of a selection, refusals included: the plan asks each backend what it refuses."""
@@ -74,12 +75,18 @@ class Suite(Protocol):
 
 
 def suite(
-    name: str, *, section: Section, fresh_process: bool = False, levels: tuple[str, ...] = ("op",)
+    name: str,
+    *,
+    section: Section,
+    fresh_process: bool = False,
+    levels: tuple[str, ...] = ("op",),
+    passes: tuple[str, ...] = TRAINING_PASSES,
 ) -> Callable[[S], S]:
     """Register the decorated class (constructed without arguments) as a suite.
 
     fresh_process: each of its cases gets a process that has run no other.
     levels: what its cases can be about: "op", a recurrence; "block", a model's whole layer.
+    passes: which passes its cases can have; "decode" is one token from a state that is given.
 
     Raises:
         DuplicateName: the name is taken.
@@ -90,6 +97,7 @@ def suite(
         cls.section = section  # type: ignore[attr-defined]
         cls.fresh_process = fresh_process  # type: ignore[attr-defined]
         cls.levels = levels  # type: ignore[attr-defined]
+        cls.passes = passes  # type: ignore[attr-defined]
         entry = cls()
         registry.add("suite", name, entry, cls)
         return cls

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ssmperf import Case, Record, Section, Shape, Status, registry, suite
-from ssmperf.case import split_source
+from ssmperf.case import PASSES, split_source
 from ssmperf.checks import Analytic, Identity
 from ssmperf.execute.context import Context, decay_span
 from ssmperf.measure import answers, lowering, properties
@@ -37,13 +37,14 @@ SECTION = Section(
 )
 
 
-@suite("correctness", section=SECTION, levels=("op", "block"))
+@suite("correctness", section=SECTION, levels=("op", "block"), passes=PASSES)
 class Correctness:
     """One case a subject and backend, forward and backward from a random initial state.
 
     Subjects are the models with their own operands, and each recurrence under all regimes and gate kinds, in
     the closed forms and in the identities that there are of it. In half precision, one regime stands for all.
-    Of level block are the models alone; their blocks begin without a state.
+    Of level block are the models alone; their blocks begin without a state. The pass decode is judged by the
+    output and final state of one token; properties and checks are of the others.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Correctness:
             usual = case.model is not None or regime in USUAL_REGIMES
             if usual or case.dtype == "float32" or selection.dtypes or selection.regimes:
                 yield case
-        if selection.level == "op":
+        if selection.level == "op" and selection.passes != ("decode",):
             yield from self._checks(selection)
 
     def _checks(self, selection: Selection) -> Iterator[Case]:
@@ -89,7 +90,7 @@ class Correctness:
         bound = context.error_bound(case, buffers.operands)
         span = decay_span(context.recurrence(case), context.lowered(case, buffers.operands))
         numbers: dict[str, Any] = {"decay_span": span, "error_bound": bound}
-        if case.model is not None and source == "model" and case.level == "op":
+        if case.model is not None and source == "model" and case.level == "op" and not case.decodes:
             lowered = context.once(case, "lowering", lambda: lowering.judge(case, context.device))
             numbers["error_lowering"] = lowered.error
             if not lowered.holds:
@@ -102,7 +103,8 @@ class Correctness:
     def _probed(self, case: Case) -> bool:
         """Whether the properties are looked at too: once for a recurrence's regime, not in half precision."""
         regime, _ = split_source(case.operand_source)
-        return case.model is None and regime in PROBED and case.dtype in ("float32", "float64")
+        probed = regime in PROBED and case.dtype in ("float32", "float64") and not case.decodes
+        return case.model is None and probed
 
     def _properties(self, case: Case, context: Context, verdict: Verdict) -> tuple[Verdict, dict[str, Any]]:
         """The verdict in the light of the properties, and what they gave."""
@@ -137,22 +139,26 @@ class Correctness:
         bound = partial(context.error_bound, case)
         if source == "analytic":
             known = context.once(
-                case, "answer", lambda: answers.prepare(_entry(source, name, case), dtype, context.device)
+                case,
+                "answer",
+                lambda: answers.prepare(_entry(source, name, case), dtype, context.device, case.layout),
             )
             verdict = answers.judge_analytic(known, backend, dtype, context.device, bound)
         else:
             entry = _entry(source, name, case)
             rehearsed = context.once(case, "rehearsal", lambda: answers.rehearse(entry, dtype))
-            verdict = answers.judge_identity(entry, rehearsed, backend, dtype, context.device, bound)
+            verdict = answers.judge_identity(
+                entry, rehearsed, backend, dtype, context.device, bound, case.layout
+            )
         worst = max(verdict.errors.values(), default=None)
         return context.record(case, verdict, error_output=worst)
 
     def _baseline(self, case: Case, context: Context) -> Record:
         """Judge a backend that is another function by its own definition; say how far that is from here."""
-        verdict, _ = context.verify(case, with_state=False)
+        verdict, _ = context.verify(case, with_state=case.decodes)
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        values = context.draw(case, 1, with_state=False).values
+        values = context.draw(case, 1, with_state=case.decodes).values
         definition = context.recurrence(case).definition
         exact = context.once(
             case, "recurrence", lambda: refer(case, definition, values, gradients=False).exact

@@ -98,9 +98,13 @@ class Extrapolation:
             shapes=growing,
             subjects=chosen(selection, families=False),
         )
-        wanted = replace(selection, passes=("forward_backward",), dtypes=("float32",))
+        wanted = replace(
+            selection, passes=("forward_backward",), dtypes=("float32",), layouts=("channels_last",)
+        )
         if "forward_backward" not in (selection.passes or wanted.passes or ()):
             return
+        if "channels_last" not in selection.layouts:
+            return  # a network lays out the operands itself
         learned = product(
             wanted, self.name, passes=(), dtypes=(), cache="hot", subjects=list(learners(selection))
         )
@@ -178,7 +182,7 @@ def predicted_s(backend: Backend, case: Case) -> float:
 
 def extend(case: Case, context: Context) -> Record:
     """Error against float64, and the time of a call that is right."""
-    gradients = case.pass_ != "forward"
+    gradients = case.gradients
     reference = context.reference(case, 0, with_state=False, gradients=gradients)
     values = context.draw(case, 0, with_state=False).values
     backend = context.backend(case)

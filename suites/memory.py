@@ -183,7 +183,7 @@ def _around(case: Case, context: Context, values: Values) -> dict[str, Any]:
     """What a forward call takes without a graph, and what one with a graph keeps."""
     forward, _ = _traced(case, context, values, "forward")
     numbers: dict[str, Any] = {"forward_peak_bytes": forward.peak_bytes if forward else None}
-    if case.pass_ == "forward":
+    if not case.gradients:
         return numbers
     leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
     function = context.backend(case).function

@@ -71,7 +71,7 @@ class Stability:
         )
 
     def measure(self, case: Case, context: Context) -> Record:
-        gradients = case.pass_ != "forward"
+        gradients = case.gradients
         reference = context.reference(case, 0, with_state=False, gradients=gradients)
         values = context.draw(case, 0, with_state=False).values
         span = decay_span(context.recurrence(case), values.operands)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ssmperf import Case, Chart, Cost, Record, Section, Shape, Spec, Status, suite
+from ssmperf.case import PASSES
 from ssmperf.execute.context import Context
+from ssmperf.execute.tuning import tuned
 from ssmperf.measure.memory import peak_bytes
 from ssmperf.measure.provenance import fell_back, launched_kernels
 from ssmperf.measure.timed import Timed, timed
@@ -35,12 +37,15 @@ SECTION = Section(
 MOST_TRACED = 1000  # launches of a call
 
 
-@suite("throughput", section=SECTION, levels=("op", "block"))
+@suite("throughput", section=SECTION, levels=("op", "block"), passes=PASSES)
 class Throughput:
     """One case a shape, dtype and pass: the backend's latency and what it means.
 
     Members of families, such as the LCSM grid, are timed where they are named: they share their recurrences'
     kernels and differ in their gates.
+
+    A pass `decode` goes on from a random initial state, and its final state is judged; the others begin from
+    none.
 
     A block has no cost model: of what its time means, the tokens a second alone are given.
     """
@@ -61,33 +66,11 @@ class Throughput:
         )
 
     def measure(self, case: Case, context: Context) -> Record:
-        verdict, buffers = context.verify(case, with_state=False)
+        verdict, buffers = context.verify(case, with_state=case.decodes)
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        measured = timed(case, context.backend(case), context.function(case), buffers)
-        kernels = _kernels(case, context, measured.call)
-        problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
-        if problem:
-            return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
-        memory, memory_reason = peak_bytes(measured.call, context.device)
-        timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
-        after = _judge_timed(case, context, measured, buffers)
-        reads = measured.specs
-        del measured  # and with it a ready-made graph
-        if after.status is Status.OK:
-            after = context.verify_again(case, buffers)
-        if after.status is not Status.OK:
-            reason = f"after it was timed: {after.reason}"
-            return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
-        return judged_by_floor(
-            case,
-            context,
-            verdict,
-            buffers,
-            timing,
-            {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels},
-            reads=reads,
-        )
+        with tuned(case, context, buffers) as tuning:
+            return _timed(case, context, verdict, buffers, tuning)
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
@@ -95,12 +78,42 @@ def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return shapes[len(shapes) // 2 :][:1]
 
 
+def _timed(
+    case: Case, context: Context, verdict: Verdict, buffers: Values, tuning: Mapping[str, Any]
+) -> Record:
+    """The record of a case that is right, with what it says of its tuning."""
+    measured = timed(case, context.backend(case), context.function(case), buffers)
+    kernels = _kernels(case, context, measured.call)
+    problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
+    if problem:
+        return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
+    memory, memory_reason = peak_bytes(measured.call, context.device)
+    timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
+    after = _judge_timed(case, context, measured, buffers)
+    reads = measured.specs
+    del measured  # and with it a ready-made graph
+    if after.status is Status.OK:
+        after = context.verify_again(case, buffers)
+    if after.status is not Status.OK:
+        reason = f"after it was timed: {after.reason}"
+        return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
+    return judged_by_floor(
+        case,
+        context,
+        verdict,
+        buffers,
+        timing,
+        {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels, **tuning},
+        reads=reads,
+    )
+
+
 def _judge_timed(case: Case, context: Context, measured: Timed, values: Values) -> Verdict:
     """Whether the very call that was timed still follows the incoming gradient.
 
     Gradients are linear in it: minus twice that must give minus twice the answer.
     """
-    if case.pass_ == "forward":
+    if not case.gradients:
         return Verdict(Status.OK)
     values.grad_output.mul_(-2)
     found = measured.gradients()

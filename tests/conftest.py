@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssmperf import registry
+from ssmperf import configurations, registry
 
 
 @pytest.fixture
@@ -18,3 +18,4 @@ def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_tables", {kind: dict(table) for kind, table in registry._tables.items()})
     monkeypatch.setattr(registry, "_origins", dict(registry._origins))
     monkeypatch.setattr(registry, "_plugins", list(registry._plugins))
+    monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))

@@ -51,16 +51,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     step = (6 + gated + 2 * ("p" in specs)) * K * V * tokens
     forward = Cost(operands + output, step, special, shape["T"])
     backward = Cost(2 * operands + output, 2 * step, special, shape["T"])
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(

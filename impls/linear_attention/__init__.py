@@ -53,16 +53,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     factor = 4 if "phase" in specs or complex_operands else 1
     forward = Cost(operands + output, 5 * K * V * tokens * factor, special, shape["T"])
     backward = Cost(2 * operands + output, 10 * K * V * tokens * factor, special, shape["T"])
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(

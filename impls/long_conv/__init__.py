@@ -45,11 +45,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
         C * ((2 * B + 1) * transform_flops(padded) + 14 * B * bins),
         depth=T,
     )
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(forward.bytes + backward.bytes, forward.flops + backward.flops, depth=2 * T)
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(

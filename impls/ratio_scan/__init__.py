@@ -47,16 +47,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     flops, special = (17 if with_bonus else 9) * elements, (2 if with_bonus else 1) * elements
     forward = Cost(gates + k + 2 * v, flops, special, shape["T"])
     backward = Cost(2 * gates + 2 * k + 3 * v, 3 * flops, 2 * special, shape["T"])
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(

@@ -53,16 +53,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
         SPECIAL[cell] * tokens * C,
         shape["T"],
     )
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "gru") -> dict[str, Any]:

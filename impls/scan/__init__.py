@@ -55,16 +55,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
         stored * (3 if complex_state else 1),
         shape["T"],
     )
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 def sample(

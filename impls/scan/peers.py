@@ -3,6 +3,7 @@
 accelerated-scan takes gates, not their logs, with time innermost and all in one dtype, and starts from zero.
 The state before the first step goes into that step's input, a_1 h_0 + b_1, and so does its gradient. Zeros
 fill the last block where there is a gradient: backward of the real kernel reads whole blocks, past the end.
+Kernels that take no state do not decode: all of that step would be made before the call that is timed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Prepared, Unsupported, backend
+from ssmperf.case import TRAINING_PASSES
+
+from .common import differentiates, three_axes
 
 REAL = ("float32", "bfloat16", "float16")
 BLOCK = 2048  # steps that a program of accelerated-scan holds at once
@@ -26,13 +30,12 @@ def _accelerated(
     _check_real(log_a, b, phase)
     if b.numel() >= MOST:
         raise Unsupported(f"{b.numel()} elements: accelerated-scan has 32-bit offsets")
-    given = (log_a, b) if initial_state is None else (log_a, b, initial_state)
-    T, wanted = b.shape[1], torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    padding = (0, -T % BLOCK if wanted else 0)
-    gates = log_a.float().exp()[(None,) * (3 - log_a.dim())]
+    T = b.shape[1]
+    padding = (0, -T % BLOCK if differentiates(log_a, b, initial_state) else 0)
+    gates = three_axes(log_a.float().exp())
     inputs = _started(gates, b, initial_state)
     operands = (_time_last(each.expand(b.shape), b.dtype) for each in (gates, inputs))
-    padded = tuple(functional.pad(each, padding) for each in operands)
+    padded = tuple(functional.pad(each, padding) if any(padding) else each for each in operands)
     return Prepared(padded, lambda states: _channels_last(states[..., :T]))
 
 
@@ -42,6 +45,7 @@ def _accelerated(
     prepare=_accelerated,
     devices=("cuda",),
     dtypes=REAL,
+    passes=TRAINING_PASSES,
     gates=("data", "const"),
     needs=("accelerated_scan",),
     kernels=("forward_scan", "backward_scan"),
@@ -64,8 +68,8 @@ def _accelerated_complex(
         raise Unsupported("double precision (it takes complex64)")
     if 2 * b.numel() >= MOST:
         raise Unsupported(f"{b.numel()} complex elements: accelerated-scan has 32-bit offsets")
-    magnitude = log_a.float().exp()[(None,) * (3 - log_a.dim())].expand(b.shape)
-    angle = magnitude.new_zeros(1) if phase is None else phase.float()[(None,) * (3 - phase.dim())]
+    magnitude = three_axes(log_a.float().exp()).expand(b.shape)
+    angle = magnitude.new_zeros(1) if phase is None else three_axes(phase.float())
     gates = torch.polar(magnitude, angle.expand(b.shape))
     inputs = _started(gates, b.to(torch.complex64), initial_state)
     return Prepared((_time_last(gates), _time_last(inputs)), _channels_last)
@@ -77,6 +81,7 @@ def _accelerated_complex(
     prepare=_accelerated_complex,
     devices=("cuda",),
     dtypes=("float32",),
+    passes=TRAINING_PASSES,
     gates=("data_complex", "const_complex"),
     needs=("accelerated_scan",),
     kernels=("forward_scan", "backward_scan"),
@@ -94,7 +99,7 @@ def _hgrn(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
 ) -> Prepared:
     _check_real(log_a, b, phase)
-    log_a = log_a[(None,) * (3 - log_a.dim())].expand(b.shape).contiguous()
+    log_a = three_axes(log_a).expand(b.shape).contiguous()
     inputs = b if initial_state is None else _started(log_a.float().exp(), b, initial_state).to(b.dtype)
     return Prepared((inputs.contiguous(), log_a), lambda states: (states, states[:, -1].float()))
 
@@ -105,6 +110,7 @@ def _hgrn(
     prepare=_hgrn,
     devices=("cuda",),
     dtypes=REAL,
+    passes=TRAINING_PASSES,
     gates=("data", "const"),
     needs=("fla",),
     kernels=("chunk_hgrn",),
@@ -122,7 +128,7 @@ def _hgrn_recurrent(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
 ) -> Prepared:
     _check_real(log_a, b, phase)
-    log_a = log_a[(None,) * (3 - log_a.dim())].expand(b.shape).contiguous()
+    log_a = three_axes(log_a).expand(b.shape).contiguous()
     state = None if initial_state is None else initial_state.float().contiguous()
     return Prepared((b.contiguous(), log_a, state), lambda raw: (raw[0], raw[1].float()))
 

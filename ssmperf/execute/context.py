@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.command import repeating
+from ssmperf.configurations import as_json, noted
 from ssmperf.errors import Unsupported
 from ssmperf.measure import verify
 from ssmperf.measure.calls import call_of, function_of, lowered, refer, values_of
@@ -25,15 +26,20 @@ from ssmperf.roofline import Ceilings
 
 # the log gates whose exponential just vanishes
 VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}
+SEARCH_SHARE = 0.25  # of the longest time of a case: for each candidate of a search
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long to measure a case, and with what precision to stop earlier."""
+    """How long to measure a case, and with what precision to stop earlier.
+
+    autotune: whether a case is timed with the configurations that a search finds, not with curated ones.
+    """
 
     min_time_s: float = 0.02
     max_time_s: float = 0.25
     relative_width: float = 0.01
+    autotune: bool = False
 
 
 @dataclass
@@ -50,6 +56,8 @@ class Context:
 
     device: torch device string, such as "cuda:1". env_id: the environment's id.
     announce: told "oracle" before a reference is made and "backend" after it: that time is not the backend's.
+    say: told what a search for configurations tries.
+    options: of the run, for the command that repeats a case.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -59,6 +67,8 @@ class Context:
     ceilings: Ceilings
     plugins: tuple[str, ...] = ()
     announce: Callable[[str], None] = lambda phase: None
+    say: Callable[[str], None] = lambda text: None
+    options: tuple[str, ...] = ()
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operands of all that is in there
@@ -141,7 +151,7 @@ class Context:
             The verdict (the first that is not ok, or the second) and the buffers with the values
             of the second judgement, ready to be timed.
         """
-        gradients = case.pass_ != "forward"
+        gradients = case.gradients
         first, second = (self.draw(case, number, with_state=with_state).values for number in (0, 1))
         grad_state = None if first.grad_state is None else first.grad_state.clone()
         buffers = Values(_clones(first.operands), first.grad_output.clone(), grad_state)
@@ -162,14 +172,25 @@ class Context:
     def verify_again(self, case: Case, buffers: Values) -> Verdict:
         """After timing, without poisoned memory: the first values in the same buffers give their answer.
 
-        The gradients too, where the pass has them; values of a case without an initial state.
+        The gradients too, where the pass has them; with an initial state where the buffers have one.
         """
-        gradients = case.pass_ != "forward"
-        _refill(buffers, self.draw(case, 0, with_state=False).values)
-        return self._judge(case, buffers, 0, with_state=False, gradients=gradients, poison=False)
+        with_state = "initial_state" in buffers.operands
+        _refill(buffers, self.draw(case, 0, with_state=with_state).values)
+        return self._judge(case, buffers, 0, with_state=with_state, gradients=case.gradients, poison=False)
+
+    def judge_again(self, case: Case, buffers: Values) -> Verdict:
+        """Judge the values that `verify` left in the buffers, with what configurations are in force now."""
+        with_state = self.restore(case, buffers)
+        return self._judge(case, buffers, 1, with_state=with_state, gradients=case.gradients)
+
+    def restore(self, case: Case, buffers: Values) -> bool:
+        """Write the values that `verify` left in the buffers once more; whether there is an initial state."""
+        with_state = "initial_state" in buffers.operands
+        _refill(buffers, self.draw(case, 1, with_state=with_state).values)
+        return with_state
 
     def judge_gradients(self, case: Case, values: Values, gradients: Mapping[str, Tensor]) -> Verdict:
-        """Judge gradients of the second values, as a timed backward pass gave them."""
+        """Judge gradients of the second values, which have no initial state, as a timed pass gave them."""
         reference = self.reference(case, 1, with_state=False, gradients=True)
         return verify.compare_gradients(
             gradients, reference, dtype=dtype_of(case.dtype), bound=self.error_bound(case, values.operands)
@@ -184,10 +205,10 @@ class Context:
         self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor], peak_bytes: int | None
     ) -> Timing:
         """Time a call by the device's clocks, in the case's cache state; see `Stopwatch.time`."""
-        if case.cache not in self._stopwatches:
-            self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
+        with noted() as consulted:
+            call()
         settings = self.settings
-        return self._stopwatches[case.cache].time(
+        timing = self._stopwatch(case).time(
             call,
             touched=touched,
             min_time_s=settings.min_time_s,
@@ -195,6 +216,17 @@ class Context:
             relative_width=settings.relative_width,
             peak_bytes=peak_bytes or 0,
         )
+        return replace(timing, configuration=as_json(consulted) or None)
+
+    def median_s(self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor]) -> float:
+        """A short look at how long a call takes, in the case's cache state."""
+        max_time_s = SEARCH_SHARE * self.settings.max_time_s
+        return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
+
+    def _stopwatch(self, case: Case) -> Stopwatch:
+        if case.cache not in self._stopwatches:
+            self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
+        return self._stopwatches[case.cache]
 
     def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:
         """A record with the verdict's errors, the tolerances and the command that repeats the case."""
@@ -212,7 +244,7 @@ class Context:
 
     def command(self, case: Case) -> str:
         """The one command that repeats a case."""
-        return repeating(case, self.plugins)
+        return repeating(case, self.plugins, options=self.options)
 
     def _judge(
         self,
@@ -256,7 +288,7 @@ class Context:
         key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
             return
-        pass_ = "forward" if case.pass_ == "forward" else "forward_backward"
+        pass_ = "forward_backward" if case.gradients else "forward"
         begin = time.perf_counter()
         call_of(pass_, self.function(case), values)()
         if self.device.startswith("cuda"):

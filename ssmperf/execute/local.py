@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ssmperf.case import Case
 from ssmperf.errors import SsmperfError, UnreadableRun
 from ssmperf.execute.processes import MARK, available_memory_bytes, kill_marked, signal_name
 from ssmperf.record import Record, Status
+from ssmperf.tuning import CURATED, Tuning
 
 START_TIMEOUT_S = 300.0
 ORACLE_TIMEOUT_S = 1800.0  # for a reference, which is none of the backend's time
@@ -45,12 +47,14 @@ class WorkerFailed(SsmperfError):
 class Events:
     """What the executor tells its caller, from the thread of the device concerned.
 
-    on_environment(env_id, environment), on_start(case, device), on_record(record).
+    on_environment(env_id, environment), on_start(case, device), on_record(record), and on_doing(case, what)
+    during a search.
     """
 
     on_environment: Callable[[str, Mapping[str, Any]], None]
     on_start: Callable[[Case, str], None]
     on_record: Callable[[Record], None]
+    on_doing: Callable[[Case, str], None] = lambda case, what: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class LocalExecutor:
     timeout_s: longest that one case may take, not counting its reference.
     log_dir: where workers' stdout and stderr go, of each device's the end.
     threads: of a CPU worker where OMP_NUM_THREADS does not say; None leaves torch's default.
+    tuning: how kernels' configurations are chosen.
     """
 
     devices: Sequence[str]
@@ -70,6 +75,7 @@ class LocalExecutor:
     max_time_s: float
     plugins: Sequence[str] = ()
     threads: int | None = None
+    tuning: Tuning = CURATED
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases; returns when each has had its record.
@@ -185,7 +191,7 @@ class _Lane:
             self.events.on_record(Record(case, Status.CRASH, str(error), self.env_id))
             return
         self.events.on_start(case, self.device)
-        record, healthy = worker.run(case, self.executor.timeout_s)
+        record, healthy = worker.run(case, self.executor.timeout_s, partial(self.events.on_doing, case))
         if self.stop.is_set():
             return
         if not healthy:
@@ -237,6 +243,9 @@ class _Worker:
             "max_time_s": executor.max_time_s,
             "memory_limit_bytes": int(MEMORY_FRACTION * available_memory_bytes()),
             "ceilings": ceilings,
+            "autotune": executor.tuning.autotune,
+            "rows": executor.tuning.rows,
+            "options": executor.tuning.options,
             "threads": None if "OMP_NUM_THREADS" in os.environ else executor.threads,
             "parent_pid": os.getpid(),
             "requests": requests_read,
@@ -278,19 +287,24 @@ class _Worker:
         self.env_id = message["env_id"]
         return message["env_id"], message["environment"]
 
-    def run(self, case: Case, timeout_s: float) -> tuple[Record, bool]:
-        """The case's record, and whether this worker can go on."""
-        phase, limit_s = "backend", timeout_s
+    def run(
+        self, case: Case, timeout_s: float, on_doing: Callable[[str], None] = lambda what: None
+    ) -> tuple[Record, bool]:
+        """The case's record, and whether this worker can go on. A step of a search has the whole time."""
+        phase, limit_s, doing = "backend", timeout_s, ""
         try:
             os.write(self._requests, (json.dumps(case.to_json()) + "\n").encode())
             while "record" not in (message := self._receive(time.monotonic() + limit_s)):
                 phase = message["phase"]
                 limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
+                if what := message.get("doing"):
+                    on_doing(what)
+                    doing = f" ({what})"
             record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
             self.used = not message["forked"]
         except TimeoutError:
             what = "the oracle gave no answer" if phase == "oracle" else "no answer"
-            return self._lost(case, Status.TIMEOUT, f"{what} within {limit_s:g} s"), False
+            return self._lost(case, Status.TIMEOUT, f"{what} within {limit_s:g} s{doing}"), False
         except (EOFError, BrokenPipeError):
             return self._lost(case, Status.CRASH, self._ending()), False
         except (ValueError, TypeError, KeyError, UnreadableRun):

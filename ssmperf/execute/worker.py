@@ -3,7 +3,8 @@
 Started as `python -m ssmperf.execute.worker` with its settings as JSON in argv[1]. Requests and
 answers are JSON, one object a line, on two inherited descriptors (`requests`, `answers`). A request is
 a case; its answer is `{"record", "healthy", "forked"}`, after any number of `{"phase"}`: "oracle" when time
-is spent on the reference, "backend" when it is the backend's again. stdout and stderr are the log.
+is spent on the reference, "backend" when it is the backend's again, with `{"doing"}` during a search. stdout
+and stderr are the log.
 
 A case that wants a process of its own gets it on a CPU by a fork of this one, which then has run nothing
 and still has imported everything. CUDA does not survive a fork: there the driver starts another worker.
@@ -22,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
+from ssmperf import configurations, registry
 from ssmperf.case import Case
 from ssmperf.errors import SsmperfError, Unsupported
 from ssmperf.record import Record, Status, one_line
@@ -162,10 +163,11 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
     registry.models()
+    configurations.force(configurations.from_json(config["rows"]))
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
-    settings = Settings(config["min_time_s"], config["max_time_s"])
+    settings = Settings(config["min_time_s"], config["max_time_s"], autotune=config["autotune"])
     context = Context(
         config["device"],
         env_id(environment),
@@ -173,6 +175,8 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         ceilings,
         tuple(config["plugins"]),
         announce=lambda phase: answers.send({"phase": phase}),
+        say=lambda text: answers.send({"phase": "backend", "doing": text}),
+        options=tuple(config["options"]),
     )
     return context, environment
 

@@ -18,7 +18,7 @@ from ssmperf.checks import Analytic, Compute, Identity
 from ssmperf.errors import Unsupported
 from ssmperf.measure.oracle import widen
 from ssmperf.measure.verify import Verdict, relative_error, shake, tolerance
-from ssmperf.operands import length_of
+from ssmperf.operands import laid_out, length_of
 from ssmperf.record import Status
 from ssmperf.recurrence import Backend
 
@@ -47,6 +47,7 @@ class Calls:
     function: Callable[..., Any]
     dtype: torch.dtype
     device: str = "cpu"
+    layout: str = "channels_last"
     check: Callable[[Mapping[str, Any]], None] = lambda operands: None
     bound: Bound = lambda operands: None
     worst_bound: float | None = field(default=None, init=False)
@@ -55,7 +56,7 @@ class Calls:
         if recurrence != self.of:
             output, state = registry.recurrence(recurrence).definition(**operands)
             return output, state
-        cast = narrow(operands, self.dtype, self.device)
+        cast = narrow(operands, self.dtype, self.device, self.layout)
         self.check(cast)
         bound = self.bound(cast)
         if bound is not None:
@@ -66,8 +67,10 @@ class Calls:
         return output, state
 
 
-def narrow(operands: Mapping[str, Any], dtype: torch.dtype, device: str) -> dict[str, Any]:
-    """Operands in a real dtype (complex ones in its counterpart, complex64 at least) on a device."""
+def narrow(
+    operands: Mapping[str, Any], dtype: torch.dtype, device: str, layout: str = "channels_last"
+) -> dict[str, Any]:
+    """Operands in a real dtype (complex ones in its counterpart, complex64 at least), device and layout."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -75,7 +78,8 @@ def narrow(operands: Mapping[str, Any], dtype: torch.dtype, device: str) -> dict
         target = torch.promote_types(dtype, torch.float32) if value.is_complex() else dtype
         return widen(value.detach(), target).to(device).contiguous()
 
-    return {name: one(value) for name, value in operands.items()}
+    cast = {name: one(value) for name, value in operands.items()}
+    return laid_out(cast, layout, length_of(cast))
 
 
 def named(output: Any, state: Any) -> dict[str, Tensor]:
@@ -97,8 +101,8 @@ def refusing(backend: Backend, device: str) -> Callable[[Mapping[str, Any]], Non
     return check
 
 
-def prepare(entry: Analytic, dtype: torch.dtype, device: str) -> Known:
-    """A closed form in a dtype. The definition, in float64, must give its answers."""
+def prepare(entry: Analytic, dtype: torch.dtype, device: str, layout: str) -> Known:
+    """A closed form in a dtype and layout. The definition, in float64, must give its answers."""
     wide, output, state = entry.function()
     answers = named(output, state)
     definition = registry.recurrence(entry.of).definition
@@ -109,7 +113,7 @@ def prepare(entry: Analytic, dtype: torch.dtype, device: str) -> Known:
         error = relative_error(exact[name], answer)
         if not error <= tolerance(relative_error(moved[name], exact[name]), torch.float64, gradient=False):
             unsound = f"the definition does not give this closed form: {name} is off by {error:.2e}"
-    operands = narrow(wide, dtype, device)
+    operands = narrow(wide, dtype, device, layout)
     low = named(*definition(**shake(narrow(wide, dtype, "cpu"), torch.promote_types(dtype, torch.float32))))
     low_errors = {name: relative_error(low[name].to(dtype), answer) if not answer.is_complex()
                   else relative_error(low[name], answer) for name, answer in answers.items()}  # fmt: skip
@@ -161,7 +165,7 @@ def _gaps(entry: Identity, compute: Compute) -> dict[str, float]:
 
 def judge_identity(
     entry: Identity, rehearsed: tuple[dict[str, float], str | None], backend: Backend, dtype: torch.dtype,
-    device: str, bound: Bound,
+    device: str, bound: Bound, layout: str,
 ) -> Verdict:  # fmt: skip
     """Compare both sides of an identity as a backend computes them; each may be off by its tolerance.
 
@@ -171,7 +175,7 @@ def judge_identity(
     low_errors, unsound = rehearsed
     if unsound:
         return Verdict(Status.WRONG, unsound)
-    compute = Calls(entry.of, backend.function, dtype, device, refusing(backend, device), bound)
+    compute = Calls(entry.of, backend.function, dtype, device, layout, refusing(backend, device), bound)
     errors = _gaps(entry, compute)
     limits = {
         label: 2

@@ -11,11 +11,13 @@ from ssmperf import registry
 from ssmperf.case import Case
 from ssmperf.measure import blocks, verify
 from ssmperf.measure.verify import Reference, Values, contract, draw_cotangents
-from ssmperf.operands import build, dtype_of, initial_state
+from ssmperf.operands import build, dtype_of, initial_state, laid_out
 
 
 def values_of(case: Case, number: int, *, device: str, with_state: bool) -> Values:
     """The case's operands number 0, 1, ... and random gradients of the loss at its results.
+
+    In the case's layout, the gradient at the output too.
 
     with_state: a random initial state too, where the recurrence has one, and a gradient at the final state.
     A block begins without one, and its state is not judged.
@@ -26,9 +28,11 @@ def values_of(case: Case, number: int, *, device: str, with_state: bool) -> Valu
     operands = build(case, draw=number, device=device)
     if with_state and recurrence.has_state:
         operands["initial_state"] = initial_state(case, operands, draw=number, device=device)
-    output, state = contract(recurrence.definition, operands, case.shape["T"])
-    full = output.new_empty(output.shape[0], case.shape["T"], *output.shape[2:])
+    T = case.shape["T"]
+    output, state = contract(recurrence.definition, operands, T)
+    full = output.new_empty(output.shape[0], T, *output.shape[2:])
     grad_output, grad_state = draw_cotangents(full, state, seed=17 + number)
+    grad_output = laid_out({"output": grad_output}, case.layout, T)["output"]
     if not with_state and grad_state is not None:
         grad_state = torch.zeros_like(grad_state)
     return Values(operands, grad_output, grad_state)
@@ -58,10 +62,11 @@ def lowered(case: Case, operands: Mapping[str, Any]) -> Mapping[str, Any]:
 def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
     """One pass of a backend on these values, as a function without arguments. No gradient is accumulated.
 
-    `forward` runs without a graph; `backward` gets its graph ready-made, and returns the gradients of all
-    tensor operands (None where none arrives), as `forward_backward` does, from the gradient at the output.
+    `forward` and `decode` run without a graph; `backward` gets its graph ready-made, and returns the
+    gradients of all tensor operands (None where none arrives), as `forward_backward` does, from the gradient
+    at the output.
     """
-    if pass_ == "forward":
+    if pass_ in ("forward", "decode"):
 
         def forward() -> Any:
             with torch.no_grad():

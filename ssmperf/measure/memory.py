@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ssmperf.measure.profiler import silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
 def _trace_cpu(call: Callable[[], Any]) -> tuple[Memory | None, str | None]:
     if torch.autograd._profiler_enabled():
         return None, "another profiler is running"
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler announces itself on stderr otherwise
+    silence()
     with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         call()
     if profiler.kineto_results is None:

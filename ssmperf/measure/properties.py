@@ -21,7 +21,7 @@ from ssmperf.errors import Unsupported
 from ssmperf.measure import verify
 from ssmperf.measure.calls import values_of
 from ssmperf.measure.verify import Reference, Values, relative_error, tolerance
-from ssmperf.operands import dtype_of, has_time, steps
+from ssmperf.operands import dtype_of, has_time, laid_out, length_of, steps
 from ssmperf.record import Status
 from ssmperf.recurrence import Backend, Recurrence
 
@@ -97,9 +97,10 @@ class Trial:
         return dict(self.probe.values().operands)
 
     def forward(self, operands: Any) -> dict[str, Tensor]:
-        """Output and final state by name."""
+        """Output and final state by name, of operands that are laid out as the case says."""
+        given = laid_out(operands, self.probe.case.layout, length_of(operands))
         with torch.no_grad():
-            return named(self.backend.function(**operands))
+            return named(self.backend.function(**given))
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ssmperf.measure.profiler import silence
+
 
 def launched_kernels(call: Callable[[], Any]) -> list[str]:
     """Names of the CUDA kernels that one call launches, in order, copies and fills left out."""
+    silence()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as profiler:
         call()

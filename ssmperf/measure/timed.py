@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ssmperf.case import Case
+from ssmperf.cost import Spec
 from ssmperf.measure.calls import call_of
 from ssmperf.measure.verify import Values
-from ssmperf.recurrence import Backend, Spec
+from ssmperf.recurrence import Backend
 from ssmperf.roofline import specs
 
 Gradients = Mapping[str, Tensor | None]
@@ -26,7 +27,7 @@ class Timed:
     """A pass on some values.
 
     call: the pass, without arguments.
-    touched: contiguous tensors that it reads and that may change between two calls.
+    touched: tensors that it reads and that may change between two calls.
     gradients: by operand, what this very call gives for the gradient that now lies in `Values.grad_output`.
     specs: by operand, for the cost; none is wider than what the call really reads.
     """
@@ -51,7 +52,7 @@ def timed(case: Case, backend: Backend, function: Callable[..., Any], values: Va
             lambda: dict(zip(values.tensors, call(), strict=True)),
             specs(values.tensors),
         )
-    if case.pass_ == "forward":
+    if not case.gradients:
         return _forward(backend, values)
     native = _Native(backend, values, ready=case.pass_ == "backward")
     touched = [] if case.pass_ == "backward" else _contiguous(native.operands)

@@ -25,6 +25,7 @@ class Timing:
 
     samples: those taken under a throttle are counted in `telemetry` and left out.
     graph_reason: why there is no graph time. threads: of the CPU, None on a GPU.
+    configuration: what the call looked up in tables of configurations, None if nothing.
     """
 
     clock: str
@@ -34,6 +35,7 @@ class Timing:
     graph_reason: str | None = None
     host_s: float | None = None
     threads: int | None = None
+    configuration: Mapping[str, Any] | None = None
 
     @property
     def latency_s(self) -> float | None:
@@ -59,6 +61,7 @@ class Timing:
             "graph_reason": self.graph_reason,
             "host_latency_s": self.host_s,
             "threads": self.threads,
+            "configuration": self.configuration,
             **self.telemetry,
         }
 
@@ -77,7 +80,7 @@ class Before:
     def __call__(self) -> None:
         with torch.no_grad():
             for tensor in self.touched:
-                tensor.view(-1)[:1].mul_(1)
+                tensor[(slice(1),) * tensor.dim()].mul_(1)
         self.flush()
 
 
@@ -122,7 +125,7 @@ class Stopwatch:
     ) -> Timing:
         """Time a call that has run before (compilation is over), and whose peak memory is known.
 
-        touched: contiguous tensors that the call reads, one element of each rewritten before every call.
+        touched: tensors that the call reads, one element of each rewritten before every call.
         """
         self.before.touched = touched
         try:
@@ -147,6 +150,17 @@ class Stopwatch:
             for clock in (self.first, self.graph, self.host):
                 if clock is not None:
                     clock.release()
+
+    def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
+        """A short look by the first clock alone: the median of its samples."""
+        self.before.touched = touched
+        try:
+            found = _median(self.first, call, max_time_s)
+            assert found is not None
+            return found
+        finally:
+            self.before.touched = ()
+            self.first.release()
 
     def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
         """The same with the host's and the graph's times, of a GPU."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
+from ssmperf.operands import time_last
 
 PEERS = {
     "scan": ("accelerated_scan_complex", "accelerated_scan_scalar", "fla_hgrn", "fla_hgrn_recurrent"),
@@ -70,38 +71,45 @@ def rwkv4(w: Tensor, u: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Te
 
 
 class Extension(ModuleType):
-    """selective_scan_cuda: u and delta (B, D, T); B and C (B, 1, N, T), or (B, 1, N, 2T) with a complex A."""
+    """selective_scan_cuda: u, delta, z (B, D, T); B and C (B, 1, N, T), or (B, 1, N, 2T) with a complex A."""
 
-    def _forward(self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        assert u.dtype == delta.dtype == B.dtype == C.dtype
-        assert u.is_contiguous() and delta.is_contiguous() and B.is_contiguous() and C.is_contiguous()
+    def _forward(self, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+        u, delta, A, B, C, D, z, bias, softplus = operands
+        same = [each for each in (u, delta, B, C, z) if each is not None]
+        assert all(each.dtype == u.dtype and each.is_contiguous() for each in same)
         if A.is_complex():
             B, C = (torch.view_as_complex(each.unflatten(-1, (-1, 2)).contiguous()) for each in (B, C))
+        if bias is not None:
+            delta = delta + bias.unsqueeze(-1)
+        delta = torch.nn.functional.softplus(delta) if softplus else delta
         state, outputs = torch.zeros(u.shape[0], *A.shape, dtype=A.dtype), []
         for t in range(u.shape[-1]):
             step = delta[..., t, None]
             state = torch.exp(step * A) * state + step * u[..., t, None] * B[:, :, :, t]
             outputs.append((state * C[:, :, :, t]).sum(-1))
         output = torch.stack(outputs, -1)
-        return 2 * output.real if A.is_complex() else output, state
+        output = 2 * output.real if A.is_complex() else output
+        if D is not None:
+            output = output + D.unsqueeze(-1) * u
+        return output, output if z is None else output * torch.nn.functional.silu(z), state
 
-    def fwd(self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *rest: Any) -> list[Tensor]:
-        assert rest == (None, None, None, False)
-        output, state = self._forward(u, delta, A, B, C)
+    def fwd(self, *operands: Any) -> list[Tensor]:
+        output, gated, state = self._forward(*operands)
         ends = torch.stack([torch.full_like(state, torch.nan), state], -1).flatten(-2).unsqueeze(2)
-        return [output, ends]
+        return [output, ends] if operands[6] is None else [output, ends, gated]
 
-    def bwd(self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *rest: Any) -> list[Any]:
-        *empty, dout, ends, out, dz, softplus, recompute = rest
-        assert (
-            empty == [None] * 3
-            and ends.dim() == 4
-            and (out, dz, softplus, recompute) == (None, None, False, False)
-        )
-        leaves = [each.detach().requires_grad_() for each in (u, delta, A, B, C)]
+    def bwd(self, *arguments: Any) -> list[Any]:
+        *tensors, dout, ends, out, dz, softplus, recompute = arguments
+        assert ends.dim() == 4 and (dz, recompute) == (None, False)
+        leaves = [None if each is None else each.detach().requires_grad_() for each in tensors]
         with torch.enable_grad():
-            output, _ = self._forward(*leaves)
-        return [*torch.autograd.grad(output, leaves, dout), None, None]
+            plain, gated, _ = self._forward(*leaves, softplus)
+        assert (out is None) == (leaves[6] is None)
+        assert out is None or torch.equal(out, plain)  # of a gated call it wants the output before the gate
+        given = [each for each in leaves if each is not None]
+        found = iter(torch.autograd.grad(gated, given, dout))
+        du, ddelta, dA, dB, dC, dD, dz, dbias = (None if each is None else next(found) for each in leaves)
+        return [du, ddelta, dA, dB, dC, dD, dbias] + ([] if dz is None else [dz])
 
 
 @pytest.fixture(autouse=True)
@@ -229,6 +237,23 @@ def test_selective_scan(complex_: bool) -> None:
     torch.autograd.grad((output, state), given["x"], (torch.ones_like(output), torch.zeros_like(state)))
 
 
+@pytest.mark.parametrize(
+    "wanted", [("skip",), ("output_gate",), ("delta_bias", "skip", "output_gate")], ids=str
+)
+def test_mamba_takes_what_a_layer_does_around_the_scan(wanted: tuple[str, ...]) -> None:
+    made = {"skip": torch.randn(C), "output_gate": torch.randn(B, T, C), "delta_bias": torch.randn(C)}
+    given = {
+        "x": torch.randn(B, T, C),
+        "delta": torch.randn(B, T, C),
+        "k": torch.randn(B, T, N),
+        "q": torch.randn(B, T, N),
+        "A": -torch.rand(C, N),
+        "delta_softplus": True,
+        **{name: made[name] for name in wanted},
+    }
+    assert_right("selective_scan", "mamba_ssm", given, to_state=False)
+
+
 def refusals() -> dict[str, tuple[str, str, dict[str, Any], str]]:
     real = {"log_a": log_gates(), "b": torch.randn(B, T, C)}
     ratio = {"log_w": -torch.rand(C), "k": real["b"], "v": real["b"]}
@@ -244,6 +269,13 @@ def refusals() -> dict[str, tuple[str, str, dict[str, Any], str]]:
         "a state": ("selective_scan", "mamba_ssm", select | {"initial_state": torch.ones(B, C, N)}, "state"),
         "zoh": ("selective_scan", "mamba_ssm", select | {"discretization": "zoh"}, "zoh"),
         "implicit": ("selective_scan", "mamba_ssm", {**select, "A": None, "gate": "implicit"}, "implicit"),
+        "packed": (
+            "selective_scan",
+            "mamba_ssm",
+            {name: value[:1] if name in ("x", "delta", "k", "q") else value for name, value in select.items()}
+            | {"cu_seqlens": torch.tensor([0, 3, T])},
+            "packed",
+        ),
         "N of 300": (
             "selective_scan",
             "mamba_ssm",
@@ -275,3 +307,28 @@ assert set({PEERS[recurrence]!r}) <= set(registry.backend_names({recurrence!r}))
 assert not {{*sys.modules}} & set({PACKAGES!r})
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ("accelerated_scan_scalar", "accelerated_scan_complex"))
+def test_operands_with_time_innermost_are_taken_as_they_lie(name: str) -> None:
+    """Where they had to be transposed by a copy, now the kernel reads the very memory."""
+    complex_ = name.endswith("complex")
+    b = torch.randn(B, T, C, dtype=torch.complex64 if complex_ else torch.float32)
+    given = {"log_a": log_gates(), "b": b, **({"phase": torch.randn(B, T, C)} if complex_ else {})}
+    prepare = registry.backend("scan", name).prepare
+    assert prepare is not None
+    laid_out = {key: time_last(value) for key, value in given.items()}
+    with torch.no_grad():
+        (gates, inputs), (other_gates, others) = prepare(**laid_out).operands, prepare(**given).operands
+    assert inputs.data_ptr() == laid_out["b"].data_ptr()
+    assert others.data_ptr() != b.data_ptr()
+    assert torch.equal(gates, other_gates) and torch.equal(inputs, others)
+    assert_right("scan", name, laid_out)
+
+
+@pytest.mark.parametrize("name", ("accelerated_scan_scalar", "accelerated_scan_complex", "fla_hgrn"))
+def test_kernels_without_a_state_do_not_decode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their preparation would make the whole step, and no time would count it."""
+    monkeypatch.setattr(sys.modules["ssmperf.recurrence"], "installed", lambda package: True)
+    assert registry.backend("scan", name).refusal(device="cuda", pass_="decode") == "no decode pass"
+    assert registry.backend("scan", "fla_hgrn_recurrent").refusal(device="cuda", pass_="decode") is None

@@ -18,7 +18,7 @@ OTHERS: dict[str, Any] = {
     "shape": {"B": 2, "T": 2048, "C": 64},
     "dtype": "bfloat16",
     "gate_dtype": "bfloat16",
-    "layout": "heads_first",
+    "layout": "time_last",
     "operand_source": "sigmoid",
     "device": "cuda",
     "pass_": "backward",

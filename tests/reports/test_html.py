@@ -75,6 +75,13 @@ def test_every_record_and_suite_is_on_the_page(fake: Any) -> None:
     assert found.open == []
 
 
+def test_a_record_unfolds_to_the_configuration_that_it_ran_with(fake: Any) -> None:
+    rows = {"scan/triton:forward/half": {"steps": 8, "warps": 2, "registers": None}}
+    run = fake.run([fake.timed(1.0, numbers={"configuration": rows}), fake.timed(2.0, backend="fft")])
+    shown = [field for each in parse(run).data["details"] for field in each["fields"] if ":" in field[0]]
+    assert shown == [["scan/triton:forward/half", "steps 8, warps 2", ""]]
+
+
 def test_nothing_is_fetched(fake: Any) -> None:
     found = parse(fake.plausible(models=("gla",), samples=2))
     for tag, attributes in found.elements:
@@ -88,8 +95,9 @@ def test_nothing_is_fetched(fake: Any) -> None:
 
 
 def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
-    place = {"model": HOSTILE, "layout": HOSTILE, "operand_source": HOSTILE}
+    place = {"model": HOSTILE, "timing": HOSTILE, "operand_source": HOSTILE}
     numbers = {"command": HOSTILE, "clock": HOSTILE, HOSTILE: HOSTILE, "kernels": [HOSTILE],
+               "configuration": {HOSTILE: {HOSTILE: HOSTILE}, "t:k": HOSTILE},
                "errors": {HOSTILE: 1e-3}, "tolerances": {HOSTILE: 1e-2}}  # fmt: skip
     records = [
         fake.timed(1.0, backend=HOSTILE, numbers=numbers, **place),

@@ -76,6 +76,8 @@ BAD = {
     "endless timeout": (["--timeout", "inf"], "finite"),
     "negative seed": (["--seed", "-1"], "from 0 to"),
     "seed too large": (["--seed", str(2**63)], "from 0 to"),
+    "no configurations": (["--configurations", "/nowhere/found.json"], "cannot read /nowhere/found.json"),
+    "nothing to write": (["--write-configurations", "found.json"], "--autotune"),
     "missing plug-in": (["--plugin", "/nowhere/kernel.py"], "no such file"),
     "unknown option": (["--suites", "x"], "--suites"),
     "unwritable folder": (["--out", "/proc/run"], "cannot write"),

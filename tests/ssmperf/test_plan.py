@@ -69,9 +69,9 @@ def test_the_command_names_what_is_not_default() -> None:
     case = make_plan(selection, ["throughput"]).cases[0].case
     plain = repeating(case, ())
     assert not any(word in plain for word in ("--gate-dtype", "--layout", "--level", "--timing", "--preset"))
-    other = replace(case, layout="heads_first", level="block", timing="end-to-end")
+    other = replace(case, layout="time_last", level="block", timing="end-to-end")
     command = repeating(other, ["my kernel.py"], "long")
-    assert "--layout heads_first --level block --timing end-to-end" in command
+    assert "--layout time_last --level block --timing end-to-end" in command
     assert "--preset long" in command
     assert command.endswith("--plugin 'my kernel.py'")
 

@@ -110,6 +110,7 @@ def test_names_are_lower_snake_case(name: str) -> None:
     [
         {"passes": "forward"},
         {"passes": ("sideways",)},
+        {"layouts": ("sideways",)},
         {"dtypes": "float32"},
         {"devices": ("tpu",)},
         {"gates": "data"},
