@@ -146,8 +146,8 @@ MUTATIONS = (
     Mutation(
         "float32 phase sum",
         "impls/scan/common.py",
-        "phase = phase.to(torch.float64)[",
-        "phase = phase.to(torch.float32)[",
+        "phase = three_axes(phase.to(torch.float64))",
+        "phase = three_axes(phase.to(torch.float32))",
         "scan",
         "surrogate",
         ("--regime", "phase/data_complex"),

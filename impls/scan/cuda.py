@@ -1,10 +1,10 @@
 """Fused diagonal scan in CUDA C++, channels innermost, compiled by NVRTC at first use.
 
-Tiles of steps × 64 channels travel to shared memory in their own types, several ahead of the arithmetic. A
-warp holds a run of steps: it is composed to one affine map, the maps of a tile's runs are composed in order,
-and each run is replayed from its true starting state. Where batch and channels are too few to fill the
-device, tiles go to blocks as tickets, and a tile learns the state before it from the tiles that precede it
-(`_cuda/walk.cuh`).
+Tiles of steps × channels travel to shared memory in their own types, several ahead of the arithmetic. A
+thread composes its run of steps to one affine map and keeps, for every step, the product of the gates and the
+state from zero; the runs' maps are scanned across lanes and warps, and then a step costs one fused
+multiply-add. Where batch and channels are too few to fill the device, tiles go to blocks as tickets, and a
+tile learns the state before it from the tiles that precede it (`_cuda/walk.cuh`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from torch import Tensor
 from ssmperf import Unsupported, UsageError, backend
 
 from ._cuda.function import TYPES, Scan
+from .common import three_axes
+
+GATE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @backend(
@@ -22,7 +25,7 @@ from ._cuda.function import TYPES, Scan
     name="cuda",
     devices=("cuda",),
     dtypes=("float32", "bfloat16", "float16"),
-    gates=("data", "const"),
+    layouts=("channels_last",),
     needs=("cuda.core", "cuda.bindings"),
     capability=(8, 0),
     kernels=("cuda_scan_forward", "cuda_scan_backward"),
@@ -34,40 +37,48 @@ def scan(
     """Fused kernels in CUDA C++: tiles in shared memory, parallel over time within and across blocks.
 
     Args:
-        log_a: (B, T, C) or broadcasting to it, float32 or half. (B|1, 1, C) is read as it is; where another
-            shape broadcasts, or rows do not follow one another in memory, it is copied first.
-        b: (B, T, C), float32 or half.
+        log_a, phase: (B, T, C) or broadcasting to it, float32 or half. (B|1, 1, C) is read as it is; where
+            another shape broadcasts, rows do not follow one another in memory, or the two have different
+            types, they are copied first.
+        b: (B, T, C), float32, half or complex64, read as complex64 where there is a phase.
         initial_state: (B, C).
-        phase: None; complex gates are not computed.
 
     Returns:
-        h (B, T, C) in the dtype of b and h_T (B, C) in float32.
+        h (B, T, C) in the dtype of b (complex64 with a phase) and h_T (B, C), float32 or complex64.
 
     Raises:
-        Unsupported: double precision, a complex operand, a tensor that is not on a CUDA device, or no NVRTC.
+        Unsupported: double precision, a tensor that is not on a CUDA device, or no NVRTC.
         UsageError: a gate that does not broadcast to b.
     """
+    if b.dtype not in TYPES:
+        raise Unsupported(f"b of dtype {b.dtype} (it takes float32, bfloat16, float16, complex64)")
+    if b.is_complex() and phase is None:
+        phase = log_a.new_zeros(1, 1, 1)
+    log_a = _gate("log_a", log_a, b.shape)
+    wide = torch.float32
     if phase is not None:
-        raise Unsupported("no complex gates (it takes data, const)")
-    for name, x in (("b", b), ("log_a", log_a)):
-        if x.dtype not in TYPES:
-            raise Unsupported(f"{name} of dtype {x.dtype} (it takes float32, bfloat16, float16)")
+        phase = _gate("phase", phase, b.shape)
+        gates = torch.promote_types(log_a.dtype, phase.dtype)
+        log_a, phase = log_a.to(gates), phase.to(gates)
+        wide = torch.complex64
+        b = b.to(wide)
     if initial_state is not None:
-        if initial_state.is_complex():
-            raise Unsupported("no complex initial state")
-        initial_state = initial_state.to(torch.float32).contiguous()
-    log_a = _gate(log_a, b.shape)
+        if initial_state.is_complex() and phase is None:
+            raise Unsupported("no complex initial state without a phase")
+        initial_state = initial_state.to(wide).resolve_conj().contiguous()
     if b.device.type != "cuda":
         raise Unsupported("runs on cuda only")
-    h, final = Scan.apply(log_a, b.contiguous(), initial_state)
+    h, final = Scan.apply(log_a, phase, b.resolve_conj().contiguous(), initial_state)
     return h, final
 
 
-def _gate(log_a: Tensor, shape: torch.Size) -> Tensor:
+def _gate(name: str, gate: Tensor, shape: torch.Size) -> Tensor:
     """(B|1, 1, C) or (B, T, C), contiguous."""
-    log_a = log_a[(None,) * (3 - log_a.dim())]
-    if any(size not in (1, whole) for size, whole in zip(log_a.shape, shape, strict=True)):
-        raise UsageError(f"log_a {tuple(log_a.shape)} does not broadcast to {tuple(shape)}")
+    if gate.dtype not in GATE_DTYPES:
+        raise Unsupported(f"{name} of dtype {gate.dtype} (it takes float32, bfloat16, float16)")
+    gate = three_axes(gate)
+    if any(size not in (1, whole) for size, whole in zip(gate.shape, shape, strict=True)):
+        raise UsageError(f"{name} {tuple(gate.shape)} does not broadcast to {tuple(shape)}")
     B, T, C = shape
-    log_a = log_a.expand(-1, -1, C) if log_a.shape[1] == 1 else log_a.expand(B, T, C)
-    return log_a.contiguous()
+    gate = gate.expand(-1, -1, C) if gate.shape[1] == 1 else gate.expand(B, T, C)
+    return gate.contiguous()

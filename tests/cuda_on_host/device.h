@@ -31,10 +31,17 @@ struct Copy {
     bool inside;
 };
 
+// What the lanes of a warp show one another.
+struct Warp {
+    std::barrier<> barrier{32};
+    float shown[32];
+};
+
 struct Worker {
     int thread, block;
     unsigned char* arena;
     std::barrier<>* barrier;
+    Warp* warp;
     std::vector<Copy> open = {};
     std::deque<std::vector<Copy>> closed = {};
 };
@@ -44,6 +51,19 @@ inline int thread() { return me->thread; }
 inline int block() { return me->block; }
 inline void barrier() { me->barrier->arrive_and_wait(); }
 inline unsigned char* arena() { return me->arena; }
+
+inline float shuffled(float x, int from) {
+    me->warp->shown[me->thread % 32] = x;
+    me->warp->barrier.arrive_and_wait();
+    float found = me->warp->shown[from];
+    me->warp->barrier.arrive_and_wait();
+    return found;
+}
+inline float shuffle_up(float x, int by) {
+    int lane = me->thread % 32;
+    return shuffled(x, lane < by ? lane : lane - by);
+}
+inline float shuffle_xor(float x, int by) { return shuffled(x, me->thread % 32 ^ by); }
 
 inline float as_float(unsigned bits) {
     float x;
@@ -56,6 +76,7 @@ inline unsigned as_bits(float x) {
     return bits;
 }
 inline float power_of_two(float x) { return std::exp2(x); }
+inline void cos_sin(float phase, float& cosine, float& sine) { cosine = std::cos(phase), sine = std::sin(phase); }
 inline float widened(bfloat16 x) { return as_float((unsigned)x.bits << 16); }
 inline unsigned rounded(float x) { return (as_bits(x) + 0x7fff + (as_bits(x) >> 16 & 1)) >> 16; }
 inline unsigned packed(float low, float high, bfloat16) { return rounded(low) | rounded(high) << 16; }
@@ -72,7 +93,13 @@ inline unsigned packed(float low, float high, float16) {
     return both;
 }
 
-inline void copy_16(void* to, const void* from, bool inside) { me->open.push_back({to, from, inside}); }
+template <class T>
+void widened(unsigned both, float& low, float& high, T) {
+    low = widened(T{(unsigned short)both});
+    high = widened(T{(unsigned short)(both >> 16)});
+}
+
+inline void copy_16(void* to, const void* from, bool inside = true) { me->open.push_back({to, from, inside}); }
 inline void close_copies() {
     me->closed.push_back(me->open);
     me->open.clear();

@@ -16,6 +16,7 @@ void call(void (*kernel)(Arguments...), const long long* arguments, std::index_s
 template <class... Arguments>
 void launch(void (*kernel)(Arguments...), int grid, int bytes, const long long* arguments) {
     std::vector<std::unique_ptr<std::barrier<>>> barriers;
+    std::vector<std::unique_ptr<Warp>> warps;
     std::vector<unsigned char*> arenas;
     std::vector<std::thread> threads;
     for (int block = 0; block < grid; ++block) {
@@ -23,8 +24,9 @@ void launch(void (*kernel)(Arguments...), int grid, int bytes, const long long* 
         arenas.push_back((unsigned char*)std::aligned_alloc(128, (bytes + 127) / 128 * 128));
         std::memset(arenas.back(), 0xff, bytes);
         for (int thread = 0; thread < THREADS; ++thread) {
-            threads.emplace_back([=, barrier = barriers.back().get(), arena = arenas.back()] {
-                Worker worker{thread, block, arena, barrier};
+            if (thread % 32 == 0) warps.push_back(std::make_unique<Warp>());
+            threads.emplace_back([=, barrier = barriers.back().get(), arena = arenas.back(), warp = warps.back().get()] {
+                Worker worker{thread, block, arena, barrier, warp};
                 me = &worker;
                 call(kernel, arguments, std::index_sequence_for<Arguments...>{});
             });
@@ -44,13 +46,13 @@ extern "C" void run(int grid, const long long* arguments) {
 
 #ifdef MAIN
 int main() {
-    long long B = 2, T = 43, C = 72, count = 16 * B * T * C;
-    std::vector<std::vector<float>> arrays(9, std::vector<float>(count, -0.5f));
+    long long B = 1, T = 5 * LENGTH + 3, C = 40, count = 16 * B * T * C;
+    std::vector<std::vector<float>> arrays(11, std::vector<float>(count, -0.5f));
     std::vector<Word> words(count, EMPTY);
     std::vector<long long> arguments;
     for (int i = 0; i < OPERANDS; ++i) arguments.push_back((long long)arrays[i].data());
-    for (long long x : {(long long)words.data(), B, T, C, CONST_GATE ? 0 : T * C}) arguments.push_back(x);
-    run(CHAINED ? 3 : Sizes{B, T, C, 0}.strands(), arguments.data());
+    for (long long x : {(long long)words.data(), B, T, C, CONST_GATE ? 0 : T * C, 0ll}) arguments.push_back(x);
+    run(CHAINED ? 3 : Sizes{B, T, C, 0, 0}.strands(), arguments.data());
     return arrays[OPERANDS - 1][0] == -0.5f;
 }
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,8 +24,8 @@ ENTRY = registry.backend("scan", "cuda")
 DEFINITION = registry.recurrence("scan").definition
 # Two roundings in a half dtype: h as saved for backward, and the gradient itself.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-NAMES = ("log_a", "b", "initial_state")
-SMALL = Tiles(steps=2, runs=2, vector=2, slots=3, blocks=1)
+NAMES = ("log_a", "b", "initial_state", "phase")
+SMALL = Tiles(steps=2, warps=2, vector=2, lanes=32, slots=3, blocks=1, group=GROUP)  # 4 steps × 64 channels
 TILE = SMALL.length
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++")
@@ -39,14 +40,21 @@ def operands(
     B: int, T: int, C: int, *,
     regime: str = "sigmoid", log_a: tuple[int, ...] | None = None, state: bool = True,
     dtype: torch.dtype = torch.float32, gate_dtype: torch.dtype = torch.float32, device: str = "cpu",
+    phase: tuple[int, ...] | None = None,
 ) -> dict[str, Tensor | None]:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
+    wide = torch.float32 if phase is None else torch.complex64
     drawn = {
         "log_a": log_gates(regime, log_a or (B, T, C), generator).to(gate_dtype),
-        "b": torch.randn(B, T, C, generator=generator).to(dtype),
-        "initial_state": torch.randn(B, C, generator=generator) if state else None,
+        "b": torch.randn(B, T, C, generator=generator, dtype=wide).to(dtype if phase is None else wide),
+        "initial_state": torch.randn(B, C, generator=generator, dtype=wide) if state else None,
+        "phase": None if phase is None else (4 * torch.randn(phase, generator=generator)).to(gate_dtype),
     }
     return {name: x if x is None else x.to(device) for name, x in drawn.items()}
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
 
 
 def outcome(
@@ -54,22 +62,23 @@ def outcome(
 ) -> dict[str, Tensor]:
     """h, h_T and the gradients under fixed random output gradients, all in double precision."""
     leaves = {
-        name: (x.double() if double else x.detach().clone()).requires_grad_()
+        name: (doubled(x) if double else x.detach().clone()).requires_grad_()
         for name, x in given.items()
         if x is not None
     }
-    h, final = compute(*(leaves.get(name) for name in NAMES))
+    h, final = compute(*(leaves.get(name) for name in NAMES[:3]), phase=leaves.get("phase"))
     generator = torch.Generator().manual_seed(99)
-    weights = [torch.randn(x.shape, generator=generator) for x in (h, final)]
+    wide = torch.complex64 if h.is_complex() else torch.float32
+    weights = [torch.randn(x.shape, generator=generator, dtype=wide) for x in (h, final)]
     weights = [w.to(given["b"].dtype if w.dim() == 3 else w.dtype).to(h.device) for w in weights]
     weights = [w.to(x.dtype) for w, x in zip(weights, (h, final), strict=True)]
     gradients = torch.autograd.grad([h, final], list(leaves.values()), weights)
     results = {"h": h, "h_T": final} | {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
-    return {name: x.detach().double() for name, x in results.items()}
+    return {name: doubled(x.detach()) for name, x in results.items()}
 
 
 def check(compute: Callable[..., Any], given: dict[str, Tensor | None], tolerance: float = 0.0) -> None:
-    tolerance = max(tolerance, ROUNDING[given["b"].dtype], ROUNDING[given["log_a"].dtype])
+    tolerance = max(tolerance, ROUNDING.get(given["b"].dtype, 0.0), ROUNDING[given["log_a"].dtype])
     got, want = outcome(compute, given), outcome(DEFINITION, given, double=True)
     for name in want:
         assert got[name].shape == want[name].shape, name
@@ -80,21 +89,28 @@ def check(compute: Callable[..., Any], given: dict[str, Tensor | None], toleranc
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    """Three blocks run at once: fewer than the tiles of a chain."""
-    return Host(tmp_path_factory.mktemp("kernels"), resident=3)
+    """Three blocks run at once: fewer than the tiles of a chain. Workers of a test run share the kernels."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    (folder / "kernels").mkdir(exist_ok=True)
+    return Host(folder / "kernels", resident=3)
 
 
 @pytest.fixture
 def scan(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """The backend as it stands, but for launches, which run on the CPU, with small tiles."""
     monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, SMALL))
-    monkeypatch.setattr(function, "GROUP", GROUP)
     monkeypatch.setattr(function, "processors", lambda device: 0)
     host.install(function, sizes.variant, monkeypatch)
     host.launched.clear()
 
-    def on_host(log_a: Tensor, b: Tensor, initial_state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return function.Scan.apply(cuda_gate(log_a, b.shape), b.contiguous(), initial_state)
+    def on_host(
+        log_a: Tensor, b: Tensor, initial_state: Tensor | None, phase: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if phase is not None:
+            phase = cuda_gate("phase", phase, b.shape)
+        return function.Scan.apply(cuda_gate("log_a", log_a, b.shape), phase, b.contiguous(), initial_state)
 
     from ssmperf.impls.scan.cuda import _gate as cuda_gate
 
@@ -142,6 +158,18 @@ class TestOnHost:
         check(scan, operands(2, 19, 8, log_a=log_a), tolerance=5e-5)
         assert {v.const for v in host.launched} == {19 not in log_a}
 
+    @pytest.mark.parametrize("T", [3, (GROUP + 1) * TILE + 3])
+    @pytest.mark.parametrize(
+        ("log_a", "phase"), [((2, 1), (1, 1)), ((8,), (2, 1, 8)), ((8,), (2, 1)), ((2, 1), (8,))], ids=str
+    )
+    def test_complex_gates(
+        self, scan: Callable[..., Any], schedule: str, T: int, log_a: tuple[int, ...], phase: tuple[int, ...]
+    ) -> None:
+        """Each a number of steps and channels, or constant in time; b is complex."""
+        shapes = [(shape[0], T, shape[1]) if len(shape) == 2 else shape for shape in (log_a, phase)]
+        given = operands(2, T, 8, regime="reset", log_a=shapes[0], phase=shapes[1])
+        check(scan, given, tolerance=5e-5)
+
     def test_no_initial_state_and_only_wanted_gradients(
         self, scan: Callable[..., Any], schedule: str
     ) -> None:
@@ -158,7 +186,7 @@ class TestOnHost:
         self, scan: Callable[..., Any], schedule: str
     ) -> None:
         given = operands(1, 4 * TILE, 8)
-        whole, final = scan(*given.values())
+        whole, final = scan(**given)
         parts, state = [], given["initial_state"]
         for span in (slice(0, 5), slice(5, None)):
             part, state = scan(given["log_a"][:, span], given["b"][:, span], state)
@@ -175,33 +203,39 @@ class TestOnHost:
         changed, _ = scan(given["log_a"], later, given["initial_state"])
         assert torch.equal(first["h"][:, : TILE + 3], changed[:, : TILE + 3].double())
 
-    @pytest.mark.parametrize("slots", [2, 4])
-    @pytest.mark.parametrize("vector", [1, 4])
+    @pytest.mark.parametrize(
+        "cut",
+        [
+            Tiles(steps=3, warps=2, vector=1, lanes=32, slots=2, blocks=1),
+            Tiles(steps=1, warps=2, vector=8, lanes=4, slots=4, blocks=1),
+            Tiles(steps=4, warps=2, vector=4, lanes=8, slots=2, blocks=1),
+        ],
+        ids=str,
+    )
     def test_other_tiles(
-        self, scan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, slots: int, vector: int
+        self, scan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, schedule: str, cut: Tiles
     ) -> None:
-        cut = Tiles(steps=3, runs=4, vector=vector, slots=slots, blocks=1)
         monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, cut))
-        monkeypatch.setattr(function, "processors", lambda device: 10_000)
         check(scan, operands(1, 6 * cut.length + 5, 40, dtype=torch.bfloat16))
 
 
 # Barriers without which threads race, as lines of walk.cuh and what to leave of them.
 BARRIERS = {
-    "composing": ("    shared.runs[run()][thread() % 32] = own;\n", "    barrier();\n"),
-    "starting": ("        wait_copies<SLOTS - (CHAINED ? 2 : 1)>();\n", "        barrier();\n"),
-    "replaying": ("= ticket;\n", "        if (CHAINED || Pass::SUMS) barrier();\n"),
-    "looking back": ("        write(shared.entry + column(), state);\n    }\n", "    barrier();\n"),
+    "composing": ("        compose(pass, slot(n), now, shared, held, before);\n", "        barrier();\n"),
+    "starting": ("        wait_copies<SLOTS - 1 - !EARLY>();\n", "        barrier();\n"),
+    "sharing": ("    shared.earlier[share][c] = earlier;\n", "    barrier();\n"),
+    "looking back": ("        shared.entry[c] = entry;\n    }\n", "    barrier();\n"),
 }
 RACES = [
     (pass_, schedule, fault)
     for pass_ in ("forward", "backward")
     for schedule, faults in {
         "strand": (None, "composing", "starting"),
-        "chain": (None, "composing", "replaying", "looking back"),
+        "chain": (None, "sharing", "looking back"),
     }.items()
     for fault in faults
-] + [("backward", "strand", "replaying")]
+]
+RACING = Tiles(steps=2, warps=2, vector=2, lanes=16, slots=2, blocks=1, group=GROUP)
 
 
 @needs_compiler
@@ -216,7 +250,7 @@ def test_threads_do_not_race(tmp_path: Path, pass_: str, schedule: str, fault: s
         before, barrier = BARRIERS[fault]
         assert text.count(before + barrier) == 1
         (sources / "walk.cuh").write_text(text.replace(before + barrier, before))
-    variant = Variant(pass_, "float", "float", True, True, schedule == "chain", SMALL)
+    variant = Variant(pass_, "float", "float", True, False, True, schedule == "chain", RACING)
     build(variant, tmp_path / "program", "-fsanitize=thread", "-DMAIN", sources=sources)
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0 and "data race" not in done.stderr) == (fault is None), done.stderr[:2000]
@@ -229,10 +263,10 @@ def test_refuses_what_it_does_not_compute() -> None:
         ENTRY.function(log_a, b.double())
     with pytest.raises(Unsupported, match=r"log_a of dtype .*float64"):
         ENTRY.function(log_a.double(), b)
-    with pytest.raises(Unsupported, match="complex gates"):
-        ENTRY.function(log_a, b, phase=log_a)
-    with pytest.raises(Unsupported, match=r"b of dtype .*complex64"):
-        ENTRY.function(log_a, b.to(torch.complex64))
+    with pytest.raises(Unsupported, match=r"phase of dtype .*float64"):
+        ENTRY.function(log_a, b, phase=log_a.double())
+    with pytest.raises(Unsupported, match="complex initial state"):
+        ENTRY.function(log_a, b, torch.zeros(1, 5, dtype=torch.complex64))
     with pytest.raises(UsageError, match="does not broadcast"):
         ENTRY.function(log_a[:, :2], b)
     with pytest.raises(Unsupported, match="cuda only"):
@@ -244,7 +278,7 @@ def test_says_why_it_cannot_run() -> None:
     assert reason is not None
     assert "cuda" in reason
     if ENTRY.missing("cuda") is None:
-        assert "data_complex" in str(ENTRY.refusal(device="cuda", gate_kind="data_complex"))
+        assert "time_last" in str(ENTRY.refusal(device="cuda", layout="time_last"))
         assert "7.5" in str(ENTRY.refusal(device="cuda", capability=(7, 5)))
 
 
@@ -276,6 +310,13 @@ class TestOnDevice:
     def test_gates_that_broadcast(self, log_a: tuple[int, ...]) -> None:
         check(ENTRY.function, operands(2, 1037, 96, log_a=log_a, device="cuda"), tolerance=2e-4)
 
+    @pytest.mark.parametrize("regime", REGIMES)
+    @pytest.mark.parametrize("const", [(False, False), (True, True), (False, True), (True, False)], ids=str)
+    def test_complex_gates(self, regime: str, const: tuple[bool, bool]) -> None:
+        shapes = [(96,) if each else (2, 1037, 96) for each in const]
+        given = operands(2, 1037, 96, regime=regime, log_a=shapes[0], phase=shapes[1], device="cuda")
+        check(ENTRY.function, given, tolerance=2e-4)
+
     def test_same_bits_whoever_arrives_first(self) -> None:
         given = operands(1, 43_884, 1536, regime="hgrn_top", device="cuda")
         first = outcome(ENTRY.function, given)
@@ -285,10 +326,10 @@ class TestOnDevice:
 
     def test_replays_in_a_graph(self) -> None:
         given = operands(1, 4096, 128, device="cuda")
-        want, _ = ENTRY.function(*given.values())
+        want, _ = ENTRY.function(**given)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            got, _ = ENTRY.function(*given.values())
+            got, _ = ENTRY.function(**given)
         for _ in range(3):
             graph.replay()
             torch.cuda.synchronize()

@@ -3,7 +3,7 @@
 #ifndef SSMPERF_DEVICE
 #define SSMPERF_DEVICE
 
-#define ENTRY extern "C" __global__ __launch_bounds__(32 * RUNS, BLOCKS)
+#define ENTRY extern "C" __global__ __launch_bounds__(32 * WARPS, BLOCKS)
 #define FUNCTION __device__ __forceinline__
 #define TEXT(x) #x
 #define UNROLL _Pragma("unroll")
@@ -37,11 +37,37 @@ FUNCTION float power_of_two(float x) {
     return y;
 }
 
+// Reduced to |y| <= pi/4 in double precision; below 2e-9 by then.
+FUNCTION void cos_sin(float phase, float& cosine, float& sine) {
+    double quarters = rint(phase * 0.6366197723675814);
+    float y = (float)fma(quarters, -1.5707963267948966, (double)phase), z = y * y;
+    float s = y + y * z * (-1.f / 6 + z * (1.f / 120 + z * (-1.f / 5040 + z * (1.f / 362880))));
+    float c = 1.f + z * (-.5f + z * (1.f / 24 + z * (-1.f / 720 + z * (1.f / 40320 + z * (-1.f / 3628800)))));
+    int quadrant = (int)(long long)quarters & 3;
+    cosine = quadrant & 1 ? s : c;
+    sine = quadrant & 1 ? c : s;
+    if (quadrant == 1 || quadrant == 2) cosine = -cosine;
+    if (quadrant >= 2) sine = -sine;
+}
+
+FUNCTION float shuffle_up(float x, int by) { return __shfl_up_sync(~0u, x, by); }
+FUNCTION float shuffle_xor(float x, int by) { return __shfl_xor_sync(~0u, x, by); }
+
 FUNCTION float widened(bfloat16 x) { return as_float((unsigned)x.bits << 16); }
 FUNCTION float widened(float16 x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
+}
+
+// The two numbers packed in a word.
+FUNCTION void widened(unsigned both, float& low, float& high, bfloat16) {
+    low = as_float(both << 16);
+    high = as_float(both & 0xffff0000u);
+}
+FUNCTION void widened(unsigned both, float& low, float& high, float16) {
+    low = widened(float16{(unsigned short)both});
+    high = widened(float16{(unsigned short)(both >> 16)});
 }
 
 // Two numbers rounded to nearest and packed, the first in the low half.
@@ -57,6 +83,10 @@ FUNCTION unsigned packed(float low, float high, float16) {
 }
 
 // 16 bytes from global to shared memory, beside the computation; zeros if not inside.
+FUNCTION void copy_16(void* to, const void* from) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
 FUNCTION void copy_16(void* to, const void* from, bool inside) {
     unsigned address = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0)

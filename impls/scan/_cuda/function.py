@@ -11,14 +11,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .program import cubin
-from .sizes import GROUP, Tiles, Variant, tiles, variant
+from .sizes import Tiles, Variant, tiles, variant
 
-TYPES = {torch.float32: "float", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+TYPES = {
+    torch.float32: "float",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.complex64: "complex64",
+}
 HEAD = 16  # words before the maps, as in walk.cuh
 EMPTY = -1
 
 # Strands a multiprocessor; with fewer, a pass is a chain.
-ENOUGH = 1.0
+ENOUGH = 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,10 @@ class Loaded:
 
 @functools.cache
 def loaded(
-    pass_: str, gate: torch.dtype, data: torch.dtype, const: bool, aligned: bool, chained: bool, device: int
-) -> Loaded:
-    """Compiled, or from the cache, and loaded."""
+    pass_: str, gate: torch.dtype, data: torch.dtype, const: tuple[bool, bool], aligned: bool, chained: bool,
+    cut: Tiles, device: int,
+) -> Loaded:  # fmt: skip
+    """Compiled, or from the cache, and loaded. const: whether log_a is the same at every step, and phase."""
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
 
@@ -45,6 +51,7 @@ def loaded(
         pass_,
         TYPES[gate],
         TYPES[data],
+        cut,
         const=const,
         aligned=aligned,
         chained=chained,
@@ -80,6 +87,11 @@ def launch(ready: Loaded, grid: int, arguments: list[int], device: int) -> None:
         enqueue(stream, config, ready.kernel, *arguments)
 
 
+def is_const(gate: Tensor | None) -> bool:
+    """Whether a gate is there and the same at every step."""
+    return gate is not None and gate.shape[1] == 1
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a pass over (B, T, C) is cut. A strand is one batch element's block of channels."""
@@ -92,10 +104,11 @@ class Plan:
     @classmethod
     def of(cls, pass_: str, log_a: Tensor, data: Tensor) -> Plan:
         widths = (log_a.dtype.itemsize, data.dtype.itemsize)
-        whole, chain = (tiles(pass_, *widths, chained=chained) for chained in (False, True))
-        found = cls(pass_, data.shape, whole, False)
-        if found.strands < ENOUGH * processors(data.device.index) and data.shape[1] > chain.length:
-            return cls(pass_, data.shape, chain, True)
+        found = cls(pass_, data.shape, tiles(pass_, *widths, chained=False), False)
+        if found.strands < ENOUGH * processors(data.device.index):
+            chain = tiles(pass_, *widths, chained=True)
+            if data.shape[1] > chain.length:
+                return cls(pass_, data.shape, chain, True)
         return found
 
     @property
@@ -107,64 +120,75 @@ class Plan:
     def strands(self) -> int:
         return self.shape[0] * -(-self.shape[2] // self.cut.channels)
 
-    def words(self, device: torch.device) -> Tensor | None:
+    def words(self, device: torch.device, *, is_complex: bool) -> Tensor | None:
         """What the blocks of a chain tell one another: tiles' maps, and states after groups of tiles."""
         if not self.chained:
             return None
-        rows = self.shape[0] * (self.tiles + -(-self.tiles // GROUP))
+        rows = self.shape[0] * (self.tiles * (2 if is_complex else 1) + -(-self.tiles // self.cut.group))
         return torch.full((HEAD + rows * self.shape[2],), EMPTY, dtype=torch.int64, device=device)
 
-    def run(self, log_a: Tensor, data: Tensor, *operands: Tensor | None) -> None:
+    def run(self, log_a: Tensor, phase: Tensor | None, data: Tensor, *operands: Tensor | None) -> None:
         """Run the pass: the kernel's arguments are the gates, the operands and results, words, and sizes.
 
         data: one of the operands (B, T, C), b or h.
         """
         B, T, C = self.shape
         device, types = data.device.index, (log_a.dtype, data.dtype)
-        pointers = [0 if x is None else x.data_ptr() for x in (log_a, *operands)]
+        pointers = [0 if x is None else x.data_ptr() for x in (log_a, phase, *operands)]
         aligned = C * min(dtype.itemsize for dtype in types) % 16 == 0 and all(
             at % 16 == 0 for at in pointers
         )
-        ready = loaded(self.pass_, *types, log_a.shape[1] == 1, aligned, self.chained, device)
-        words = self.words(data.device)
+        const = (is_const(log_a), is_const(phase))
+        ready = loaded(self.pass_, *types, const, aligned, self.chained, self.cut, device)
+        words = self.words(data.device, is_complex=phase is not None)
         pointers.append(0 if words is None else words.data_ptr())
         grid = min(self.strands * self.tiles, ready.resident) if self.chained else self.strands
-        gate_batch = 0 if log_a.shape[0] == 1 else log_a.stride(0)
-        launch(ready, grid, [*pointers, B, T, C, gate_batch], device)
+        batches = [0 if gate is None or gate.shape[0] == 1 else gate.stride(0) for gate in (log_a, phase)]
+        launch(ready, grid, [*pointers, B, T, C, *batches], device)
 
 
 class Scan(torch.autograd.Function):
-    """(log_a (B|1, 1, C) or (B, T, C), b, initial state or None) → (h, h_T); saves all but b.
+    """(log_a, phase or None, b, initial state or None) → (h, h_T); saves all but b.
 
-    All come and go contiguous.
+    Gates are (B|1, 1, C) or (B, T, C); b is complex64 if there is a phase. All come and go contiguous.
     """
 
     @staticmethod
-    def forward(ctx: Any, log_a: Tensor, b: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, log_a: Tensor, phase: Tensor | None, b: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         h = torch.empty_like(b)
-        final = torch.empty(b.shape[0], b.shape[2], dtype=torch.float32, device=b.device)
-        Plan.of("forward", log_a, b).run(log_a, b, b, state, h, final)
-        ctx.save_for_backward(log_a, h, state)
+        wide = torch.float32 if phase is None else torch.complex64
+        final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
+        Plan.of("forward", log_a, b).run(log_a, phase, b, b, state, h, final)
+        ctx.save_for_backward(log_a, phase, h, state)
         ctx.set_materialize_grads(False)
         return h, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, final_grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        log_a, h, state = ctx.saved_tensors
-        needs_a, needs_b, needs_state = ctx.needs_input_grad
+        log_a, phase, h, state = ctx.saved_tensors
+        needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
         plan = Plan.of("backward", log_a, h)
-        g = torch.zeros_like(h) if g is None else g.contiguous()
-        final_grad = None if final_grad is None else final_grad.contiguous()
+        g = torch.zeros_like(h) if g is None else g.resolve_conj().contiguous()
+        final_grad = None if final_grad is None else final_grad.resolve_conj().contiguous()
         db = torch.empty_like(h) if needs_b else None
-        da = partial = None
-        if needs_a and log_a.shape[1] > 1:
-            da = torch.empty_like(log_a)
-        elif needs_a:
-            partial = h.new_empty(h.shape[0], plan.tiles, h.shape[2], dtype=torch.float32)
+        wanted = [(log_a, needs_a), (phase, phase is not None and needs_phase)]
+        da, dphase = (torch.empty_like(x) if need and not is_const(x) else None for x, need in wanted)
+        partial = None
+        if any(need and is_const(x) for x, need in wanted):
+            wide = torch.float32 if phase is None else torch.complex64
+            partial = h.new_empty(h.shape[0], plan.tiles, h.shape[2], dtype=wide)
         dstate = torch.empty_like(state) if needs_state else None
-        plan.run(log_a, h, g, h, state, final_grad, db, da, partial, dstate)
+        plan.run(log_a, phase, h, g, h, state, final_grad, db, da, dphase, partial, dstate)
         if partial is not None:
-            axes = (0, 1) if log_a.shape[0] == 1 else (1,)
-            da = partial.sum(axes, keepdim=True).to(log_a.dtype)
-        return da, db, dstate
+            da = summed(partial.real, log_a) if needs_a and is_const(log_a) else da
+            dphase = summed(partial.imag, phase) if needs_phase and is_const(phase) else dphase
+        return da, dphase, db, dstate
+
+
+def summed(partial: Tensor, gate: Tensor) -> Tensor:
+    """The gradient (B|1, 1, C) of a constant gate from its parts (B, tiles, C)."""
+    axes = (0, 1) if gate.shape[0] == 1 else (1,)
+    return partial.sum(axes, keepdim=True).to(gate.dtype)

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-GROUP = 16  # tiles that look at one another's maps; a multiple of every `runs`
+from ssmperf.configurations import Table
+
+BANKS_BYTES = 128
+WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2, "complex64": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A tile of steps·runs steps × 32·vector channels.
+    """A tile of steps·runs steps × vector·lanes channels.
 
-    steps: consecutive steps of a run. runs: warps of a block. vector: adjacent channels of a thread.
-    slots: tiles of a block in shared memory. blocks: on a multiprocessor, which bounds the registers.
+    steps: consecutive steps of a run. warps: of a block. vector: adjacent channels of a thread.
+    lanes: of a warp, that share a run, a power of two; the others of its 32 hold its other runs.
+    slots: tiles of a block in shared memory.
+    blocks: on a multiprocessor, which bounds the registers.
+    group: tiles of a chain that look at one another's maps.
     """
 
     steps: int
-    runs: int
+    warps: int
     vector: int
+    lanes: int
     slots: int
     blocks: int
+    group: int = 16
+
+    def __post_init__(self) -> None:
+        small = min(self.steps, self.warps, self.vector, self.lanes, self.slots, self.blocks, self.group) < 1
+        if small or 32 % self.lanes or self.vector not in (1, 2, 4, 8) or self.threads % self.channels:
+            raise ValueError("lanes divide 32, vector is 1, 2, 4 or 8, and threads share the channels evenly")
+
+    @property
+    def runs(self) -> int:
+        return self.warps * 32 // self.lanes
 
     @property
     def length(self) -> int:
@@ -27,34 +46,58 @@ class Tiles:
 
     @property
     def channels(self) -> int:
-        return 32 * self.vector
+        return self.lanes * self.vector
 
     @property
     def threads(self) -> int:
-        return 32 * self.runs
+        return 32 * self.warps
 
 
-# Rows: pass, schedule, and widths of gates and data in bytes. A slot has 24 to 32 KiB, so two blocks share a
-# multiprocessor of 227 KiB, and each has two or three tiles under way. A strand's thread holds its steps in
-# registers; a chain's does not, and longer runs save it work that each tile costs.
-TABLE = {
-    ("forward", "strand", 4, 4): Tiles(16, 4, 1, 4, 4),
-    ("forward", "strand", 4, 2): Tiles(16, 4, 2, 3, 2),
-    ("forward", "strand", 2, 4): Tiles(8, 8, 2, 4, 2),
-    ("forward", "strand", 2, 2): Tiles(8, 8, 2, 2, 3),
-    ("backward", "strand", 4, 4): Tiles(16, 4, 1, 3, 4),
-    ("backward", "strand", 4, 2): Tiles(16, 4, 2, 3, 2),
-    ("backward", "strand", 2, 4): Tiles(4, 8, 2, 4, 2),
-    ("backward", "strand", 2, 2): Tiles(16, 8, 2, 2, 2),
-    ("forward", "chain", 4, 4): Tiles(8, 8, 2, 2, 3),
-    ("forward", "chain", 4, 2): Tiles(16, 4, 2, 2, 3),
-    ("forward", "chain", 2, 4): Tiles(16, 4, 2, 4, 2),
-    ("forward", "chain", 2, 2): Tiles(16, 4, 2, 2, 3),
-    ("backward", "chain", 4, 4): Tiles(16, 4, 1, 3, 4),
-    ("backward", "chain", 4, 2): Tiles(8, 8, 2, 3, 2),
-    ("backward", "chain", 2, 4): Tiles(8, 4, 2, 4, 2),
-    ("backward", "chain", 2, 2): Tiles(16, 8, 2, 2, 2),
+# Rows: pass, schedule, and bytes of a gate and of a number of the data (8: complex64). From sweeps on an H200
+# at (8, 2048, 1536), (8, 16384, 1536) and (1, 131072, 1536); of half gates over wider data, by likeness. Rows
+# of 128 or 256 bytes use memory best, and a chain does best with few, long tiles in one slot.
+_TABLE = {
+    ("forward", "strand", 4, 8): Tiles(16, 8, 1, 32, 3, 1),
+    ("forward", "strand", 4, 4): Tiles(8, 2, 2, 32, 4, 4),
+    ("forward", "strand", 4, 2): Tiles(8, 2, 4, 16, 3, 5),
+    ("forward", "strand", 2, 8): Tiles(16, 8, 1, 32, 3, 1),
+    ("forward", "strand", 2, 4): Tiles(8, 2, 4, 16, 3, 5),
+    ("forward", "strand", 2, 2): Tiles(8, 4, 4, 16, 2, 4),
+    ("backward", "strand", 4, 8): Tiles(4, 16, 1, 32, 2, 1),
+    ("backward", "strand", 4, 4): Tiles(8, 16, 1, 32, 2, 1),
+    ("backward", "strand", 4, 2): Tiles(8, 8, 2, 32, 2, 2),
+    ("backward", "strand", 2, 8): Tiles(4, 16, 1, 32, 2, 1),
+    ("backward", "strand", 2, 4): Tiles(8, 8, 2, 16, 2, 2),
+    ("backward", "strand", 2, 2): Tiles(8, 16, 2, 16, 2, 1),
+    ("forward", "chain", 4, 8): Tiles(20, 8, 1, 32, 1, 2, 8),
+    ("forward", "chain", 4, 4): Tiles(32, 4, 2, 16, 1, 3, 8),
+    ("forward", "chain", 4, 2): Tiles(32, 4, 4, 8, 1, 2, 8),
+    ("forward", "chain", 2, 8): Tiles(20, 8, 1, 32, 1, 2, 8),
+    ("forward", "chain", 2, 4): Tiles(32, 4, 4, 8, 1, 2, 8),
+    ("forward", "chain", 2, 2): Tiles(40, 8, 2, 16, 1, 2, 16),
+    ("backward", "chain", 4, 8): Tiles(16, 8, 1, 32, 1, 2, 8),
+    ("backward", "chain", 4, 4): Tiles(16, 8, 2, 16, 1, 2, 16),
+    ("backward", "chain", 4, 2): Tiles(24, 8, 2, 16, 1, 2, 32),
+    ("backward", "chain", 2, 8): Tiles(16, 8, 1, 32, 1, 2, 8),
+    ("backward", "chain", 2, 4): Tiles(16, 8, 2, 16, 1, 2, 16),
+    ("backward", "chain", 2, 2): Tiles(32, 16, 2, 16, 1, 1, 8),
 }
+
+
+def candidates(*key: str | int) -> Iterator[Tiles]:
+    """Tiles that differ from the curated ones in one size, or in how a row's channels lie in a warp."""
+    cut = _TABLE[key]
+    changed = [{"steps": cut.steps // 2}, {"steps": 2 * cut.steps}, {"warps": cut.warps // 2}]
+    changed += [{"warps": 2 * cut.warps}, {"lanes": cut.lanes // 2}, {"lanes": 2 * cut.lanes}]
+    changed += [{"lanes": 2 * cut.lanes, "vector": cut.vector // 2}, {"slots": cut.slots + 1}]
+    changed += [{"slots": cut.slots - 1}, {"blocks": cut.blocks - 1}, {"blocks": cut.blocks + 1}]
+    changed += [{"group": cut.group // 2}] if key[1] == "chain" else []
+    for sizes in changed:
+        with contextlib.suppress(ValueError):
+            yield replace(cut, **sizes)
+
+
+TABLE = Table("scan/cuda", Tiles, _TABLE, candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,49 +105,67 @@ class Variant:
     """What a kernel is compiled for: one pass over some types, on one schedule."""
 
     pass_: str
-    gate: str  # a type of GATE_TYPES
+    gate: str  # a type of WIDTHS, of log_a and phase
     data: str
     const: bool
+    const_phase: bool
     aligned: bool
     chained: bool
     tiles: Tiles
 
     @property
+    def is_complex(self) -> bool:
+        return self.data == "complex64"
+
+    def rows_bytes(self, width: int, *, const: bool = False) -> int:
+        """Shared memory of an operand's rows of a tile: `Rows` of tile.cuh."""
+        row = self.tiles.channels * width
+        run = self.tiles.steps * row + (row if row < BANKS_BYTES else 0)
+        return row if const else self.tiles.runs * run
+
+    @property
     def slot_bytes(self) -> int:
         """Shared memory of a tile: forward holds gates and b; backward gates, dh and h."""
-        rows = 1 if self.const else self.tiles.length
-        data = (1 if self.pass_ == "forward" else 2) * self.tiles.length * WIDTHS[self.data]
-        return self.tiles.channels * (rows * WIDTHS[self.gate] + data)
+        gate, data = WIDTHS[self.gate], WIDTHS[self.data]
+        total = self.rows_bytes(gate, const=self.const)
+        total += self.rows_bytes(gate, const=self.const_phase) if self.is_complex else 0
+        total += (1 if self.pass_ == "forward" else 2) * self.rows_bytes(data)
+        return _rounded(total)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: `Shared` of walk.cuh, then the slots."""
         cut = self.tiles
-        maps = cut.runs * 32 * 8 * cut.vector
-        fixed = maps + (maps if self.chained else 8 * 32 * cut.vector)
-        fixed += 4 * cut.channels * (1 + (cut.runs if self.const else 1)) + 4 * cut.slots
-        alignment = max(8 * cut.vector, 16)
-        return -(-fixed // alignment) * alignment + cut.slots * self.slot_bytes
+        number = 8 if self.is_complex else 4
+        shares = cut.threads // cut.channels if self.chained else 1
+        maps = (cut.warps + shares) * cut.channels * 2 * number
+        totals = cut.warps if self.const or self.const_phase else 1
+        states = (1 + totals) * cut.channels * number
+        return _rounded(maps + states + 2 * cut.slots * 4) + cut.slots * self.slot_bytes
 
     @property
     def macros(self) -> list[tuple[str, str]]:
         cut = self.tiles
         return [
             ("STEPS", str(cut.steps)),
-            ("RUNS", str(cut.runs)),
+            ("WARPS", str(cut.warps)),
             ("VECTOR", str(cut.vector)),
+            ("LANES", str(cut.lanes)),
             ("SLOTS", str(cut.slots)),
             ("BLOCKS", str(cut.blocks)),
-            ("GROUP", str(GROUP)),
+            ("GROUP", str(cut.group)),
             ("GATE", self.gate),
             ("DATA", self.data),
+            ("COMPLEX", str(int(self.is_complex))),
             ("CONST_GATE", str(self.const).lower()),
+            ("CONST_PHASE", str(self.const_phase).lower()),
             ("ALIGNED", str(self.aligned).lower()),
             ("CHAINED", str(self.chained).lower()),
         ]
 
 
-WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2}
+def _rounded(size: int) -> int:
+    return -(-size // BANKS_BYTES) * BANKS_BYTES
 
 
 def tiles(pass_: str, gate_bytes: int, data_bytes: int, *, chained: bool) -> Tiles:
@@ -113,12 +174,15 @@ def tiles(pass_: str, gate_bytes: int, data_bytes: int, *, chained: bool) -> Til
 
 
 def variant(
-    pass_: str, gate: str, data: str, *, const: bool, aligned: bool, chained: bool, shared_bytes: int
-) -> Variant:
-    """The variant for a device that gives a block `shared_bytes` of shared memory: fewer slots where few."""
-    cut = tiles(pass_, WIDTHS[gate], WIDTHS[data], chained=chained)
-    for slots in range(cut.slots, 1, -1):
-        found = Variant(pass_, gate, data, const, aligned, chained, replace(cut, slots=slots))
+    pass_: str, gate: str, data: str, cut: Tiles, *, const: tuple[bool, bool], aligned: bool, chained: bool,
+    shared_bytes: int,
+) -> Variant:  # fmt: skip
+    """The variant for a device that gives a block `shared_bytes` of shared memory: fewer slots where few.
+
+    const: whether log_a is the same at every step, and phase.
+    """
+    for slots in range(cut.slots, 0, -1):
+        found = Variant(pass_, gate, data, *const, aligned, chained, replace(cut, slots=slots))
         if found.shared_bytes <= shared_bytes:
             break
     return found

@@ -1,31 +1,22 @@
-// A tile is LENGTH steps of CHANNELS channels, in shared memory in the operands' own types. Lane l of warp r
-// holds run r, STEPS steps in a row, of VECTOR channels from l * VECTOR on.
+// A tile is LENGTH steps of CHANNELS channels, in shared memory in the operands' own types. LANES lanes of a warp
+// hold a run, STEPS steps in a row, of VECTOR channels each; a warp has RUNS_A_WARP runs side by side, a tile RUNS.
 //
-// STEPS, RUNS, VECTOR, SLOTS, GROUP: sizes. GATE, DATA: types. CONST_GATE: the gate is the same at every
-// step. ALIGNED: rows and pointers are multiples of 16 bytes. CHAINED: see walk.cuh.
-#include "device.cuh"
+// STEPS, WARPS, VECTOR, LANES, SLOTS, GROUP: sizes. GATE, DATA: types. COMPLEX: there is a phase. CONST_GATE,
+// CONST_PHASE: the same at every step. ALIGNED: rows and pointers are multiples of 16 bytes. CHAINED: see walk.cuh.
+#include "number.cuh"
 
-constexpr int CHANNELS = 32 * VECTOR;
+constexpr int CHANNELS = LANES * VECTOR;
+constexpr int RUNS_A_WARP = 32 / LANES;
+constexpr int RUNS = WARPS * RUNS_A_WARP;
 constexpr int LENGTH = STEPS * RUNS;
-constexpr int THREADS = 32 * RUNS;
-constexpr int GATE_ROWS = CONST_GATE ? 1 : LENGTH;
+constexpr int THREADS = 32 * WARPS;
+// Steps. A strand keeps all of them in registers, and a real chain gains by having them all under way.
+constexpr int UNROLLED = !(COMPLEX && CHAINED) ? STEPS : STEPS % 8 == 0 ? 8 : STEPS % 5 == 0 ? 5 : STEPS;
 constexpr float LOG2_E = 1.4426950408889634f;
-
-template <int N>
-struct alignas(4 * N) Bits {
-    unsigned word[N];
-};
-
-// After a span of steps the state is a * (state before) + x.
-struct Map {
-    float a, x;
-};
-struct alignas(8 * VECTOR) Maps {
-    Map of[VECTOR];
-};
+static_assert(THREADS % CHANNELS == 0, "threads share the channels evenly");
 
 struct Sizes {
-    long long B, T, C, gate_batch;  // elements from a batch element's gates to the next one's
+    long long B, T, C, gate_batch, phase_batch;  // elements from a batch element's gates to the next one's
     FUNCTION int tiles() const { return (int)((T + LENGTH - 1) / LENGTH); }
     FUNCTION int groups() const { return (tiles() + GROUP - 1) / GROUP; }
     FUNCTION int blocks() const { return (int)((C + CHANNELS - 1) / CHANNELS); }
@@ -60,73 +51,27 @@ struct Tile {
     }
 };
 
-// One step of this thread's channels; past: the state of the step before, in backward.
-struct Step {
-    float a[VECTOR], x[VECTOR], past[VECTOR];
+FUNCTION int warp() { return thread() / 32; }
+FUNCTION int run() { return thread() / LANES; }
+FUNCTION int run_of_warp() { return thread() % 32 / LANES; }
+FUNCTION int column() { return thread() % LANES * VECTOR; }
+
+// The rows of an operand in a slot. A row narrower than the banks leaves one row free after each run, so that the
+// runs that a warp reads together lie in different banks.
+template <class T, bool CONST = false>
+struct Rows {
+    static constexpr int ROW = CHANNELS * sizeof(T);
+    static constexpr int RUN = STEPS * ROW + (ROW < 128 ? ROW : 0);
+    static constexpr int BYTES = CONST ? ROW : RUNS * RUN;
+
+    FUNCTION static int at(int row) { return CONST ? 0 : row / STEPS * RUN + row % STEPS * ROW; }
+    // This thread's channels of a row.
+    FUNCTION static T* of(unsigned char* slot, int row) { return (T*)(slot + at(row)) + column(); }
 };
 
-FUNCTION int run() { return thread() / 32; }
-FUNCTION int column() { return thread() % 32 * VECTOR; }
-
-FUNCTION void identity(Maps& maps) {
-    UNROLL for (int v = 0; v < VECTOR; ++v) maps.of[v] = {1.f, 0.f};
-}
-
-// `first`, and then `second`.
-FUNCTION void follow(Maps& first, const Maps& second) {
-    UNROLL for (int v = 0; v < VECTOR; ++v) {
-        first.of[v].x = second.of[v].a * first.of[v].x + second.of[v].x;
-        first.of[v].a *= second.of[v].a;
-    }
-}
-
-FUNCTION void apply(const Maps& maps, const float (&state)[VECTOR], float (&after)[VECTOR]) {
-    UNROLL for (int v = 0; v < VECTOR; ++v) after[v] = maps.of[v].a * state[v] + maps.of[v].x;
-}
-
-FUNCTION void read(const float* from, float (&x)[VECTOR]) {
-    Bits<VECTOR> bits = *reinterpret_cast<const Bits<VECTOR>*>(from);
-    UNROLL for (int v = 0; v < VECTOR; ++v) x[v] = as_float(bits.word[v]);
-}
-
-template <class T>
-FUNCTION void read(const T* from, float (&x)[VECTOR]) {
-    if constexpr (VECTOR == 1) {
-        x[0] = widened(*from);
-    } else {
-        const auto bits = *reinterpret_cast<const Bits<sizeof(T) * VECTOR / 4>*>(from);
-        UNROLL for (int v = 0; v < VECTOR; ++v) {
-            x[v] = widened(T{(unsigned short)(bits.word[v / 2] >> (v % 2 * 16))});
-        }
-    }
-}
-
-FUNCTION void write(float* to, const float (&x)[VECTOR]) {
-    Bits<VECTOR> bits;
-    UNROLL for (int v = 0; v < VECTOR; ++v) bits.word[v] = as_bits(x[v]);
-    *reinterpret_cast<Bits<VECTOR>*>(to) = bits;
-}
-
-FUNCTION void write_one(float* to, float x) { *to = x; }
-template <class T>
-FUNCTION void write_one(T* to, float x) {
-    to->bits = (unsigned short)packed(x, 0.f, T{});
-}
-
-template <class T>
-FUNCTION void write(T* to, const float (&x)[VECTOR]) {
-    if constexpr (VECTOR == 1) {
-        write_one(to, x[0]);
-    } else {
-        Bits<sizeof(T) * VECTOR / 4> bits;
-        UNROLL for (int v = 0; v < VECTOR; v += 2) bits.word[v / 2] = packed(x[v], x[v + 1], T{});
-        *reinterpret_cast<decltype(bits)*>(to) = bits;
-    }
-}
-
 // This thread's channels of a row, which starts at channel 0.
-template <class T>
-FUNCTION void store(T* row, const Tile& tile, const Sizes& sizes, const float (&x)[VECTOR]) {
+template <class T, class X>
+FUNCTION void store(T* row, const Tile& tile, const Sizes& sizes, const X (&x)[VECTOR]) {
     long long c = tile.channel + column();
     if (ALIGNED) {
         if (c < sizes.C) write(row + c, x);
@@ -137,42 +82,80 @@ FUNCTION void store(T* row, const Tile& tile, const Sizes& sizes, const float (&
     }
 }
 
-FUNCTION void fetch(const float* row, const Tile& tile, const Sizes& sizes, float (&x)[VECTOR]) {
-    long long c = tile.channel + column();
-    UNROLL for (int v = 0; v < VECTOR; ++v) x[v] = row != nullptr && c + v < sizes.C ? row[c + v] : 0.f;
+// One channel of a row of states, or 0.
+FUNCTION Number fetch(const Number* row, long long channel, const Sizes& sizes) {
+    return row != nullptr && channel < sizes.C ? row[channel] : ZERO;
 }
 
-// ROWS rows of a tile from row `first` on, of `rows` that there are, into shared memory; 0 beyond.
-template <int ROWS, class T>
-FUNCTION void copy(T* to, const T* from, long long first, long long rows, const Tile& tile, const Sizes& sizes) {
+// A tile's rows from row `first` on, of `rows` that there are, into shared memory; 0 beyond. Constant: row 0.
+template <class T, bool CONST = false>
+FUNCTION void copy(unsigned char* slot, const T* from, long long first, long long rows, const Tile& tile,
+                   const Sizes& sizes) {
+    using Place = Rows<T, CONST>;
+    constexpr int COUNT = CONST ? 1 : LENGTH;
     constexpr int WIDTH = ALIGNED ? 16 / sizeof(T) : 1;
-    constexpr int PIECES = CHANNELS / WIDTH, STRIDE = THREADS / PIECES, TURNS = (ROWS + STRIDE - 1) / STRIDE;
+    constexpr int PIECES = CHANNELS / WIDTH, STRIDE = THREADS / PIECES, TURNS = (COUNT + STRIDE - 1) / STRIDE;
     static_assert(THREADS % PIECES == 0, "a thread copies the same channels of every row");
+    if (CONST) first = 0, rows = 1;
     int row = thread() / PIECES, at = thread() % PIECES * WIDTH;
-    int begin = first < 0 ? (int)-first : 0, end = rows - first < ROWS ? (int)(rows - first) : ROWS;
+    int begin = first < 0 ? (int)-first : 0, end = rows - first < COUNT ? (int)(rows - first) : COUNT;
+    bool whole = begin == 0 && end == COUNT && tile.channel + CHANNELS <= sizes.C && COUNT % STRIDE == 0;
     if (tile.channel + at >= sizes.C) end = 0;
     from += (first + row) * sizes.C + tile.channel + at;
-    to += row * CHANNELS + at;
-    UNROLL_BY(ALIGNED ? TURNS : 4) for (int i = 0; i < TURNS; ++i) {
-        bool inside = row >= begin && row < end;
-        if (ROWS % STRIDE == 0 || row < ROWS) {
-            if constexpr (ALIGNED) {
-                copy_16(to, from, inside);
-            } else {
-                T zero{};
-                *to = inside ? *from : zero;
+    auto to = [&](int i) {
+        // With powers of two only the first row has a quotient that is not known.
+        int there = STRIDE % STEPS == 0   ? Place::at(row) + i * (STRIDE / STEPS) * Place::RUN
+                    : STEPS % STRIDE == 0 ? row * Place::ROW + Place::at(i * STRIDE)
+                                          : Place::at(row + i * STRIDE);
+        return (T*)(slot + (CONST ? 0 : there)) + at;
+    };
+    if constexpr (ALIGNED) {
+        if (whole) {
+            UNROLL for (int i = 0; i < TURNS; ++i, from += STRIDE * sizes.C) copy_16(to(i), from);
+        } else {
+            UNROLL_BY(2) for (int i = 0; i < TURNS; ++i, from += STRIDE * sizes.C) {
+                int r = row + i * STRIDE;
+                if (r < COUNT) copy_16(to(i), from, r >= begin && r < end);
             }
         }
-        row += STRIDE;
-        from += STRIDE * sizes.C;
-        to += STRIDE * CHANNELS;
+    } else {
+        UNROLL_BY(2) for (int i = 0; i < TURNS; ++i, from += STRIDE * sizes.C) {
+            int r = row + i * STRIDE;
+            T zero{};
+            if (r < COUNT) *to(i) = r >= begin && r < end ? *from : zero;
+        }
     }
 }
 
-// The gates of a row; 1 beyond the last step.
-FUNCTION void gates(const GATE* slot, int row, bool inside, float (&a)[VECTOR]) {
-    float log_a[VECTOR];
-    read(slot + (CONST_GATE ? 0 : row * CHANNELS) + column(), log_a);
-    UNROLL for (int v = 0; v < VECTOR; ++v) a[v] = power_of_two(log_a[v] * LOG2_E);
-    UNROLL for (int v = 0; v < VECTOR; ++v) a[v] = CONST_GATE && !inside ? 1.f : a[v];
+// Whether composing leaves the gates in place of their logs (of phases: real and imaginary part), for replaying. Half
+// types could not hold them.
+constexpr bool LEAVES_GATES = CHAINED && COMPLEX && sizeof(GATE) == 4 && !CONST_GATE && !CONST_PHASE;
+
+// The gates of a row, with phases where there are; 1 beyond the last step. AGAIN: after composing.
+template <bool AGAIN>
+FUNCTION void gates(unsigned char* log_a, unsigned char* phase, int row, bool inside, Number (&a)[VECTOR]) {
+    float x[VECTOR], y[VECTOR];
+    read(Rows<GATE, CONST_GATE>::of(log_a, row), x);
+    if (COMPLEX) read(Rows<GATE, CONST_PHASE>::of(phase, row), y);
+    if (!(AGAIN && LEAVES_GATES)) {
+        UNROLL for (int v = 0; v < VECTOR; ++v) {
+            x[v] = power_of_two(x[v] * LOG2_E);
+            if (!COMPLEX) continue;
+            float cosine, sine;
+            cos_sin(y[v], cosine, sine);
+            y[v] = x[v] * sine;
+            x[v] *= cosine;
+        }
+        if (LEAVES_GATES) {
+            write(Rows<GATE>::of(log_a, row), x);
+            if (COMPLEX) write(Rows<GATE>::of(phase, row), y);
+        }
+    }
+    UNROLL for (int v = 0; v < VECTOR; ++v) {
+        a[v].re = x[v];
+#if COMPLEX
+        a[v].im = y[v];
+#endif
+        if ((CONST_GATE || CONST_PHASE) && !inside) a[v] = ONE;
+    }
 }

@@ -1,208 +1,292 @@
 // How a block goes through tiles, while the loads of the tiles after them are under way.
 //
-// Strands: a block takes all tiles of a strand, the state and the tile in registers. CHAINED: blocks draw tiles as
-// tickets, all strands of a tile before the next tile, and learn the state before a tile from the tiles that precede
-// it; the next tile is composed to one map before a tile is replayed, so that waiting lies beside computing.
-// GROUP tiles form a group. A tile waits for the maps of those before it in its group and for the state after
-// the group before, and composes them in one fixed order, whoever arrives first: the same bits every time.
+// A run is composed to one map. The maps of a warp's runs are scanned across its lanes, those of the warps in order,
+// and then each run is replayed from its true starting state.
 //
-// Why waiting is safe: a block replays its tiles in the order of its tickets, and publishes a tile's map
-// without waiting. So the block that holds the lowest tile not yet replayed waits for nothing that is not
-// there. No order or residency of blocks is assumed.
+// Strands: a block takes all tiles of a strand, the state in registers. A thread keeps, for each of its steps, the
+// product of the gates and the state from zero since the run's start, so that replaying a step is one fused
+// multiply-add. CHAINED: blocks draw tiles as tickets, all strands of a tile before the next tile, and learn the state
+// before a tile from the tiles that precede it. While it waits, a tile stays in shared memory in its own types, since
+// that holds more than registers do, and replaying reads it again: what bounds a chain is how many tiles are composed
+// and waiting at once. GROUP tiles form a group. A tile waits for the maps of those before it in its group and for the
+// state after the group before, and composes them in one fixed order, whoever arrives first: the same bits every time.
+//
+// Why waiting is safe: a block goes through its tiles in the order of its tickets, and publishes a tile's map before it
+// waits for that tile. So the block that holds the lowest tile not yet replayed waits for nothing that is not there. No
+// order or residency of blocks is assumed.
 // Why no fence is needed: what is published are 64-bit words, which memory first holds as EMPTY, written once
 // and read as a whole; no other memory is read on the strength of one.
 #include "tile.cuh"
 
 constexpr Word EMPTY = ~0ull;
 constexpr int HEAD = 16;  // words before the maps: the counter, which starts at EMPTY
-static_assert(GROUP % RUNS == 0, "the warps share a group's maps evenly");
-static_assert(SLOTS >= 2, "a tile is composed before the one ahead of it is replayed");
+constexpr int PLANES = COMPLEX ? 2 : 1;  // words of a map
+constexpr int SHARES = THREADS / CHANNELS, PER_SHARE = (GROUP + SHARES - 1) / SHARES;
 
-struct Spans {
-    Maps before, whole;  // the steps of the tile before this thread's run; all of them
-};
-
-// What a thread keeps of its run between composing and replaying; a chain reads it again instead.
+// What a thread keeps of its run's steps. After step i: state = product[i] * (state before the run) + from_zero[i].
 struct Held {
-    Step steps[CHAINED ? 1 : STEPS];
+    Number product[CHAINED ? 1 : STEPS][VECTOR], from_zero[CHAINED ? 1 : STEPS][VECTOR];
 };
 
 struct Shared {
-    Maps runs[RUNS][32];
-    Maps earlier[CHAINED ? RUNS : 1][32];
-    float entry[CHANNELS];
-    float totals[CONST_GATE ? RUNS : 1][CHANNELS];
-    int queue[SLOTS];
+    Map warps[WARPS][CHANNELS];
+    Map earlier[CHAINED ? SHARES : 1][CHANNELS];
+    Number entry[CHANNELS];
+    Number totals[CONST_GATE || CONST_PHASE ? WARPS : 1][CHANNELS];
+    int queue[2 * SLOTS];
 };
-constexpr int SHARED_BYTES = (sizeof(Shared) + 15) / 16 * 16;
+constexpr int SHARED_BYTES = (sizeof(Shared) + 127) / 128 * 128;
 
 FUNCTION Word word_of(float low, float high) {
     Word word = as_bits(low) | (Word)as_bits(high) << 32;
     return word == EMPTY ? EMPTY ^ 1 : word;  // two other NaNs
 }
+FUNCTION float low_of(Word word) { return as_float((unsigned)word); }
+FUNCTION float high_of(Word word) { return as_float((unsigned)(word >> 32)); }
 
-FUNCTION Word awaited(Word word, const Word* at) {
-    while (word == EMPTY) word = look(at);
-    return word;
+// Maps (B, tiles, PLANES, C) and states (B, groups, C) that tiles tell one another, of one channel.
+struct Words {
+    Word *maps, *states;
+
+    FUNCTION Words(Word* words, const Sizes& sizes, const Tile& tile, long long channel)
+        : maps(words + HEAD + tile.batch * sizes.tiles() * PLANES * sizes.C + channel),
+          states(words + HEAD + (sizes.B * sizes.tiles() * PLANES + tile.batch * sizes.groups()) * sizes.C + channel) {}
+
+    FUNCTION Word* map(const Sizes& sizes, int order, int plane) const {
+        return maps + ((long long)order * PLANES + plane) * sizes.C;
+    }
+    FUNCTION Word* state(const Sizes& sizes, int group) const { return states + (long long)group * sizes.C; }
+};
+
+FUNCTION void tell_map(const Words& words, const Sizes& sizes, int order, const Map& map) {
+#if COMPLEX
+    tell(words.map(sizes, order, 0), word_of(map.a.re, map.a.im));
+    tell(words.map(sizes, order, 1), word_of(map.x.re, map.x.im));
+#else
+    tell(words.map(sizes, order, 0), word_of(map.a.re, map.x.re));
+#endif
+}
+FUNCTION Map map_of(const Word (&word)[PLANES]) {
+#if COMPLEX
+    return {{low_of(word[0]), high_of(word[0])}, {low_of(word[1]), high_of(word[1])}};
+#else
+    return {{low_of(word[0])}, {high_of(word[0])}};
+#endif
+}
+FUNCTION Number state_of(Word word) {
+#if COMPLEX
+    return {low_of(word), high_of(word)};
+#else
+    return {low_of(word)};
+#endif
+}
+FUNCTION Word word_of_state(Number state) {
+#if COMPLEX
+    return word_of(state.re, state.im);
+#else
+    return word_of(state.re, 0.f);
+#endif
 }
 
-struct Words {
-    Word *maps, *states;  // (B, tiles, C) and (B, groups, C)
-
-    FUNCTION Words(Word* words, const Sizes& sizes)
-        : maps(words + HEAD), states(words + HEAD + sizes.B * sizes.tiles() * sizes.C) {}
-    FUNCTION Word* map(const Sizes& sizes, const Tile& tile, int order) const {
-        return maps + (tile.batch * sizes.tiles() + order) * sizes.C + tile.channel + column();
+// Tell the other warps this one's map, and give the map of the warp's steps before this thread's run.
+template <class Pass>
+FUNCTION void compose(const Pass& pass, unsigned char* slot, const Tile& tile, Map (&warps)[WARPS][CHANNELS],
+                      Held& held, Map (&before)[VECTOR]) {
+    Map own[VECTOR];
+    UNROLL for (int v = 0; v < VECTOR; ++v) own[v] = IDENTITY;
+    UNROLL_BY(UNROLLED) for (int i = 0; i < STEPS; ++i) {
+        Number a[VECTOR], x[VECTOR];
+        pass.template step<false>(slot, tile, run() * STEPS + i, a, x);
+        UNROLL for (int v = 0; v < VECTOR; ++v) {
+            own[v] = {times(a[v], own[v].a), Pass::after(a[v], own[v].x, x[v])};
+            held.product[CHAINED ? 0 : i][v] = own[v].a;
+            held.from_zero[CHAINED ? 0 : i][v] = own[v].x;
+        }
     }
-    FUNCTION Word* state(const Sizes& sizes, const Tile& tile, int group) const {
-        return states + (tile.batch * sizes.groups() + group) * sizes.C + tile.channel + column();
+    UNROLL for (int by = 1; by < RUNS_A_WARP; by *= 2) {
+        UNROLL for (int v = 0; v < VECTOR; ++v) {
+            Map earlier = {shuffle_up(own[v].a, by * LANES), shuffle_up(own[v].x, by * LANES)};
+            if (run_of_warp() >= by) own[v] = follow(earlier, own[v]);
+        }
+    }
+    if (run_of_warp() == RUNS_A_WARP - 1) {
+        UNROLL for (int v = 0; v < VECTOR; ++v) warps[warp()][column() + v] = own[v];
+    }
+    UNROLL for (int v = 0; v < VECTOR; ++v) {
+        before[v] = IDENTITY;
+        if (RUNS_A_WARP == 1) continue;
+        Map earlier = {shuffle_up(own[v].a, LANES), shuffle_up(own[v].x, LANES)};
+        if (run_of_warp() > 0) before[v] = earlier;
+    }
+}
+
+// The state before this thread's run, and `state` goes on to the one after the tile.
+FUNCTION void enter(const Map (&warps)[WARPS][CHANNELS], const Map (&before)[VECTOR], Number (&state)[VECTOR],
+                    Number (&at_run)[VECTOR]) {
+    UNROLL for (int w = 0; w < WARPS; ++w) {
+        UNROLL for (int v = 0; v < VECTOR; ++v) {
+            if (w == warp()) at_run[v] = apply(before[v], state[v]);
+            state[v] = apply(warps[w][column() + v], state[v]);
+        }
+    }
+}
+
+// This thread's part in finding the state before a tile: for one channel, a share of the maps of the tiles before it in
+// its group and, of the first share, the state after the group before.
+struct Look {
+    int group, place, first, share, c;
+    long long channel;
+    bool inside, follows;
+    Word maps[PER_SHARE][PLANES], state;
+
+    FUNCTION Look(const Sizes& sizes, const Tile& tile)
+        : group(tile.order / GROUP), place(tile.order % GROUP), first(tile.order - place), share(thread() / CHANNELS),
+          c(thread() % CHANNELS), channel(tile.channel + c), inside(channel < sizes.C),
+          follows(share == 0 && inside && group > 0), state(EMPTY) {
+        UNROLL for (int i = 0; i < PER_SHARE; ++i) {
+            UNROLL for (int p = 0; p < PLANES; ++p) maps[i][p] = EMPTY;
+        }
+    }
+
+    FUNCTION bool needs(int i) const { return inside && share * PER_SHARE + i < place; }
+
+    // Until all that this thread needs is there; what is missing is asked for at once.
+    FUNCTION void wait(const Words& words, const Sizes& sizes) {
+        for (bool missing = true; missing;) {
+            missing = false;
+            UNROLL for (int i = 0; i < PER_SHARE; ++i) {
+                UNROLL for (int p = 0; p < PLANES; ++p) {
+                    if (needs(i) && maps[i][p] == EMPTY)
+                        maps[i][p] = look(words.map(sizes, first + share * PER_SHARE + i, p));
+                }
+            }
+            if (follows && state == EMPTY) state = look(words.state(sizes, group - 1));
+            UNROLL for (int i = 0; i < PER_SHARE; ++i) {
+                UNROLL for (int p = 0; p < PLANES; ++p) missing |= needs(i) && maps[i][p] == EMPTY;
+            }
+            missing |= follows && state == EMPTY;
+        }
+    }
+
+    // This share's tiles, one after another.
+    FUNCTION Map earlier() const {
+        Map map = IDENTITY;
+        UNROLL for (int i = 0; i < PER_SHARE; ++i) {
+            if (needs(i)) map = follow(map, map_of(maps[i]));
+        }
+        return map;
     }
 };
 
-// Compose each run, and then the runs.
+// Publish the map of a tile; the state before it goes to shared.entry. The last tile of a group publishes the state
+// after it.
 template <class Pass>
-FUNCTION void compose(const Pass& pass, const unsigned char* slot, const Tile& tile, Shared& shared, Spans& spans,
-                      Held& held) {
-    Maps own;
-    identity(own);
-    UNROLL for (int i = 0; i < STEPS; ++i) {
-        Step& step = held.steps[CHAINED ? 0 : i];
-        pass.step(slot, tile, run() * STEPS + i, step);
-        UNROLL for (int v = 0; v < VECTOR; ++v) {
-            own.of[v].x = Pass::after(step.a[v], own.of[v].x, step.x[v]);
-            own.of[v].a *= step.a[v];
-        }
-    }
-    shared.runs[run()][thread() % 32] = own;
-    barrier();
-    identity(spans.whole);
-    UNROLL for (int r = 0; r < RUNS; ++r) {
-        if (r == run()) spans.before = spans.whole;
-        follow(spans.whole, shared.runs[r][thread() % 32]);
-    }
-}
-
-FUNCTION void publish_map(const Words& words, const Sizes& sizes, const Tile& tile, const Spans& spans) {
-    if (run() != 0 || tile.order % GROUP == GROUP - 1) return;
-    UNROLL for (int v = 0; v < VECTOR; ++v) {
-        if (tile.channel + column() + v < sizes.C)
-            tell(words.map(sizes, tile, tile.order) + v, word_of(spans.whole.of[v].a, spans.whole.of[v].x));
-    }
-}
-
-// The state before a tile, from the tiles that precede it; the last tile of a group publishes the one after it.
-template <class Pass>
-FUNCTION void look_back(const Pass& pass, const Words& words, const Tile& tile, const Spans& spans, Shared& shared,
-                        float (&state)[VECTOR]) {
-    constexpr int SHARE = GROUP / RUNS;
+FUNCTION void look_back(const Pass& pass, Word* memory, const Tile& tile, Shared& shared) {
     const Sizes& sizes = pass.sizes;
-    int group = tile.order / GROUP, place = tile.order % GROUP, from = tile.order - place + run() * SHARE;
-    bool inside[VECTOR];
-    UNROLL for (int v = 0; v < VECTOR; ++v) inside[v] = tile.channel + column() + v < sizes.C;
-
-    Word word[SHARE][VECTOR], entry[VECTOR];
-    bool follows = run() == 0 && group > 0;
-    UNROLL for (int v = 0; v < VECTOR; ++v)
-        entry[v] = follows && inside[v] ? look(words.state(sizes, tile, group - 1) + v) : 0;
-    UNROLL for (int i = 0; i < SHARE; ++i) {
-        UNROLL for (int v = 0; v < VECTOR; ++v)
-            word[i][v] = from + i < tile.order && inside[v] ? look(words.map(sizes, tile, from + i) + v)
-                                                            : word_of(1.f, 0.f);
+    Look found(sizes, tile);
+    const Words words(memory, sizes, tile, found.channel);
+    Map own = IDENTITY;
+    if (found.share == 0) {
+        UNROLL for (int w = 0; w < WARPS; ++w) own = follow(own, shared.warps[w][found.c]);
+        if (found.inside && found.place < GROUP - 1) tell_map(words, sizes, tile.order, own);
     }
-    Maps earlier;
-    identity(earlier);
-    UNROLL for (int i = 0; i < SHARE; ++i) {
-        Maps one;
-        UNROLL for (int v = 0; v < VECTOR; ++v) {
-            Word map = awaited(word[i][v], words.map(sizes, tile, from + i) + v);
-            one.of[v] = {as_float((unsigned)map), as_float((unsigned)(map >> 32))};
-        }
-        follow(earlier, one);
-    }
-    shared.earlier[run()][thread() % 32] = earlier;
+    found.wait(words, sizes);
+    Map earlier = found.earlier();
+    shared.earlier[found.share][found.c] = earlier;
     barrier();
-    if (run() == 0) {
-        UNROLL for (int r = 1; r < RUNS; ++r) follow(earlier, shared.earlier[r][thread() % 32]);
-        if (group == 0) pass.entry(tile, state);
-        UNROLL for (int v = 0; v < VECTOR; ++v) {
-            if (follows && inside[v])
-                state[v] = as_float((unsigned)awaited(entry[v], words.state(sizes, tile, group - 1) + v));
-            else if (group > 0)
-                state[v] = 0.f;
-        }
-        apply(earlier, state, state);
-        float after[VECTOR];
-        apply(spans.whole, state, after);
-        UNROLL for (int v = 0; v < VECTOR; ++v) {
-            if (place == GROUP - 1 && inside[v]) tell(words.state(sizes, tile, group) + v, word_of(after[v], 0.f));
-        }
-        write(shared.entry + column(), state);
+    if (found.share == 0) {
+        UNROLL for (int s = 1; s < SHARES; ++s) earlier = follow(earlier, shared.earlier[s][found.c]);
+        Number entry = found.follows ? state_of(found.state) : fetch(pass.entry(tile), found.channel, sizes);
+        entry = apply(earlier, entry);
+        if (found.inside && found.place == GROUP - 1)
+            tell(words.state(sizes, found.group), word_of_state(apply(own, entry)));
+        shared.entry[found.c] = entry;
     }
     barrier();
-    read(shared.entry + column(), state);
 }
 
 template <class Pass>
-FUNCTION void walk(const Pass& pass, Word* memory) {
+FUNCTION void walk_strand(const Pass& pass) {
+    // Where a tile's rows are read again in the end, its slot is free only when all threads have come to the next.
+    constexpr bool EARLY = !Pass::READS_AGAIN;
     const Sizes& sizes = pass.sizes;
     Shared& shared = *reinterpret_cast<Shared*>(arena());
-    const Words words(memory, sizes);
     const Tile strand(sizes, block());
     auto slot = [&](int n) { return arena() + SHARED_BYTES + n % SLOTS * Pass::BYTES; };
-    auto tile = [&](int n) { return CHAINED ? Tile(sizes, shared.queue[n % SLOTS]) : strand.at(n, sizes); };
+    auto load = [&](int n) {
+        Tile ahead = strand.at(n, sizes);
+        if (ahead.there) pass.load(slot(n), ahead);
+        close_copies();
+    };
+
+    for (int n = 0; n < SLOTS - !EARLY; ++n) load(n);
+    Number state[VECTOR], at_run[VECTOR];
+    UNROLL for (int v = 0; v < VECTOR; ++v)
+        state[v] = fetch(pass.entry(strand), strand.channel + column() + v, sizes);
+    for (int n = 0; n < sizes.tiles(); ++n) {
+        wait_copies<SLOTS - 1 - !EARLY>();
+        barrier();
+        if (!EARLY) load(n + SLOTS - 1);
+        Tile now = strand.at(n, sizes);
+        Held held;
+        Map before[VECTOR];
+        compose(pass, slot(n), now, shared.warps, held, before);
+        barrier();
+        if (EARLY) load(n + SLOTS);
+        enter(shared.warps, before, state, at_run);
+        pass.replay(slot(n), now, at_run, held, shared);
+    }
+    if (run() == 0) pass.finish(strand, state);
+}
+
+template <class Pass>
+FUNCTION void walk_chain(const Pass& pass, Word* memory) {
+    const Sizes& sizes = pass.sizes;
+    Shared& shared = *reinterpret_cast<Shared*>(arena());
+    auto slot = [&](int n) { return arena() + SHARED_BYTES + n % SLOTS * Pass::BYTES; };
+    auto tile = [&](int n) { return Tile(sizes, shared.queue[n % (2 * SLOTS)]); };
     auto load = [&](int n) {
         Tile ahead = tile(n);
         if (ahead.there) pass.load(slot(n), ahead);
         close_copies();
     };
 
-    if (CHAINED) {
-        if (thread() == 0) {
-            for (int n = 0; n < SLOTS; ++n) shared.queue[n] = (int)(draw(memory) + 1);
-        }
-        barrier();
+    int ticket = 0;
+    if (thread() == 0) {
+        for (int n = 0; n < SLOTS; ++n) shared.queue[n] = (int)(draw(memory) + 1);
+        ticket = (int)(draw(memory) + 1);
     }
+    barrier();
     for (int n = 0; n < SLOTS; ++n) load(n);
-    Tile now = tile(0);
-    if (!now.there) return;
-    Spans spans;
-    Held held;
-    float state[VECTOR];
-    if (CHAINED) {
+    for (int n = 0;; ++n) {
         wait_copies<SLOTS - 1>();
         barrier();
-        compose(pass, slot(0), now, shared, spans, held);
-        publish_map(words, sizes, now, spans);
-    } else {
-        pass.entry(now, state);
-    }
-
-    for (int n = 0; now.there; ++n) {
-        int ticket = CHAINED && thread() == 0 ? (int)(draw(memory) + 1) : 0;
-        wait_copies<SLOTS - (CHAINED ? 2 : 1)>();
-        barrier();
-        Tile next = tile(n + 1);
-        Spans next_spans = spans;
-        if (!CHAINED) {
-            compose(pass, slot(n), now, shared, spans, held);
-            load(n + SLOTS);  // every thread holds its part of the tile
-        } else {
-            if (next.there) {
-                compose(pass, slot(n + 1), next, shared, next_spans, held);
-                publish_map(words, sizes, next, next_spans);
-            }
-            look_back(pass, words, now, spans, shared, state);
+        Tile now = tile(n);
+        if (!now.there) break;
+        if (thread() == 0) {
+            shared.queue[(n + SLOTS) % (2 * SLOTS)] = ticket;
+            ticket = (int)(draw(memory) + 1);
         }
-        float at_run[VECTOR];
-        apply(spans.before, state, at_run);
-        apply(spans.whole, state, state);
-        pass.replay(slot(n), now, at_run, shared.totals[CONST_GATE ? run() : 0], held);
+        Held unused;
+        Map before[VECTOR];
+        compose(pass, slot(n), now, shared.warps, unused, before);
+        barrier();
+        look_back(pass, memory, now, shared);
+        Number state[VECTOR], at_run[VECTOR];
+        UNROLL for (int v = 0; v < VECTOR; ++v) state[v] = shared.entry[column() + v];
+        enter(shared.warps, before, state, at_run);
+        pass.replay(slot(n), now, at_run, unused, shared);
         if (run() == 0 && now.order == sizes.tiles() - 1) pass.finish(now, state);
-        if (CHAINED && thread() == 0) shared.queue[n % SLOTS] = ticket;
-        if (CHAINED || Pass::SUMS) barrier();
-        if (Pass::SUMS) pass.sum_up(now, shared.totals);
-        if (CHAINED) load(n + SLOTS);
-        now = next;
-        spans = next_spans;
+        barrier();
+        load(n + SLOTS);
+    }
+}
+
+template <class Pass>
+FUNCTION void walk(const Pass& pass, Word* memory) {
+    if constexpr (CHAINED) {
+        walk_chain(pass, memory);
+    } else {
+        walk_strand(pass);
     }
 }
