@@ -24,8 +24,8 @@ def operands(
     wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
     if phase is not None:
         wide = torch.promote_types(wide, torch.complex64)
-        phase = phase.to(torch.float64)[(None,) * (3 - phase.dim())]
-    log_a = log_a.to(wide.to_real())[(None,) * (3 - log_a.dim())]
+        phase = three_axes(phase.to(torch.float64))
+    log_a = three_axes(log_a.to(wide.to_real()))
     if initial_state is None:
         initial_state = b.new_zeros(b.shape[0], b.shape[2])
     return log_a, phase, b.to(wide), initial_state.to(wide)
@@ -44,6 +44,16 @@ def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
     angle = torch.remainder(phase, 2 * math.pi).to(magnitude.dtype)
     # torch.polar has a NaN gradient where the magnitude is subnormal
     return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
+
+
+def three_axes(gate: Tensor) -> Tensor:
+    """A gate that broadcasts to (B, T, C) as (B|1, T|1, C|1)."""
+    return gate[(None,) * (3 - gate.dim())]
+
+
+def differentiates(*operands: Tensor | None) -> bool:
+    """Whether a call with these operands may be followed by its backward pass."""
+    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:
@@ -99,9 +109,9 @@ class AdjointScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h_0, h = ctx.saved_tensors
-        back_phase = None if phase is None else -_from_the_end(phase)
+        back_phase = None if phase is None else -from_the_end(phase)
         zero = torch.zeros_like(h_0)
-        adjoint = ctx.inclusive(_from_the_end(log_a), back_phase, grad_h.flip(1), zero).flip(1)
+        adjoint = ctx.inclusive(from_the_end(log_a), back_phase, grad_h.flip(1), zero).flip(1)
         a = gate(log_a, phase)
         grad_a = grad_phase = None
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
@@ -112,6 +122,6 @@ class AdjointScan(torch.autograd.Function):
         return None, grad_a, grad_phase, adjoint, a[:, 0].conj() * adjoint[:, 0]
 
 
-def _from_the_end(gates: Tensor) -> Tensor:
+def from_the_end(gates: Tensor) -> Tensor:
     """Step t of the reversed scan takes gate t+1; its first step starts from zero, so any gate does."""
     return torch.cat([torch.zeros_like(gates[:, :1]), gates[:, 1:].flip(1)], dim=1)

@@ -15,38 +15,10 @@ from torch.nn import functional
 from . import blocks
 from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
 from .pairs import la_grad_key, la_scores_key
+from .tiles import Tiles, tiles
 
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
 SUB = blocks.SUB.value
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Block sizes of the kernels.
-
-    chunk: steps of a chunk, a power of two ≥ 16.
-    key, value: widths of the tiles of K and V that a program owns; inner: of those that a product sums over.
-    pair_key: width of the tiles of K in the pairwise gradient kernel, run by one warp.
-    carry: elements of the state that one program carries over the chunks.
-    precision: of float32 products: "ieee" (FMA units) or "tf32x3" (three tensor-core passes).
-    """
-
-    chunk: int = 64
-    key: int = 64
-    value: int = 64
-    inner: int = 64
-    warps: int = 4
-    stages: int = 2
-    pair_key: int = 32
-    carry: int = 1024
-    precision: str = "ieee"
-
-
-def tiles(K: int, V: int, dtype: torch.dtype) -> Tiles:
-    """Block sizes for key and value widths and an operand dtype."""
-    if dtype == torch.float32:
-        return Tiles(chunk=32, key=32, value=32, inner=16, stages=1)
-    return Tiles(key=128 if K > 64 else 64, value=128 if V > 64 else 64, warps=8 if max(K, V) > 64 else 4)
 
 
 def loop_bound(count: int) -> Any:
@@ -75,7 +47,7 @@ class Plan:
         B, T, H, K = q.shape
         V = v.shape[-1]
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == K and K > 1 else SCALAR
-        chosen = tiles(K, V, q.dtype)
+        chosen = tiles(K, V, wide=q.dtype == torch.float32)
         return cls(B, T, H, K, V, gate, log_a is not None and log_a.dim() == 2, chosen)
 
     @property
@@ -272,6 +244,7 @@ class LinearAttention(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, log_a, totals, states, last = ctx.saved_tensors
         plan: Plan = ctx.plan
+        Plan.of(q, v, log_a)  # for the notes: both passes have the tiles of forward, whose chunks they share
         do = torch.zeros_like(v) if do is None else do.contiguous()
         dlast = None if dlast is None else dlast.contiguous()
         increments = plan.increments(q, do, log_a, totals, reverse=True)

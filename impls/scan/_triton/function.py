@@ -53,10 +53,10 @@ class Plan:
         B, T, C = h.shape
         kind = widths(h, *gates)
         cut = tiles(pass_, kind, chained=False)
-        few = B * triton.cdiv(C, cut.channels) < ENOUGH * processors(h.device)
-        chain = tiles(pass_, kind, chained=True)
-        if few and triton.cdiv(T, chain.steps * chain.runs) > 1:
-            return cls(B, T, C, chain, True)
+        if B * triton.cdiv(C, cut.channels) < ENOUGH * processors(h.device):
+            chain = tiles(pass_, kind, chained=True)
+            if triton.cdiv(T, chain.steps * chain.runs) > 1:
+                return cls(B, T, C, chain, True)
         return cls(B, T, C, cut, False)
 
     @property

@@ -1,0 +1,67 @@
+"""Block sizes of the kernels, by the widths of the operands, of keys and of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ssmperf.configurations import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Block sizes of the kernels.
+
+    chunk: steps of a chunk, a power of two ≥ 16.
+    key, value: widths of the tiles of K and V that a program owns; inner: of those that a product sums over.
+    pair_key: width of the tiles of K in the pairwise gradient kernel, run by one warp.
+    carry: elements of the state that one program carries over the chunks.
+    precision: of float32 products: "ieee" (FMA units) or "tf32x3" (three tensor-core passes).
+    """
+
+    chunk: int = 64
+    key: int = 64
+    value: int = 64
+    inner: int = 64
+    warps: int = 4
+    stages: int = 2
+    pair_key: int = 32
+    carry: int = 1024
+    precision: str = "ieee"
+
+    def __post_init__(self) -> None:
+        widths = (self.chunk, self.key, self.value, self.inner, self.pair_key)
+        if any(size & (size - 1) for size in (*widths, self.warps, self.carry)) or min(widths) < 16:
+            raise ValueError("sizes are powers of two, and widths and the chunk at least 16")
+        if min(self.warps, self.stages, self.carry) < 1 or self.precision not in ("ieee", "tf32x3"):
+            raise ValueError("warps, stages and carry are above 0, and precision is ieee or tf32x3")
+
+
+def row(widths: str, K: int, V: int) -> Tiles:
+    if widths == "float32":
+        return Tiles(chunk=32, key=32, value=32, inner=16, stages=1)
+    return Tiles(key=K, value=V, warps=8 if max(K, V) > 64 else 4)
+
+
+CURATED = {
+    (widths, K, V): row(widths, K, V) for widths in ("float32", "half") for K in (64, 128) for V in (64, 128)
+}
+
+
+def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
+    """What differs from the curated row in one size."""
+    cut = CURATED[widths, K, V]
+    yield from (replace(cut, chunk=chunk) for chunk in (cut.chunk // 2, 2 * cut.chunk))
+    yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)
+    yield from (replace(cut, value=value) for value in (cut.value // 2, 2 * cut.value) if 16 <= value <= V)
+    yield from (replace(cut, warps=warps) for warps in (cut.warps // 2, 2 * cut.warps) if warps <= 8)
+    yield from (replace(cut, stages=stages) for stages in (1, 2, 3))
+    yield replace(cut, carry=2 * cut.carry)
+
+
+TILES = Table("linear_attention/triton", Tiles, CURATED, candidates)
+
+
+def tiles(K: int, V: int, *, wide: bool) -> Tiles:
+    """Block sizes for key and value widths, of float32 operands (`wide`) or of half ones."""
+    return TILES["float32" if wide else "half", 128 if K > 64 else 64, 128 if V > 64 else 64]
