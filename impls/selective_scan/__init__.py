@@ -1,11 +1,13 @@
 """Matrix state shared by channels, gate not separable: S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t.
 
 S is D × N; k and q are the same for all D channels; G_t is formed element by element (RECURRENCES.md F3).
+What a layer does around it (step sizes by softplus, a skip, an output gate, packed sequences) is optional.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch.nn import functional
 from ssmperf import Cost, Shape, Spec, recurrence
 
 from ._sampler import GATE_KINDS, decay_span, sample
-from ._signature import HUGE, check, gate_kind, outer, working_dtype
+from ._signature import HUGE, check, check_options, gate_kind, outer, sequence_bounds, working_dtype
 
 PRESETS = {
     "smoke": [
@@ -25,6 +27,7 @@ PRESETS = {
     "standard": [{"B": 8, "T": 2048, "D": 1536, "N": 16}],
     "long": [{"B": 1, "T": 65536, "D": 1536, "N": 16}],
 }
+OPERANDS = ("x", "delta", "k", "q", "A", "g", "skip", "output_gate", "delta_bias", "cu_seqlens")
 # by what forms the gate of one element: floating-point operations forwards, backwards; special functions
 GATE_WORK = {"exp": (1, 4, 1), "implicit": (2, 5, 0), "sigmoid": (3, 6, 3), "const": (0, 1, 0)}
 
@@ -37,8 +40,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     """
     tokens = shape["B"] * shape["T"]
     elements = tokens * shape["D"] * shape["N"]
-    names = [name for name in ("x", "delta", "k", "q", "A", "g") if name in specs]
-    operands = sum(specs[name].nbytes for name in names)
+    operands = sum(spec.nbytes for name, spec in specs.items() if name in OPERANDS)
     output = specs["x"].nbytes
     if "g" in specs:
         kind = "sigmoid"
@@ -53,16 +55,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     backward = Cost(
         2 * operands + output, (15 + forwards + backwards) * elements * factor, special * elements, shape["T"]
     )
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward":
-        return backward
-    return Cost(
-        forward.bytes + backward.bytes,
-        forward.flops + backward.flops,
-        forward.special + backward.special,
-        2 * shape["T"],
-    )
+    return Cost.of_pass(pass_, forward, backward, specs)
 
 
 @recurrence(
@@ -70,7 +63,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     family="F3 low-rank operands, inseparable gate",
     cost=cost,
     presets=PRESETS,
-    gates=("delta", "A", "g"),
+    gates=("delta", "A", "g", "delta_bias"),
     gate_kind=gate_kind,
     gate_kinds=GATE_KINDS,
     sample=sample,
@@ -90,6 +83,11 @@ def selective_scan(
     g: Tensor | None = None,
     tau: float = 1.0,
     discretization: str = "euler",
+    skip: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t, one step after another.
 
@@ -106,6 +104,12 @@ def selective_scan(
         tau: temperature of gate="sigmoid".
         discretization: "euler" writes Δ_t k_t; "zoh", with gate="exp", writes expm1(Δ_t ⊗ A) / A ⊙ k_t, which
             is Δ_t k_t at A = 0.
+        skip: (D,), real; o_t gains skip ⊙ x_t (Mamba's D).
+        output_gate: z (B, T, D), real; o_t, skip included, is multiplied by silu(z_t).
+        delta_bias: (D,), real, and delta_softplus: Δ = softplus(delta + delta_bias), or without either.
+        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: sequences that lie one after
+            another in the time of the one batch element, each from its own state; one of no length is legal.
+            initial_state and S_T then are (n, D, N). Its values are checked, so a GPU is waited for.
 
     Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
 
@@ -116,12 +120,35 @@ def selective_scan(
         UsageError: a combination of operands that means nothing, or shapes that do not fit.
     """
     check(x, delta, k, q, A, gate, g, tau, discretization)
+    check_options(
+        x, delta, skip=skip, output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus
+    )
     B, T, D = x.shape
     N = k.shape[2]
-    wide = working_dtype(x, delta, k, q, A, g)
+    wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
+    if cu_seqlens is not None:
+        bounds = sequence_bounds(cu_seqlens, x, k, initial_state)
+        starts = x.new_zeros(len(bounds) - 1, D, N, dtype=wide) if initial_state is None else initial_state
+        outputs, states = [], []
+        for start, (first, end) in zip(starts.to(wide).split(1), pairwise(bounds), strict=True):
+            states.append(start)
+            if first < end:
+                x_i, delta_i, k_i, q_i, g_i, z_i = (
+                    None if each is None else each[:, first:end] for each in (x, delta, k, q, g, output_gate)
+                )
+                output, states[-1] = selective_scan(
+                    x_i, delta_i, k_i, q_i, A, start, gate=gate, g=g_i, tau=tau,
+                    discretization=discretization, skip=skip, output_gate=z_i, delta_bias=delta_bias,
+                    delta_softplus=delta_softplus,
+                )  # fmt: skip
+                outputs.append(output)
+        return torch.cat(outputs, dim=1), torch.cat(states)
     real = wide.to_real()
     absent = [None] * T
-    steps = absent if delta is None else delta.to(real).unsqueeze(-1).unbind(1)  # (B, D, 1)
+    if delta is not None:
+        delta = delta.to(real) if delta_bias is None else delta.to(real) + delta_bias.to(real)
+        delta = torch.logaddexp(delta, torch.zeros_like(delta)) if delta_softplus else delta  # log(1 + exp Δ)
+    steps = absent if delta is None else delta.unsqueeze(-1).unbind(1)  # (B, D, 1)
     factors = absent if g is None else outer(g.to(real), D, N).clamp(-HUGE, HUGE).unbind(1)
     inputs, keys, queries = x.to(wide).unsqueeze(-1), k.to(wide).unsqueeze(-2), q.to(wide).unsqueeze(-2)
     rate, turn = None, None
@@ -149,7 +176,12 @@ def selective_scan(
         state = gate_t * state + written
         outputs.append((state * q_t).sum(-1))
     output = torch.stack(outputs, dim=1)
-    return (2 * output.real if wide.is_complex else output).to(x.dtype), state
+    output = 2 * output.real if wide.is_complex else output
+    if skip is not None:
+        output = output + skip.to(real) * x.to(real)
+    if output_gate is not None:
+        output = output * functional.silu(output_gate.to(real))
+    return output.to(x.dtype), state
 
 
 def mean_exponential(z: Tensor) -> Tensor:

@@ -149,6 +149,10 @@ def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
         for name in ("x", "delta", "k", "g")
         if operands.get(name) is not None and not operands[name].is_complex()
     }
+    if operands.get("delta_bias") is not None:
+        given["delta"] = given["delta"] + operands["delta_bias"].detach().double()
+    if operands.get("delta_softplus"):
+        given["delta"] = torch.logaddexp(given["delta"], torch.zeros_like(given["delta"]))
     kind = operands.get("gate") or "exp"
     if kind == "implicit":
         return torch.log1p((-given["delta"].unsqueeze(-1) * given["k"].unsqueeze(-2).square()).clamp(min=-1))

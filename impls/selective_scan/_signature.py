@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -62,6 +63,65 @@ def check(
         raise UsageError(f"tau must be positive, got {tau}")
     _check_shapes(x, delta, k, q, A, g)
     _check_fields(x, delta, k, q, A, gate, g)
+
+
+def check_options(
+    x: Tensor,
+    delta: Tensor | None,
+    *,
+    skip: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+) -> None:
+    """Refuse options that do not fit the operands.
+
+    Raises:
+        UsageError: a wrong shape, a complex option, or something done to a delta that is not there.
+    """
+    channels = x.shape[2:]
+    for name, tensor, shape in (
+        ("skip", skip, channels),
+        ("output_gate", output_gate, x.shape),
+        ("delta_bias", delta_bias, channels),
+    ):
+        if tensor is None:
+            continue
+        if tensor.shape != shape:
+            raise UsageError(f"{name} must be {tuple(shape)}, got {tuple(tensor.shape)}")
+        if tensor.is_complex():
+            raise UsageError(f"{name} must be real, got {tensor.dtype}")
+    if delta is None and (delta_bias is not None or delta_softplus):
+        raise UsageError("delta_bias and delta_softplus need delta, got None")
+
+
+def sequence_bounds(cu_seqlens: Tensor, x: Tensor, k: Tensor, initial_state: Tensor | None) -> list[int]:
+    """Where packed sequences begin, and T: cu_seqlens on the host, checked.
+
+    Raises:
+        UsageError: it is no vector of integers that rises from 0 to T, there is more than one batch element,
+            or the initial state is not one of each sequence.
+    """
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise UsageError(
+            f"cu_seqlens must be a vector of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+        )
+    B, T, D = x.shape
+    if B != 1:
+        raise UsageError(f"cu_seqlens packs sequences into one batch element, got B = {B}")
+    bounds: list[int] = cu_seqlens.tolist()
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != T:
+        ends = " and ".join(str(bound) for bound in (*bounds[:1], *bounds[1:][-1:]))
+        raise UsageError(f"cu_seqlens must begin with 0 and end with T = {T}, got {ends or 'nothing'}")
+    for first, end in pairwise(bounds):
+        if first > end:
+            raise UsageError(f"cu_seqlens must not decrease, got {first} before {end}")
+    states = (len(bounds) - 1, D, k.shape[2])
+    if initial_state is not None and tuple(initial_state.shape) != states:
+        raise UsageError(
+            f"initial_state must be {states}, one of each sequence, got {tuple(initial_state.shape)}"
+        )
+    return bounds
 
 
 def _check_shapes(

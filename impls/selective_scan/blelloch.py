@@ -6,6 +6,7 @@ The inclusion F3 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -33,14 +34,10 @@ def blelloch(
     q: Tensor,
     A: Tensor | None = None,
     initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Up- and down-sweep over flattened states, T·D·N numbers of memory.
 
-    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
     """
-    return by_scanning(of_gates(sweep), x, delta, k, q, A, initial_state, gate, g, tau, discretization)
+    return by_scanning(of_gates(sweep), x, delta, k, q, A, initial_state, **options)

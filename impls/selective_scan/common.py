@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from torch.nn import functional
 
 from ssmperf import Shape
 
-from ..scan.common import gate, over_time
-from ._signature import HUGE, check, outer, working_dtype
+from ..scan.common import from_the_end, gate, over_time
+from ._signature import HUGE, check, check_options, outer, sequence_bounds, working_dtype
 
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
 StateScan = Callable[["Operands", Tensor], Tensor]
@@ -37,6 +38,9 @@ class Operands:
     g: Tensor | None  # (B, T, D|1, 1|N)
     tau: float
     zoh: bool
+    skip: Tensor | None  # (D,)
+    z: Tensor | None  # (B, T, D)
+    bounds: list[int] | None  # of packed sequences
     dtype: torch.dtype  # of the output
 
     @property
@@ -78,13 +82,53 @@ class Operands:
     def read(self, states: Tensor) -> Tensor:
         """o_t = S_t q_t of all states (B, T, D, N): (B, T, D) in the output's dtype."""
         output = (states @ self.q).squeeze(-1)
-        return (2 * output.real if output.is_complex() else output).to(self.dtype)
+        output = 2 * output.real if output.is_complex() else output
+        if self.skip is not None:
+            output = output + self.skip * self.x.squeeze(-1)
+        if self.z is not None:
+            output = output * functional.silu(self.z)
+        return output.to(self.dtype)
 
-    def blocks(self, steps: int) -> Iterator[Operands]:
+    def sequences(self, state: Tensor) -> Iterator[tuple[Operands, Tensor]]:
+        """The operands of each packed sequence with its own state; without packing, these."""
+        if self.bounds is None:
+            yield self, state
+            return
+        for start, (first, end) in zip(state.split(1), pairwise(self.bounds), strict=True):
+            yield self.steps(first, end), start
+
+    def blocks(self, count: int) -> Iterator[Operands]:
         """These operands in runs of so many time steps, the last one shorter."""
-        names = [name for name in ("x", "delta", "k", "q", "g") if getattr(self, name) is not None]
-        for parts in zip(*(getattr(self, name).split(steps, dim=1) for name in names), strict=True):
-            yield replace(self, **dict(zip(names, parts, strict=True)))
+        for first in range(0, self.T, count):
+            yield self.steps(first, min(first + count, self.T))
+
+    def steps(self, first: int, end: int) -> Operands:
+        names = [name for name in ("x", "delta", "k", "q", "g", "z") if getattr(self, name) is not None]
+        return replace(self, bounds=None, **{name: getattr(self, name)[:, first:end] for name in names})
+
+    def restart(self, gates: Tensor, write: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Packed sequences as one from no state: each first step forgets, and writes what its state becomes.
+
+        Returns the mask of first steps (T, 1, 1), gates and writes (1, T, D, N) and no state (1, D, N).
+        """
+        which, first, _ = self._filled(gates.device)
+        reset = torch.zeros(self.T, 1, 1, dtype=torch.bool, device=gates.device)
+        reset[first] = True
+        write = write.index_add(1, first, gates[:, first] * state[which].unsqueeze(0))
+        return reset, gates.masked_fill(reset, 0), write, torch.zeros_like(state[:1])
+
+    def final(self, states: Tensor, state: Tensor) -> Tensor:
+        """The last of all states (B, T, D, N), of each packed sequence if any, whose S_0 is `state`."""
+        if self.bounds is None:
+            return states[:, -1]
+        which, _, last = self._filled(states.device)
+        return state.index_copy(0, which, states[0, last])
+
+    def _filled(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """The packed sequences that have steps, and their first and last ones."""
+        bounds = torch.tensor(self.bounds)
+        which = bounds.diff().nonzero().squeeze(-1)
+        return which.to(device), bounds[which].to(device), (bounds[which + 1] - 1).to(device)
 
 
 def widen(
@@ -92,12 +136,18 @@ def widen(
     delta: Tensor | None,
     k: Tensor,
     q: Tensor,
-    A: Tensor | None,
-    initial_state: Tensor | None,
-    gate: str,
-    g: Tensor | None,
-    tau: float,
-    discretization: str,
+    A: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    gate: str = "exp",
+    g: Tensor | None = None,
+    tau: float = 1.0,
+    discretization: str = "euler",
+    skip: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Operands, Tensor]:
     """The operands, and S_0, in working precision: float32 or wider, complex with a complex A.
 
@@ -105,13 +155,20 @@ def widen(
         UsageError: a combination of operands that means nothing, or shapes that do not fit.
     """
     check(x, delta, k, q, A, gate, g, tau, discretization)
-    wide = working_dtype(x, delta, k, q, A, g)
+    check_options(
+        x, delta, skip=skip, output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus
+    )
+    bounds = None if cu_seqlens is None else sequence_bounds(cu_seqlens, x, k, initial_state)
+    wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
     real = wide.to_real()
     D, N = x.shape[2], k.shape[2]
+    if delta is not None:
+        delta = delta.to(real) if delta_bias is None else delta.to(real) + delta_bias.to(real)
+        delta = torch.logaddexp(delta, torch.zeros_like(delta)) if delta_softplus else delta
     operands = Operands(
         kind=gate,
         x=x.to(real).unsqueeze(-1),
-        delta=None if delta is None else delta.to(real).unsqueeze(-1),
+        delta=None if delta is None else delta.unsqueeze(-1),
         k=k.to(wide if k.is_complex() else real).unsqueeze(-2),
         q=q.to(wide).unsqueeze(-1),
         rate=None if A is None else A.real.to(real).clamp(-HUGE, HUGE),
@@ -119,18 +176,21 @@ def widen(
         g=None if g is None else outer(g.to(real), D, N).clamp(-HUGE, HUGE),
         tau=tau,
         zoh=discretization == "zoh",
+        skip=None if skip is None else skip.to(real),
+        z=None if output_gate is None else output_gate.to(real),
+        bounds=bounds,
         dtype=x.dtype,
     )
     if initial_state is None:
-        initial_state = x.new_zeros(x.shape[0], D, N)
+        initial_state = x.new_zeros(x.shape[0] if bounds is None else len(bounds) - 1, D, N)
     return operands, initial_state.to(wide)
 
 
-def by_scanning(scan: StateScan, *arguments: Any) -> tuple[Tensor, Tensor]:
+def by_scanning(scan: StateScan, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """Output and final state by a scan that forms all T matrix states; the arguments are `widen`'s."""
-    operands, state = widen(*arguments)
+    operands, state = widen(*arguments, **options)
     states = scan(operands, state)
-    return operands.read(states), states[:, -1]
+    return operands.read(states), operands.final(states, state)
 
 
 def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
@@ -138,7 +198,10 @@ def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
 
     def states(operands: Operands, state: Tensor) -> Tensor:
         gates = over_time(operands.gate(), operands.T).to(state.dtype)
-        return scan(gates, operands.write().to(state.dtype), state)
+        write = operands.write().to(state.dtype)
+        if operands.bounds is not None:
+            _, gates, write, state = operands.restart(gates, write, state)
+        return scan(gates, write, state)
 
     return states
 
@@ -153,6 +216,9 @@ def of_logs(scan: LogScan) -> StateScan:
             phase = None if phase is None else over_time(phase, operands.T)
         gates = over_time(operands.gate(), operands.T).to(state.dtype)
         write = operands.write().to(state.dtype)
+        if operands.bounds is not None:
+            reset, gates, write, state = operands.restart(gates, write, state)
+            logs = logs.masked_fill(reset, -math.inf)
         h: Tensor = GateScan.apply(scan, logs, phase, gates, write, state)  # type: ignore[no-untyped-call]
         return h
 
@@ -179,18 +245,13 @@ class GateScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         logs, phase, a, h_0, h = ctx.saved_tensors
-        back_phase = None if phase is None else -_from_the_end(phase)
-        adjoint = ctx.scan(_from_the_end(logs), back_phase, grad_h.flip(1), torch.zeros_like(h_0)).flip(1)
+        back_phase = None if phase is None else -from_the_end(phase)
+        adjoint = ctx.scan(from_the_end(logs), back_phase, grad_h.flip(1), torch.zeros_like(h_0)).flip(1)
         grad_a = None
         if ctx.needs_input_grad[3]:
             before = torch.cat([h_0.unsqueeze(1), h[:, :-1]], dim=1)
             grad_a = (adjoint * before.conj()).sum_to_size(a.shape)
         return None, None, None, grad_a, adjoint, a[:, 0].conj() * adjoint[:, 0]
-
-
-def _from_the_end(gates: Tensor) -> Tensor:
-    """Step t of the reversed scan takes gate t + 1; its first step starts from zero, so any gate does."""
-    return torch.cat([torch.zeros_like(gates[:, :1]), gates[:, 1:].flip(1)], dim=1)
 
 
 class HeldStep(torch.autograd.Function):

@@ -5,6 +5,8 @@ The inclusion F3 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ssmperf import Shape, backend
@@ -31,17 +33,13 @@ def logspace(
     q: Tensor,
     A: Tensor | None = None,
     initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Heinsen's scan over flattened states; its error grows with the decay span.
 
-    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
 
     Raises:
         Unsupported: Σ -log of the gates exceeds 10⁴ in an element (10⁶ in float64).
     """
-    return by_scanning(of_logs(log_scan), x, delta, k, q, A, initial_state, gate, g, tau, discretization)
+    return by_scanning(of_logs(log_scan), x, delta, k, q, A, initial_state, **options)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ssmperf import Prepared, Unsupported, backend
 
-from ._signature import HUGE, check
+from ._signature import HUGE, check, check_options, sequence_bounds
 
 REAL = ("float32", "bfloat16", "float16")
 LARGEST_N = 256
@@ -31,22 +31,36 @@ def _mamba(
     g: Tensor | None = None,
     tau: float = 1.0,
     discretization: str = "euler",
+    skip: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor | None = None,
 ) -> Prepared:
     check(x, delta, k, q, A, gate, g, tau, discretization)
+    around = {"skip": skip, "output_gate": output_gate, "delta_bias": delta_bias}
+    check_options(x, delta, **around, delta_softplus=delta_softplus)
+    if cu_seqlens is not None:
+        sequence_bounds(cu_seqlens, x, k, initial_state)
+        raise Unsupported("packed sequences")
     if gate != "exp" or discretization != "euler" or delta is None or A is None:
         raise Unsupported(f"gate {gate!r} with discretization {discretization!r} (it takes exp, euler)")
     if initial_state is not None:
         raise Unsupported("an initial state: it starts from zero")
     if k.shape[2] > LARGEST_N:
         raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
-    if any(each.real.dtype == torch.float64 for each in (x, delta, k, q, A)):
+    given = (x, delta, k, q, A, *around.values())
+    if any(each is not None and each.real.dtype == torch.float64 for each in given):
         raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
     if A.is_complex():
         A = torch.complex(A.real.float().clamp(-HUGE, HUGE), A.imag.float())
     else:
         A = A.float().clamp(-HUGE, HUGE)
     keys, queries = (_groups(each, x.dtype, paired=A.is_complex()) for each in (k, q))
-    return Prepared((_time_last(x, x.dtype), _time_last(delta, x.dtype), A, keys, queries), _finish)
+    inputs, steps = _time_last(x, x.dtype), _time_last(delta, x.dtype)
+    z = None if output_gate is None else _time_last(output_gate, x.dtype)
+    weight, bias = (None if each is None else each.float().contiguous() for each in (skip, delta_bias))
+    return Prepared((inputs, steps, A, keys, queries, weight, z, bias, delta_softplus), _finish)
 
 
 @backend(
@@ -61,22 +75,37 @@ def _mamba(
     deterministic=False,
     launches=lambda shape: 1,
 )
-def mamba_ssm(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Any:
-    """mamba-ssm's CUDA kernels: u and delta (B, D, T) of one dtype, B and C (B, 1, N, T), 2T if complex."""
-    return MambaScan.apply(u, delta, A, B, C)  # type: ignore[no-untyped-call]
+def mamba_ssm(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+) -> Any:
+    """mamba-ssm's CUDA kernels: u, delta and z (B, D, T) of one dtype, B and C (B, 1, N, T), 2T if complex.
+
+    D and delta_bias are float32.
+    """
+    return MambaScan.apply(u, delta, A, B, C, D, z, delta_bias, delta_softplus)  # type: ignore[no-untyped-call]
 
 
 class MambaScan(torch.autograd.Function):
-    """The extension's forward and backward; its arguments for skip, gate branch and bias stay empty."""
+    """The extension's forward and backward; what is gated by z, it keeps without."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *operands: Any) -> tuple[Tensor, Tensor]:
         import selective_scan_cuda
 
-        output, ends = selective_scan_cuda.fwd(u, delta, A, B, C, None, None, None, False)
-        ctx.save_for_backward(u, delta, A, B, C, ends)
+        output, ends, *gated = selective_scan_cuda.fwd(*operands)
+        *tensors, ctx.softplus = operands
+        kept = output if gated else None
+        ctx.save_for_backward(*tensors, ends, kept)
         ctx.set_materialize_grads(False)
-        return output, ends[:, :, -1, 1::2].clone()
+        return gated[0] if gated else output, ends[:, :, -1, 1::2].clone()
 
     @staticmethod
     @once_differentiable
@@ -86,12 +115,12 @@ class MambaScan(torch.autograd.Function):
         if grad_state is not None and grad_state.any():
             raise Unsupported("a gradient at the final state")
         if grad is None:
-            return (None,) * 5
-        u, delta, A, B, C, ends = ctx.saved_tensors
-        found = selective_scan_cuda.bwd(
-            u, delta, A, B, C, None, None, None, grad.contiguous(), ends, None, None, False, False
+            return (None,) * 9
+        *operands, ends, kept = ctx.saved_tensors
+        du, ddelta, dA, dB, dC, dD, dbias, *dz = selective_scan_cuda.bwd(
+            *operands, grad.contiguous(), ends, kept, None, ctx.softplus, False
         )
-        return tuple(found[:5])
+        return du, ddelta, dA, dB, dC, dD, dz[0] if dz else None, dbias, None
 
 
 def _finish(raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

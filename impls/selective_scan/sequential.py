@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,23 +41,21 @@ def sequential(
     q: Tensor,
     A: Tensor | None = None,
     initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """A loop over time on whole (B, D, N) states.
 
-    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
     """
-    operands, state = widen(x, delta, k, q, A, initial_state, gate, g, tau, discretization)
-    outputs = []
-    for block in operands.blocks(BLOCK):
-        gates = over_time(block.gate(), block.T).to(state.dtype)
-        states = []
-        for gate_t, write_t in zip(gates.unbind(1), block.write().to(state.dtype).unbind(1), strict=True):
-            state = torch.addcmul(write_t, gate_t, state)
-            states.append(state)
-        outputs.append(block.read(torch.stack(states, dim=1)))
-    return torch.cat(outputs, dim=1), state
+    operands, start = widen(x, delta, k, q, A, initial_state, **options)
+    outputs, ends = [], []
+    for sequence, state in operands.sequences(start):
+        for block in sequence.blocks(BLOCK):
+            gates = over_time(block.gate(), block.T).to(state.dtype)
+            states = []
+            for gate_t, write_t in zip(gates.unbind(1), block.write().to(state.dtype).unbind(1), strict=True):
+                state = torch.addcmul(write_t, gate_t, state)
+                states.append(state)
+            outputs.append(block.read(torch.stack(states, dim=1)))
+        ends.append(state)
+    return torch.cat(outputs, dim=1), torch.cat(ends)

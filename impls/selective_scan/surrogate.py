@@ -6,6 +6,7 @@ The stable form of GateLoop's surrogate attention (Katsch, 2023) over matrix sta
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,14 +54,10 @@ def surrogate(
     q: Tensor,
     A: Tensor | None = None,
     initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """States weighted by segment sums of the log gates within tiles, T·D·N numbers of memory.
 
-    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
     """
-    return by_scanning(of_logs(pairwise), x, delta, k, q, A, initial_state, gate, g, tau, discretization)
+    return by_scanning(of_logs(pairwise), x, delta, k, q, A, initial_state, **options)

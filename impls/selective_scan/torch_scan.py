@@ -5,6 +5,8 @@ The inclusion F3 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ssmperf import Shape, backend
@@ -31,16 +33,10 @@ def torch_scan(
     q: Tensor,
     A: Tensor | None = None,
     initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """torch's associative_scan over flattened states, compiled for CUDA tensors.
 
-    Shapes, dtypes and results: see the recurrence `selective_scan`.
+    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
     """
-    return by_scanning(
-        of_logs(torch_associative_scan), x, delta, k, q, A, initial_state, gate, g, tau, discretization
-    )
+    return by_scanning(of_logs(torch_associative_scan), x, delta, k, q, A, initial_state, **options)

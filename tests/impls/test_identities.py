@@ -45,7 +45,9 @@ def test_it_holds_of_the_definition_and_of_the_sequential_backend(name: str, dty
     assert unsound is None
     assert max(errors.values()) < (1e-12 if dtype == torch.float64 else 1e-4)
     sequential = registry.backend(entry.of, "sequential")
-    verdict = answers.judge_identity(entry, (errors, None), sequential, dtype, "cpu", lambda operands: None)
+    verdict = answers.judge_identity(
+        entry, (errors, None), sequential, dtype, "cpu", lambda operands: None, "channels_last"
+    )
     assert verdict.status is Status.OK, verdict.reason
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from .backward import selective_scan_backward
 from .forward import selective_scan_forward
+from .packed import Packed
 from .spans import selective_scan_summary
 from .tiles import MARK, Tiles, tiles
 
@@ -63,6 +65,22 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """What is fused around the recurrence: skip (D,), output gate (B, T, D), bias of delta (D,), and how."""
+
+    skip: Tensor | None = None
+    z: Tensor | None = None
+    bias: Tensor | None = None
+    softplus: bool = False
+    held: bool = False
+    bounds: Sequence[int] | None = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        return {"HELD": self.held, "SOFTPLUS": self.softplus}
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes of a call, tile sizes of a pass, and the length of the spans of time that it walks."""
 
@@ -73,9 +91,12 @@ class Plan:
     gate: str
     cut: Tiles
     span: int
+    packed: Packed | None
 
     @classmethod
-    def of(cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str) -> Plan:
+    def of(
+        cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, bounds: Sequence[int] | None = None
+    ) -> Plan:
         B, T, D = x.shape
         N = k.shape[2]
         cut = tiles(pass_, N, wide=max(k.element_size(), q.element_size()) == 4)
@@ -85,7 +106,9 @@ class Plan:
         most = min(WANTED * chip // warps, marks // FEWEST_MARKS) if warps < ENOUGH * chip else 1
         spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
         spans = spans if spans >= FEWEST_SPANS else 1
-        return cls(B, T, D, N, gate, cut, triton.cdiv(marks, spans) * MARK)
+        span = triton.cdiv(marks, spans) * MARK
+        packed = None if bounds is None else Packed.of(bounds, span, MARK, cut.steps, x.device)
+        return cls(B, T, D, N, gate, cut, span, packed)
 
     @property
     def blocks(self) -> int:
@@ -93,11 +116,31 @@ class Plan:
 
     @property
     def spans(self) -> int:
-        return triton.cdiv(self.T, self.span)
+        """Of a batch element, or of all packed sequences."""
+        return triton.cdiv(self.T, self.span) if self.packed is None else self.packed.spans
 
     @property
     def marks(self) -> int:
-        return triton.cdiv(self.T, MARK)
+        """Of a batch element, or of all packed sequences."""
+        return triton.cdiv(self.T, MARK) if self.packed is None else self.packed.marks
+
+    @property
+    def rounds(self) -> int:
+        """Of the marks that all programs have before them at a time."""
+        if self.packed is not None:
+            return self.packed.rounds * self.blocks
+        return self.B * self.blocks * self.spans * (MARK // self.cut.steps)
+
+    @property
+    def table(self) -> Tensor | None:
+        return None if self.packed is None else self.packed.table
+
+    def inner(self, *, reverse: bool) -> tuple[int, Tensor | None]:
+        """How many spans need a summary: those that others follow. Of packed sequences also which ones."""
+        if self.packed is None:
+            return self.B * (self.spans - 1), None
+        rows = self.packed.preceded if reverse else self.packed.followed
+        return len(rows), rows
 
     @property
     def rows(self) -> int:
@@ -108,7 +151,8 @@ class Plan:
     def constants(self) -> dict[str, Any]:
         cut = self.cut
         return {
-            "GATE": self.gate, "D": self.D, "WHOLE": self.T % self.span == 0, "EVEN": self.D % cut.block == 0,
+            "GATE": self.gate, "D": self.D, "EVEN": self.D % cut.block == 0,
+            "WHOLE": self.packed is None and self.T % self.span == 0,
             "FLUSH": not triton.knobs.runtime.interpret, "R": cut.steps, "BD": cut.block, "G": cut.groups,
             "M": cut.states, "VECTOR": cut.channels, "num_warps": cut.warps, "maxnreg": cut.registers,
         }  # fmt: skip
@@ -117,76 +161,110 @@ class Plan:
         return torch.empty(shape, dtype=dtype, device=like.device)
 
     def summaries(
-        self, v: Tensor, delta: Tensor, w: Keys, k: Keys, A: Tensor | None, *, reverse: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """What each span but the last (reversed: the first) does to the state; None with one span."""
-        if self.spans == 1:
+        self, v: Tensor, delta: Tensor, w: Keys, k: Keys, A: Tensor | None, z: Tensor | None, around: Around,
+        *, reverse: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+        """What each span but the last (reversed: the first) does to the state; None with no such span."""
+        programs, inner = self.inner(reverse=reverse)
+        if programs == 0:
             return None, None
+        cut = tiles("backward_summary" if reverse else "forward_summary", self.N, wide=2 in (w.per, k.per))
+        plan = replace(self, cut=cut)
         sums = self.empty(v, self.B, self.spans, self.rows, self.D)
         product = (self.B, self.spans, self.D) if self.gate == "exp" else sums.shape
         decays = self.empty(v, *product)
-        selective_scan_summary[(self.B * self.blocks * (self.spans - 1),)](
-            v, delta, w.words, k.words, A, sums, decays,
-            self.T, self.span, loop_bound(self.span // self.cut.steps), self.spans,
+        selective_scan_summary[(programs * plan.blocks,)](
+            v, delta, w.words, k.words, A, z, around.bias, self.table, inner, sums, decays,
+            self.T, self.span, loop_bound(self.span // cut.steps), self.spans,
             REVERSE=reverse, N=self.N, WORDS_W=w.count, WORDS_K=k.count, KIND_W=w.kind, KIND_K=k.kind,
-            PER_W=w.per, PER_K=k.per, **self.constants,
+            PER_W=w.per, PER_K=k.per, **around.constants, **plan.constants,
         )  # fmt: skip
         return sums, decays
 
 
 class SelectiveScan(torch.autograd.Function):
-    """(x, Δ, k, q, A or None, S_0 or None, gate) → (o, S_T); saves all operands, and some states."""
+    """x, Δ, k, q, A, S_0, skip, z, bias (from A on None if absent), gate, softplus, held, bounds → o, S_T.
+
+    Saves all operands, and some states.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
-        gate: str,
+        skip: Tensor | None, z: Tensor | None, bias: Tensor | None,
+        gate: str, softplus: bool, held: bool, bounds: Sequence[int] | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, delta = x.contiguous(), delta.contiguous()
-        rates = None if A is None else A.contiguous()
-        plan = Plan.of("forward", x, k, q, gate)
+        rates, skip, z, bias, state = (
+            None if each is None else each.contiguous() for each in (A, skip, z, bias, state)
+        )
+        around = Around(skip, z, bias, softplus, held, bounds)
+        plan = Plan.of("forward", x, k, q, gate, bounds)
         keys, queries = Keys.of(k), Keys.of(q)
         o = torch.empty_like(x)
-        final = plan.empty(x, plan.B, plan.D, plan.N)
-        saved = plan.empty(x, plan.B, plan.marks, plan.rows, plan.D) if any(ctx.needs_input_grad) else None
+        final = _final(plan, x, state, bounds)
+        batches = 1 if bounds is not None else plan.B
+        saved = plan.empty(x, batches, plan.marks, plan.rows, plan.D) if any(ctx.needs_input_grad) else None
         with torch.cuda.device_of(x):
-            sums, decays = plan.summaries(x, delta, keys, keys, rates, reverse=False)
+            sums, decays = plan.summaries(x, delta, keys, keys, rates, None, around, reverse=False)
             selective_scan_forward[(plan.B * plan.blocks * plan.spans,)](
-                x, delta, keys.words, queries.words, rates, None if state is None else state.contiguous(),
+                x, delta, keys.words, queries.words, rates, state, skip, z, bias, plan.table,
                 sums, decays, o, final, saved,
                 plan.T, plan.span, loop_bound(plan.span // plan.cut.steps), plan.spans, plan.marks,
                 N=plan.N, WORDS_K=keys.count, WORDS_Q=queries.count, KIND_K=keys.kind, KIND_Q=queries.kind,
-                PER_K=keys.per, PER_Q=queries.per, ROUNDS=MARK // plan.cut.steps, **plan.constants,
+                PER_K=keys.per, PER_Q=queries.per, ROUNDS=MARK // plan.cut.steps,
+                **around.constants, **plan.constants,
             )  # fmt: skip
-        ctx.save_for_backward(x, delta, k, q, A, saved)
-        ctx.gate = gate
+        ctx.save_for_backward(x, delta, k, q, A, skip, z, bias, saved)
+        ctx.call = gate, softplus, held, bounds
         return o, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, delta, k, q, A, saved = ctx.saved_tensors
+        x, delta, k, q, A, skip, z, bias, saved = ctx.saved_tensors
+        gate, softplus, held, bounds = ctx.call
+        around = Around(skip, z, bias, softplus, held, bounds)
         g, final_grad = g.contiguous(), final_grad.contiguous()
         rates = None if A is None else A.contiguous()
-        plan = Plan.of("backward", x, k, q, ctx.gate)
+        plan = Plan.of("backward", x, k, q, gate, bounds)
         keys, queries = Keys.of(k), Keys.of(q)
         programs = plan.B * plan.blocks * plan.spans
-        scratch = plan.empty(x, programs, MARK // plan.cut.steps, plan.rows, plan.cut.block)
+        scratch = plan.empty(x, plan.rounds, plan.rows, plan.cut.block)
         dx, ddelta = torch.empty_like(x), torch.empty_like(delta)
+        dz = None if z is None else torch.empty_like(z)
         parts = plan.empty(x, plan.B, plan.blocks, plan.T, plan.cut.groups, 2, plan.cut.states)
         dA = None if A is None else plan.empty(x, plan.B, plan.spans, plan.rows, plan.D)
-        dstate = torch.empty_like(final_grad)
+        dskip, dbias = (
+            None if each is None else plan.empty(x, plan.B, plan.spans, plan.D) for each in (skip, bias)
+        )
+        dstate = torch.empty_like(final_grad) if bounds is None else final_grad.clone()
         with torch.cuda.device_of(x):
-            sums, decays = plan.summaries(g, delta, queries, keys, rates, reverse=True)
+            sums, decays = plan.summaries(g, delta, queries, keys, rates, z, around, reverse=True)
             selective_scan_backward[(programs,)](
-                x, delta, keys.words, queries.words, rates, g, saved, final_grad, sums, decays, scratch,
-                dx, ddelta, parts, dA, dstate,
+                x, delta, keys.words, queries.words, rates, skip, z, bias, plan.table,
+                g, saved, final_grad, sums, decays, scratch,
+                dx, ddelta, parts, dA, dstate, dskip, dz, dbias,
                 plan.T, plan.span, plan.spans, plan.marks, loop_bound(plan.span // MARK),
                 N=plan.N, WORDS_K=keys.count, WORDS_Q=queries.count, KIND_K=keys.kind, KIND_Q=queries.kind,
-                PER_K=keys.per, PER_Q=queries.per, ROUNDS=MARK // plan.cut.steps, **plan.constants,
+                PER_K=keys.per, PER_Q=queries.per, ROUNDS=MARK // plan.cut.steps,
+                **around.constants, **plan.constants,
             )  # fmt: skip
         dk, dq = parts.sum(1).movedim(3, 0).flatten(3)[..., : plan.N]
         if dA is not None and A is not None:
             dA = dA.sum((0, 1))[: plan.N].t().to(A.dtype)
-        needs_state = ctx.needs_input_grad[5]
-        return dx, ddelta, dk.to(k.dtype), dq.to(q.dtype), dA, dstate if needs_state else None, None
+        dskip, dbias = (
+            None if part is None else part.sum((0, 1)).to(like.dtype)
+            for part, like in ((dskip, skip), (dbias, bias))
+        )
+        dstate = dstate if ctx.needs_input_grad[5] else None
+        return dx, ddelta, dk.to(k.dtype), dq.to(q.dtype), dA, dstate, dskip, dz, dbias, *(None,) * 4
+
+
+def _final(plan: Plan, x: Tensor, state: Tensor | None, bounds: Sequence[int] | None) -> Tensor:
+    """Room for the final states; a packed sequence without steps keeps its own, for no program sees it."""
+    if bounds is None:
+        return plan.empty(x, plan.B, plan.D, plan.N)
+    if state is not None:
+        return state.clone()
+    return x.new_zeros(len(bounds) - 1, plan.D, plan.N, dtype=torch.float32)

@@ -9,6 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .options import (
+    advance_held,
+    channel_values,
+    fetch_spread,
+    held_rates,
+    held_steps,
+    silu_factors,
+    step_sizes,
+)
 from .steps import (
     advance,
     constant,
@@ -52,28 +61,31 @@ def enter_span(
 
 @triton.jit
 def fetch(
-    v, delta, w, k, token, step, end, D: tl.constexpr, WORDS_W: tl.constexpr, WORDS_K: tl.constexpr,
-    channel, group, in_channels,
+    v, delta, w, k, z, token, step, end, D: tl.constexpr, WORDS_W: tl.constexpr, WORDS_K: tl.constexpr,
+    channel, group, in_channels, SPREAD: tl.constexpr,
     PER_W: tl.constexpr, PER_K: tl.constexpr, ALSO_K: tl.constexpr,
     WHOLE: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """v, Δ, the words of w and, if ALSO_K, those of k at R steps."""
-    inputs = (
-        fetch_channels(v, token, step, end, D, channel, in_channels, WHOLE, R),
-        fetch_channels(delta, token, step, end, D, channel, in_channels, WHOLE, R),
-        fetch_keys(w, token, step, end, WORDS_W, group, M // PER_W, WHOLE, R),
-    )
+    """v, Δ, the words of w and, if ALSO_K, those of k, and z if any, at R steps; Δ spread as in forward."""
+    inputs = (fetch_channels(v, token, step, end, D, channel, in_channels, WHOLE, R),)
+    if SPREAD:
+        inputs += (fetch_spread(delta, token, step, end, D, channel, group, in_channels, WHOLE, R),)
+    else:
+        inputs += (fetch_channels(delta, token, step, end, D, channel, in_channels, WHOLE, R),)
+    inputs += (fetch_keys(w, token, step, end, WORDS_W, group, M // PER_W, WHOLE, R),)
     if ALSO_K:
         inputs += (fetch_keys(k, token, step, end, WORDS_K, group, M // PER_K, WHOLE, R),)
+    if z is not None:
+        inputs += (fetch_spread(z, token, step, end, D, channel, group, in_channels, WHOLE, R),)
     return inputs
 
 
 @triton.jit(do_not_specialize=["T", "span", "rounds", "spans"])
 def selective_scan_summary(
-    v, delta, w, k, A, sums, decays,
+    v, delta, w, k, A, z, bias, table, inner, sums, decays,
     T, span, rounds, spans,
     D: tl.constexpr, N: tl.constexpr, WORDS_W: tl.constexpr, WORDS_K: tl.constexpr,
-    REVERSE: tl.constexpr, GATE: tl.constexpr,
+    REVERSE: tl.constexpr, GATE: tl.constexpr, HELD: tl.constexpr, SOFTPLUS: tl.constexpr,
     KIND_W: tl.constexpr, KIND_K: tl.constexpr, PER_W: tl.constexpr, PER_K: tl.constexpr,
     WHOLE: tl.constexpr, EVEN: tl.constexpr, FLUSH: tl.constexpr,
     R: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, VECTOR: tl.constexpr,
@@ -82,34 +94,53 @@ def selective_scan_summary(
 
     Forward S ← a ⊙ S + (Δ v) ⊗ w, where v is x and w is k, of all spans but the last; REVERSE, in descending
     time, S ← a ⊙ (S + v ⊗ w), where v is the gradient of o and w is q, of all spans but the first. k: what
-    the gates need of it, else w.
+    the gates need of it, else w. z: only if REVERSE; v is yet to be multiplied by silu(z). table, inner:
+    spans of packed sequences, and which of them are not the last (the first).
     """
     ALSO_K: tl.constexpr = REVERSE and GATE == "implicit"
     blocks = tl.cdiv(D, BD)
     block = tl.program_id(0) % blocks
     rest = tl.program_id(0) // blocks
-    place = rest % (spans - 1) + (1 if REVERSE else 0)
-    batch = (rest // (spans - 1)).to(tl.int64)
-    token = batch * T
+    SPREAD: tl.constexpr = SOFTPLUS or bias is not None
+    if table is None:
+        place = rest % (spans - 1) + (1 if REVERSE else 0)
+        batch = (rest // (spans - 1)).to(tl.int64)
+        token = batch * T
+        row = batch * spans + place
+        first = (place * span).to(tl.int64)
+        end = tl.minimum(first + span, T)
+    else:
+        row = tl.load(inner + rest)
+        first = tl.load(table + row)
+        end = tl.load(table + spans + row)
+        token = first * 0
     channel, group, in_channels = tile(block, D, BD, G, VECTOR, EVEN)
 
     rates = decay_rates(A, N, channel, group, in_channels, GATE, M)
+    inverse = held_rates(rates, HELD, M)
+    shift = channel_values(bias, channel, in_channels)
     S = constant(0.0, BD, G, M)
     kept = constant(1.0, BD, G, M)
     size = tl.zeros([BD, G], tl.float32)
-    first = (place * span).to(tl.int64)
-    end = tl.minimum(first + span, T)
     step = first + span - R if REVERSE else first
-    inputs = fetch(v, delta, w, k, token, step, end, D, WORDS_W, WORDS_K, channel, group, in_channels,
-                   PER_W, PER_K, ALSO_K, WHOLE, R, M)  # fmt: skip
+    inputs = fetch(v, delta, w, k, z, token, step, end, D, WORDS_W, WORDS_K, channel, group, in_channels,
+                   SPREAD, PER_W, PER_K, ALSO_K, WHOLE, R, M)  # fmt: skip
     for _ in range(0, rounds):
+        now = step
         step = tl.maximum(step - R, first) if REVERSE else step + R
         # The next round's operands are under way while this one is computed.
-        following = fetch(v, delta, w, k, token, step, end, D, WORDS_W, WORDS_K, channel, group, in_channels,
-                          PER_W, PER_K, ALSO_K, WHOLE, R, M)  # fmt: skip
+        following = fetch(v, delta, w, k, z, token, step, end, D, WORDS_W, WORDS_K, channel, group,
+                          in_channels, SPREAD, PER_W, PER_K, ALSO_K, WHOLE, R, M)  # fmt: skip
+        sizes = inputs[1]
+        if SPREAD:
+            sizes = step_sizes(sizes, shift, now, end, group, SOFTPLUS, WHOLE, R, VECTOR)
+        if z is not None:
+            factors = silu_factors(inputs[4 if ALSO_K else 3], R, VECTOR)
         for r in tl.static_range(R - 1 if REVERSE else 0, -1 if REVERSE else R, -1 if REVERSE else 1):
             value = inputs[0][r].to(tl.float32)
-            step_size = inputs[1][r].to(tl.float32)
+            if z is not None:
+                value *= factors[r]
+            step_size = sizes[r].to(tl.float32)
             written = unpack(inputs[2][r], KIND_W, M)
             keys = written
             if ALSO_K:
@@ -120,6 +151,9 @@ def selective_scan_summary(
                 for j in tl.static_range(M):
                     after += (gate[j] * (S[j] + value * written[j]),)
                 S = after
+            elif HELD:
+                held = held_steps(step_size, gate, rates, inverse, M)
+                S = advance_held(S, gate, held, written, value, M)
             else:
                 S = advance(S, gate, written, step_size * value, M)
             if GATE == "exp":
@@ -130,7 +164,6 @@ def selective_scan_summary(
                     product += (kept[j] * gate[j],)
                 kept = product
         inputs = following
-    row = batch * spans + place
     store_plane(sums + row * (G * M * D), S, channel, group, D, in_channels, M)
     if GATE == "exp":
         tl.store(decays + row * D + channel, size, mask=in_channels & (group == 0))

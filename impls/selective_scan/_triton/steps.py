@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+INLINE = tl.constexpr(not triton.knobs.runtime.interpret)  # as triton.jit decides
 HUGE = tl.constexpr(1e15)  # stands for infinity: its product with a step size of 0 is 0
 
 
@@ -29,21 +30,50 @@ def exponential2(x, FLUSH: tl.constexpr):
 def unpack(words, KIND: tl.constexpr, M: tl.constexpr):
     """M float32 tensors from words of two float32 or four halves."""
     values = ()
-    if KIND == "fp32":
-        for w in tl.static_range(M // 2):
-            values += (words[w].to(tl.int32).to(tl.float32, bitcast=True),)
-            values += ((words[w] >> 32).to(tl.int32).to(tl.float32, bitcast=True),)
-    else:
-        for w in tl.static_range(M // 4):
-            for half in tl.static_range(2):
-                pair = (words[w] >> (32 * half)).to(tl.int32)
-                if KIND == "bf16":
-                    values += ((pair << 16).to(tl.float32, bitcast=True),)
-                    values += ((pair & -65536).to(tl.float32, bitcast=True),)
-                else:
-                    values += (pair.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),)
-                    values += ((pair >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32),)
+    for w in tl.static_range(M // (2 if KIND == "fp32" else 4)):
+        values += unpack_word(words[w], KIND)
     return values
+
+
+@triton.jit
+def unpack_word(word, KIND: tl.constexpr):
+    """A word's numbers as float32.
+
+    Instructions by hand are one operation in the compiler's analyses, whose time grows faster than their
+    number.
+    """
+    if KIND == "fp32":
+        if INLINE:
+            return tl.inline_asm_elementwise(
+                "mov.b64 {$0, $1}, $2;", "=f,=f,l", [word], dtype=(tl.float32, tl.float32), is_pure=True,
+                pack=1,
+            )  # fmt: skip
+        else:
+            low, high = word.to(tl.int32), (word >> 32).to(tl.int32)
+            return low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
+    elif KIND == "bf16":
+        if INLINE:
+            return tl.inline_asm_elementwise(
+                """{ .reg .b32 low, high;
+                mov.b64 {low, high}, $4;
+                shl.b32 $0, low, 16; and.b32 $1, low, 0xffff0000;
+                shl.b32 $2, high, 16; and.b32 $3, high, 0xffff0000; }""",
+                "=r,=r,=r,=r,l", [word], dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True,
+                pack=1,
+            )  # fmt: skip
+        else:
+            values = ()
+            for half in tl.static_range(2):
+                pair = (word >> (32 * half)).to(tl.int32)
+                values += ((pair << 16).to(tl.float32, bitcast=True),)
+                values += ((pair & -65536).to(tl.float32, bitcast=True),)
+            return values
+    else:
+        values = ()
+        for half in tl.static_range(4):
+            bits = (word >> (16 * half)).to(tl.int16)
+            values += (bits.to(tl.float16, bitcast=True).to(tl.float32),)
+        return values
 
 
 @triton.jit
@@ -71,12 +101,49 @@ def fetch_channels(
     WHOLE: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """x at R steps (BD, G), every group the same. token: batch·T. From `end` on 0, or anything if WHOLE."""
-    at = x + (token + (tl.minimum(step, end - R) if WHOLE else step)) * D + channel
-    values = ()
-    for r in tl.static_range(R):
-        mask = in_channels if WHOLE else in_channels & (step + r < end)
-        values += (tl.load(at + r * D, mask=mask, other=0.0),)
-    return values
+    at = x + (token + (tl.minimum(step, end - R) if WHOLE else step)) * D
+    row = tl.arange(0, R)[None, None, :]
+    inside = tl.broadcast_to(in_channels[:, :, None], (channel.shape[0], channel.shape[1], R))
+    if not WHOLE:
+        inside = inside & (step + row < end)
+    return by_step(tl.load(at + (row * D + channel[:, :, None]), mask=inside, other=0.0), R)
+
+
+@triton.jit
+def by_step(x, R: tl.constexpr):
+    """x (BD, G, R) as R tensors (BD, G)."""
+    parts = (x,)
+    for s in tl.static_range(5):
+        if R >> s > 1:
+            evens, odds = (), ()
+            for j in tl.static_range(1 << s):
+                even, odd = tl.split(tl.reshape(parts[j], (x.shape[0], x.shape[1], R >> (s + 1), 2)))
+                evens += (even,)
+                odds += (odd,)
+            parts = evens + odds
+    result = ()
+    for j in tl.static_range(R):
+        result += (tl.reshape(parts[j], (x.shape[0], x.shape[1])),)
+    return result
+
+
+# Loads of R rows as one operation: the compiler's analysis of memory accesses takes most of its time, which
+# grows with their number.
+
+
+@triton.constexpr_function
+def rows_asm(R, stride):
+    return " ".join(f"ld.global.nc.b64 ${r}, [${R} + {r * stride}];" for r in range(R))
+
+
+@triton.constexpr_function
+def rows_constraints(R):
+    return "=l," * R + "l"
+
+
+@triton.constexpr_function
+def words_of(R):
+    return (tl.int64,) * R
 
 
 @triton.jit
@@ -87,15 +154,30 @@ def fetch_keys(
     """W words (1, G) of k, whose row has WORDS, at R steps. From `end` on 0, or anything if WHOLE."""
     at = k + (token + (tl.minimum(step, end - R) if WHOLE else step)) * WORDS + group * W
     values = ()
-    for r in tl.static_range(R):
-        words = ()
+    if INLINE and WHOLE and W * group.shape[1] == WORDS:
+        columns = ()
         for w in tl.static_range(W):
-            if WHOLE and W * group.shape[1] == WORDS:
-                words += (tl.load(at + r * WORDS + w),)
-            else:
-                inside = (group * W + w < WORDS) & (WHOLE or step + r < end)
-                words += (tl.load(at + r * WORDS + w, mask=inside, other=0),)
-        values += (words,)
+            columns += (
+                tl.inline_asm_elementwise(
+                    rows_asm(R, 8 * WORDS), rows_constraints(R), [(at + w).to(tl.int64)], dtype=words_of(R),
+                    is_pure=True, pack=1,
+                ),
+            )  # fmt: skip
+        for r in tl.static_range(R):
+            words = ()
+            for w in tl.static_range(W):
+                words += (columns[w][r],)
+            values += (words,)
+    else:
+        for r in tl.static_range(R):
+            words = ()
+            for w in tl.static_range(W):
+                if WHOLE and W * group.shape[1] == WORDS:
+                    words += (tl.load(at + r * WORDS + w),)
+                else:
+                    inside = (group * W + w < WORDS) & (WHOLE or step + r < end)
+                    words += (tl.load(at + r * WORDS + w, mask=inside, other=0),)
+            values += (words,)
     return values
 
 
@@ -104,10 +186,9 @@ def decay_rates(A, N, channel, group, in_channels, GATE: tl.constexpr, M: tl.con
     """M tensors: A in powers of two; of gates without A, nothing."""
     rates = ()
     if GATE == "exp":
+        loaded = load_state(A, channel, group, N, in_channels, M)
         for j in tl.static_range(M):
-            n = group * M + j
-            a = tl.load(A + channel * N + n, mask=in_channels & (n < N), other=0.0).to(tl.float32)
-            rates += (tl.minimum(tl.maximum(a, -HUGE), HUGE) * LOG2_E,)
+            rates += (tl.minimum(tl.maximum(loaded[j], -HUGE), HUGE) * LOG2_E,)
     return rates
 
 
@@ -128,37 +209,56 @@ def advance(state, gate, keys, update, M: tl.constexpr):
     """The states after a step that writes update ⊗ keys."""
     result = ()
     for j in tl.static_range(M):
-        result += (gate[j] * state[j] + update * keys[j],)
+        result += (tl.fma(gate[j], state[j], update * keys[j]),)
     return result
 
 
 @triton.jit
 def load_state(state, channel, group, N, in_channels, M: tl.constexpr):
     """M tensors of a user's state (D, N)."""
-    result = ()
-    for j in tl.static_range(M):
-        n = group * M + j
-        result += (tl.load(state + channel * N + n, mask=in_channels & (n < N), other=0.0).to(tl.float32),)
-    return result
+    n = group[:, :, None] * M + tl.arange(0, M)[None, None, :]
+    inside = in_channels[:, :, None] & (n < N)
+    values = tl.load(state + (channel[:, :, None] * N + n), mask=inside, other=0.0)
+    return by_step(values.to(tl.float32), M)
 
 
 @triton.jit
 def store_state(to, state, channel, group, N, in_channels, M: tl.constexpr):
-    for j in tl.static_range(M):
-        n = group * M + j
-        tl.store(to + channel * N + n, state[j], mask=in_channels & (n < N))
+    n = group[:, :, None] * M + tl.arange(0, M)[None, None, :]
+    inside = in_channels[:, :, None] & (n < N)
+    tl.store(to + (channel[:, :, None] * N + n), in_one(state, M), mask=inside)
+
+
+@triton.jit
+def at_plane(plane, channel, group, D, M: tl.constexpr):
+    """Where the M states (BD, G) of a kernel's own state (G·M, D) are, (BD, G, M)."""
+    state = tl.arange(0, M)[None, None, :]
+    return plane + ((group[:, :, None] * M + state) * D + channel[:, :, None])
 
 
 @triton.jit
 def load_plane(plane, channel, group, D, in_channels, M: tl.constexpr):
     """M tensors of a kernel's own state (G·M, D)."""
-    result = ()
-    for j in tl.static_range(M):
-        result += (tl.load(plane + (group * M + j) * D + channel, mask=in_channels, other=0.0),)
-    return result
+    inside = tl.broadcast_to(in_channels[:, :, None], (channel.shape[0], channel.shape[1], M))
+    return by_step(tl.load(at_plane(plane, channel, group, D, M), mask=inside, other=0.0), M)
 
 
 @triton.jit
 def store_plane(to, state, channel, group, D, in_channels, M: tl.constexpr):
-    for j in tl.static_range(M):
-        tl.store(to + (group * M + j) * D + channel, state[j], mask=in_channels)
+    inside = tl.broadcast_to(in_channels[:, :, None], (channel.shape[0], channel.shape[1], M))
+    tl.store(at_plane(to, channel, group, D, M), in_one(state, M), mask=inside)
+
+
+@triton.jit
+def in_one(parts, R: tl.constexpr):
+    """R tensors (BD, G) as (BD, G, R), the other way round than `by_step`."""
+    BD: tl.constexpr = parts[0].shape[0]
+    G: tl.constexpr = parts[0].shape[1]
+    for s in tl.static_range(5):
+        if R >> s > 1:
+            joined = ()
+            for j in tl.static_range(R >> (s + 1)):
+                pair = tl.join(parts[j], parts[j + (R >> (s + 1))])
+                joined += (tl.reshape(pair, (BD, G, 2 << s)),)
+            parts = joined
+    return tl.reshape(parts[0], (BD, G, R))

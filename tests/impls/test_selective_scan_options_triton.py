@@ -1,0 +1,241 @@
+"""The triton selective scan's options against the definition in float64: on a GPU, or in the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, Unsupported, registry
+
+ENTRY = registry.backend("selective_scan", "triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if reason := ENTRY.missing(DEVICE):
+    pytest.skip(reason, allow_module_level=True)
+
+from ssmperf.impls.selective_scan._triton import function  # noqa: E402
+
+RECURRENCE = registry.recurrence("selective_scan")
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+STEPS, MARK = 2, 4
+ALL = ("skip", "output_gate", "delta_bias", "delta_softplus")
+LENGTHS = (6, 0, 1, 2)
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Sets short rounds, marks close to one another, and whether time is cut into spans."""
+
+    def set_tiles(*, spans: bool = False, channels: int = 1, steps: int = STEPS) -> None:
+        def tiles(pass_: str, N: int, *, wide: bool) -> function.Tiles:
+            return function.Tiles(steps=steps, channels=channels, states=4, groups=4 if N > 8 else 2)
+
+        monkeypatch.setattr(function, "tiles", tiles)
+        monkeypatch.setattr(function, "MARK", MARK)
+        monkeypatch.setattr(function, "FEWEST_MARKS", 1)
+        monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
+
+    yield set_tiles
+
+
+def operands(
+    kind: str, size: tuple[int, int, int, int], wanted: tuple[str, ...] = ALL,
+    lengths: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32,
+) -> dict[str, Any]:  # fmt: skip
+    """Of (B, T, D, N), with options such that step sizes are the sampled ones; packed with lengths."""
+    B, T, D, N = size
+    generator = torch.Generator().manual_seed(0)
+    regime = "longhorn" if kind == "implicit" else "mamba"
+    drawn = RECURRENCE.sample(Shape(B=B, T=T, D=D, N=N), regime=regime, generator=generator, gate_kind=kind)
+    if kind == "exp_zoh":
+        drawn["A"] *= torch.logspace(-3, 1.5, D).unsqueeze(-1)  # inputs held over all parts of a decay
+        drawn["A"][0, 0] = 0
+    made = {
+        "skip": torch.randn(D, generator=generator),
+        "output_gate": torch.randn(B, T, D, generator=generator).to(dtype),
+        "delta_bias": torch.randn(D, generator=generator),
+    }
+    if "delta_softplus" in wanted:
+        drawn["delta"] = torch.log(torch.expm1(drawn["delta"].double())).float()
+    if "delta_bias" in wanted:
+        drawn["delta"] = drawn["delta"] - made["delta_bias"]
+    for name in ("x", "k", "q"):
+        drawn[name] = drawn[name].to(dtype)
+    drawn |= {name: value for name, value in made.items() if name in wanted}
+    drawn["delta_softplus"] = "delta_softplus" in wanted
+    drawn["initial_state"] = torch.randn(B if lengths is None else len(lengths), D, N, generator=generator)
+    if lengths is not None:
+        drawn["cu_seqlens"] = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return {name: x.to(DEVICE) if isinstance(x, Tensor) else x for name, x in drawn.items()}
+
+
+def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
+    """o, S_T and the gradients under fixed random output gradients, all in double precision."""
+    leaves = {
+        name: (x.double() if double else x.detach().clone()).requires_grad_()
+        for name, x in given.items()
+        if isinstance(x, Tensor) and x.is_floating_point()
+    }
+    o, final = compute(**(given | leaves))
+    generator = torch.Generator().manual_seed(99)
+    weights = [torch.randn(x.shape, generator=generator) for x in (o, final)]
+    weights = [weights[0].to(given["x"].dtype).to(DEVICE, o.dtype), weights[1].to(DEVICE, final.dtype)]
+    gradients = torch.autograd.grad([o, final], list(leaves.values()), weights)
+    results = {"o": o, "S_T": final} | {f"d {n}": g for n, g in zip(leaves, gradients, strict=True)}
+    for name, x in leaves.items():
+        assert results[f"d {name}"].dtype == x.dtype
+    return {name: x.detach().double() for name, x in results.items()}
+
+
+def agree(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> None:
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].shape == want[name].shape, name
+        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
+        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+def check(given: dict[str, Any], tolerance: float = 0.0) -> None:
+    tolerance = max(tolerance, ROUNDING[given["x"].dtype])
+    got = outcome(ENTRY.function, given, double=False)
+    agree(got, outcome(RECURRENCE.definition, given, double=True), tolerance)
+
+
+@pytest.mark.parametrize("option", ALL)
+def test_each_option_alone(cut: Callable[..., None], option: str) -> None:
+    cut()
+    check(operands("exp", (1, 3, 5, 8), (option,)))
+
+
+@pytest.mark.parametrize("kind", ["exp_zoh", "implicit"])
+def test_all_options_together(cut: Callable[..., None], kind: str) -> None:
+    cut(channels=2)
+    check(operands(kind, (1, MARK + 1, 5, 16)))
+
+
+def test_held_inputs_in_spans_of_time(cut: Callable[..., None]) -> None:
+    given = operands("exp_zoh", (1, 2 * MARK + 1, 5, 8))
+    cut(spans=True)
+    for pass_ in ("forward", "backward"):
+        plan = function.Plan.of(pass_, given["x"], given["k"], given["q"], given["gate"])
+        assert plan.spans == 3
+    check(given)
+
+
+def test_half_precision_and_rounds_of_more_steps_than_groups(cut: Callable[..., None]) -> None:
+    cut(steps=MARK)
+    check(operands("exp", (1, MARK + 1, 5, 8), dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("kind", ["exp", "implicit"])
+def test_packed_sequences_in_spans(cut: Callable[..., None], kind: str) -> None:
+    given = operands(kind, (1, sum(LENGTHS), 5, 8), ALL if kind == "exp" else (), LENGTHS)
+    cut(spans=True)
+    bounds = given["cu_seqlens"].tolist()
+    plan = function.Plan.of("forward", given["x"], given["k"], given["q"], kind, bounds)
+    assert plan.span == MARK and plan.spans == 4
+    check(given)
+
+
+def test_packed_sequences_have_the_bits_of_separate_calls(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands("exp", (1, sum(LENGTHS), 5, 8), ("skip",), LENGTHS)
+    bounds = given.pop("cu_seqlens")
+    packed, states = ENTRY.function(**given, cu_seqlens=bounds)
+    for i, (first, end) in enumerate(pairwise(bounds.tolist())):
+        start = given["initial_state"][i : i + 1]
+        if first == end:
+            assert torch.equal(states[i : i + 1], start)
+            continue
+        part = {name: given[name][:, first:end] for name in ("x", "delta", "k", "q")}
+        part["initial_state"] = start.clone().requires_grad_()  # a step without gradients is another kernel
+        output, state = ENTRY.function(**(given | part))
+        assert torch.equal(packed[:, first:end], output)
+        assert torch.equal(states[i : i + 1], state)
+
+
+def test_packed_sequences_begin_with_nothing_if_no_states_are_given(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands("exp", (1, sum(LENGTHS), 5, 8), (), LENGTHS)
+    zeros = given | {"initial_state": torch.zeros_like(given["initial_state"])}
+    for got, want in zip(
+        ENTRY.function(**(given | {"initial_state": None})), ENTRY.function(**zeros), strict=True
+    ):
+        assert torch.equal(got, want)
+
+
+def test_the_same_bits_twice_with_all_options(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands("exp", (1, 3, 5, 8), ALL, (2, 1))
+    first, second = (outcome(ENTRY.function, given, double=False) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(("kind", "N"), [("exp", 16), ("exp_zoh", 64), ("implicit", 128)])
+def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
+    monkeypatch.setattr(function, "MARK", 4)
+    check(operands(kind, (1, 3, 3, N)))
+
+
+def test_softplus_keeps_the_digits_of_tiny_and_large_steps(cut: Callable[..., None]) -> None:
+    cut()
+    raw = torch.tensor([-80.0, -20.0, -8.0, -1e-4, 0.0, 1.0, 50.0], device=DEVICE).view(1, 1, 7)
+    one, A = torch.ones(1, 1, 8, device=DEVICE), torch.zeros(7, 8, device=DEVICE)
+    given = {"x": torch.ones_like(raw), "delta": raw.requires_grad_(), "k": one, "q": one, "A": A}
+    _, final = ENTRY.function(**given, delta_softplus=True)
+    (slope,) = torch.autograd.grad(final[..., 0].sum(), raw)
+    exact = raw.detach().double().flatten()
+    torch.testing.assert_close(
+        final[0, :, 0].double(), torch.logaddexp(exact, torch.zeros_like(exact)), rtol=1e-5, atol=0
+    )
+    torch.testing.assert_close(slope.flatten().double(), torch.sigmoid(exact), rtol=1e-5, atol=0)
+
+
+def test_held_inputs_at_infinite_rates(cut: Callable[..., None]) -> None:
+    cut()
+    given = operands("exp_zoh", (1, 3, 5, 8), ("skip",))
+    given["A"][1:3, 2] = -torch.inf
+    given["delta"][:, 1] = 0
+    check(given)
+
+
+def test_refuses_options_in_double_precision() -> None:
+    given = operands("exp", (1, 3, 5, 8), ("skip", "output_gate"))
+    for name in ("skip", "output_gate"):
+        with pytest.raises(Unsupported, match=f"{name} of dtype"):
+            ENTRY.function(**(given | {name: given[name].double()}))
+
+
+class TestOnDevice:
+    """The shipped tiles at sizes that only a GPU can afford."""
+
+    pytestmark = needs_gpu
+
+    @pytest.fixture(autouse=True, params=["whole", "spans"])
+    def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(function, "WANTED", 0 if request.param == "whole" else 10_000)
+
+    @pytest.mark.parametrize("size", [(2, 1037, 96, 16), (1, 515, 33, 64), (1, 300, 33, 128)], ids=str)
+    @pytest.mark.parametrize("kind", ["exp", "exp_zoh", "implicit"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def test_shapes(self, size: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> None:
+        check(operands(kind, size, dtype=dtype), tolerance=2e-5)
+
+    @pytest.mark.parametrize("option", ALL)
+    @pytest.mark.parametrize("kind", ["exp", "implicit"])
+    def test_each_option_alone(self, kind: str, option: str) -> None:
+        check(operands(kind, (2, 300, 96, 16), (option,)), tolerance=2e-5)
+
+    @pytest.mark.parametrize("lengths", [(1000, 0, 1, 1963, 37), (1,) * 40, (3001,)], ids=str)
+    @pytest.mark.parametrize("kind", ["exp", "exp_zoh", "implicit"])
+    def test_packed_sequences(self, kind: str, lengths: tuple[int, ...]) -> None:
+        check(operands(kind, (1, sum(lengths), 96, 16), ALL, lengths), tolerance=5e-5)
