@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ssmperf import Unsupported, UsageError, backend
 
+from ..scan.common import differentiates
+from ._triton.decode import decode
 from ._triton.function import RatioScan
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -58,6 +60,8 @@ def ratio_scan(
         raise UsageError(f"log_w {tuple(log_w.shape)} does not broadcast to {(B, T, C)}")
     if log_w.shape[1] > 1:
         raise Unsupported("decays that differ from step to step (it takes const)")
+    if T == 1 and not differentiates(log_w, k, v, initial_state, bonus):
+        return decode(log_w, k, v, initial_state, bonus)
     log_w = log_w.float().expand(-1, 1, C).contiguous()
     if bonus is not None:
         bonus = bonus.float().expand(C).contiguous()

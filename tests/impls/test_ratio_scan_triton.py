@@ -190,6 +190,24 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
     torch.testing.assert_close(state, final)
 
 
+@with_and_without_bonus
+@pytest.mark.parametrize("keys", [1.0, 40.0], ids=["near", "far"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiles_through_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, cut: Callable[..., None], keys: float, dtype: torch.dtype, bonus: bool
+) -> None:
+    cut()
+    streamed = {"forward": function.Tiles(8, 8, 1, stages=2), "backward": function.Tiles(4, 8, 1, stages=2)}
+    monkeypatch.setattr(function, "tiles", lambda pass_, itemsize: streamed[pass_])
+    given = operands(2, 16, 16, bonus=bonus, dtype=dtype, keys=lambda k: keys * k)
+    plan = function.Plan.of("forward", given["k"])
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a device that brings tiles to shared memory")
+    assert plan.streams(given["k"], given["v"])
+    check(given, tolerance=2e-2 if keys > 1 and dtype == torch.bfloat16 else 0.0)
+    assert not plan.streams(given["k"].new_empty(3, 16, 16)[:, :, 1:])
+
+
 def test_a_long_memory_keeps_its_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """This decay rounded to float32 is off by 2.9e-8: after 512 steps by 1.5e-5, unless made good."""
     monkeypatch.setattr(function, "ENOUGH", 0)

@@ -67,6 +67,17 @@ def at_row(x, row, WHICH: tl.constexpr):
 
 
 @triton.jit
+def largest(x, R: tl.constexpr):
+    """The maximum over R steps, (1, BC), by halves, each of which follows the layout of what uses it."""
+    x = tl.trans(x)
+    for s in tl.static_range(6):
+        if R >> s > 1:
+            even, odd = tl.split(tl.reshape(x, (x.shape[0], R >> (s + 1), 2)))
+            x = tl.maximum(even, odd)
+    return tl.trans(tl.reshape(x, (x.shape[0], 1)))
+
+
+@triton.jit
 def decays(log_w, R: tl.constexpr):
     """e^λ rounded to float32, and what R such factors lack to e^{Rλ}, which a long memory would notice."""
     exact = log_w.to(tl.float64)
@@ -78,15 +89,21 @@ def decays(log_w, R: tl.constexpr):
 
 @triton.jit
 def one_scale(
-    key, valid, m, q, log_w, bonus, correction, R: tl.constexpr, WHOLE: tl.constexpr, FLUSH: tl.constexpr
-):
+    key, valid, m, q, log_w, bonus, correction, R: tl.constexpr, WHOLE: tl.constexpr, FLUSH: tl.constexpr,
+    HALVES: tl.constexpr = False,
+):  # fmt: skip
     """Whether one scale serves all steps of the tile, of all channels; that scale, and the state's factor.
 
     The scale is that of the largest exponent, in binary digits. It serves if no sum of the tile falls more
-    than SPAN below it: each is at least its own key, and at least the decayed sum before the tile.
+    than SPAN below it: each is at least its own key, and at least the decayed sum before the tile. HALVES:
+    find the largest exponent by halves, for whole tiles from shared memory.
     """
-    scale = tl.maximum(m, tl.max(key, axis=0, keep_dims=True)) * LOG2E
-    low = tl.min(key if WHOLE else tl.where(valid, key, -EMPTY), axis=0, keep_dims=True)
+    if HALVES:
+        high, low = largest(key, R), -largest(-key, R)
+    else:
+        high = tl.max(key, axis=0, keep_dims=True)
+        low = tl.min(key if WHOLE else tl.where(valid, key, -EMPTY), axis=0, keep_dims=True)
+    scale = tl.maximum(m, high) * LOG2E
     factor = exp2(m * LOG2E - scale, FLUSH) * correction
     past = q * factor
     smallest: tl.constexpr = 2.0 ** (-SPAN.value)

@@ -9,10 +9,12 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .backward import ratio_scan_backward
 from .forward import ratio_scan_forward
 from .spans import ratio_scan_adjoints, ratio_scan_states
+from .streamed import ratio_scan_backward_streamed, ratio_scan_forward_streamed
 from .tiles import Tiles, tiles
 
 # Warps a multiprocessor: with fewer than ENOUGH, time is cut into spans, for WANTED at most: as many as
@@ -74,6 +76,35 @@ class Plan:
             "FLUSH": flush(), "num_warps": self.cut.warps,
         }  # fmt: skip
 
+    def streams(self, *data: Tensor) -> bool:
+        """Whether tiles come through shared memory: one span of whole tiles, rows of whole 16 bytes."""
+        device = data[0].device
+        return (
+            self.cut.stages > 0
+            and self.spans == 1
+            and self.T % self.cut.steps == 0
+            and self.B * self.T < 2**31
+            and all(x.data_ptr() % 16 == 0 and self.C * x.element_size() % 16 == 0 for x in data)
+            and (device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0))
+        )
+
+    def blocks(self, x: Tensor) -> TensorDescriptor:
+        block = [self.cut.steps, self.cut.channels]
+        return TensorDescriptor.from_tensor(x.view(self.B * self.T, self.C), block)
+
+    @property
+    def streamed(self) -> dict[str, Any]:
+        kept = ("C", "R", "BC", "FLUSH", "num_warps")
+        return {name: self.sizes[name] for name in kept} | {"STAGES": self.cut.stages}
+
+
+def loop_bound(count: int) -> Any:
+    """A run-time loop bound as a kernel argument.
+
+    Triton's interpreter cannot count to a tensor under NumPy ≥ 2.4; there the bound is a constant.
+    """
+    return triton.language.constexpr(count) if triton.knobs.runtime.interpret else count
+
 
 def flush() -> bool:
     """Whether kernels use NVIDIA's instructions, which the interpreter lacks."""
@@ -97,9 +128,9 @@ class RatioScan(torch.autograd.Function):
         B, T, C = k.shape
         y = torch.empty_like(v)
         final = k.new_empty(B, 3, C, dtype=torch.float32)
-        step = tiles("backward", k.element_size()).steps
-        marks = None
+        step, marks = plan.cut.steps, None
         if any(ctx.needs_input_grad):
+            step = tiles("backward", k.element_size()).steps
             marks = k.new_empty(B, triton.cdiv(T, step), 3, C, dtype=torch.float32)
         tail = (T, plan.length, over_batch(log_w))
         sizes = plan.sizes | {"MARK": step}
@@ -114,9 +145,15 @@ class RatioScan(torch.autograd.Function):
                     log_w, state, added, entry, plan.spans, plan.length * plan.cut.steps, over_batch(log_w),
                     C=C, BC=SPAN_CHANNELS, FLUSH=flush(), num_warps=1,
                 )  # fmt: skip
-            ratio_scan_forward[plan.grid](
-                log_w, bonus, k, v, entry, y, final, marks, *tail, SUMMARY=False, **sizes
-            )
+            if plan.streams(k, v):
+                ratio_scan_forward_streamed[plan.grid](
+                    log_w, bonus, plan.blocks(k), plan.blocks(v), entry, y, final, marks, T,
+                    loop_bound(plan.length), over_batch(log_w), **plan.streamed, MARK=step,
+                )  # fmt: skip
+            else:
+                ratio_scan_forward[plan.grid](
+                    log_w, bonus, k, v, entry, y, final, marks, *tail, SUMMARY=False, **sizes
+                )
         ctx.save_for_backward(log_w, k, v, bonus, final, marks)
         return y, final
 
@@ -144,9 +181,15 @@ class RatioScan(torch.autograd.Function):
                     over_batch(log_w), C=plan.C, R=plan.cut.steps, BC=SPAN_CHANNELS, FLUSH=flush(),
                     num_warps=1,
                 )  # fmt: skip
-            ratio_scan_backward[plan.grid](
-                log_w, bonus, k, v, dy, marks, final, end, dk, dv, dstate, dw, du, *tail,
-                SUMMARY=False, **plan.sizes,
-            )  # fmt: skip
+            if plan.streams(k, v, dy):
+                ratio_scan_backward_streamed[plan.grid](
+                    log_w, bonus, plan.blocks(k), plan.blocks(v), plan.blocks(dy), marks, final, end, dk, dv,
+                    dstate, dw, du, plan.T, loop_bound(plan.length), over_batch(log_w), **plan.streamed,
+                )  # fmt: skip
+            else:
+                ratio_scan_backward[plan.grid](
+                    log_w, bonus, k, v, dy, marks, final, end, dk, dv, dstate, dw, du, *tail,
+                    SUMMARY=False, **plan.sizes,
+                )  # fmt: skip
         to_w = dw.sum(1, keepdim=True) if log_w.shape[0] > 1 else dw.sum((0, 1), keepdim=True)
         return to_w, dk, dv, dstate, None if du is None else du.sum((0, 1))
