@@ -1,6 +1,6 @@
 """Adds up the JUnit files of the test steps: `python ci/totals.py FILE...`.
 
-The last line says what became of the tests that need a GPU (the file gpu.xml).
+The last line is the sum; the one before it says what became of the tests that need a GPU (the file gpu.xml).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def summary(counts: Counter[str]) -> str:
 
 def main(files: list[str]) -> None:
     steps = {Path(file).stem: outcomes(Path(file)) for file in files}
-    print(f"tests: {summary(sum(steps.values(), Counter()))}")
     if "gpu" in steps:
         reasons = [key.removeprefix("reason ") for key in steps["gpu"] if key.startswith("reason ")]
         print(f"GPU tests: {summary(steps['gpu'])}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+    print(f"tests: {summary(sum(steps.values(), Counter()))}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Shape, Status, registry
+from ssmperf import Shape, Status, configurations, registry
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -87,6 +87,15 @@ def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert {record.status for record in done.records} <= {Status.OK, Status.UNSUPPORTED}
     assert sum(record.status is Status.OK for record in done.records) >= 10
+
+
+def test_the_example_table_can_be_searched(own_registrations: None, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if "Table(" in block]
+    (tmp_path / "tiles.py").write_text(code)
+    registry.load_plugin(tmp_path / "tiles.py")
+    table = configurations.named("scan/my_kernel")
+    assert {key: len(table.others(key)) for key in table} == {("forward", "half"): 5, ("backward", "half"): 5}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

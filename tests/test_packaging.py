@@ -76,11 +76,11 @@ def test_files_that_are_not_python_are_package_data(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_dependency_is_pinned() -> None:
-    """ci/constraints.txt names a version for all that the project and its extra `test` ask for."""
+    """ci/constraints.txt names a version for all that the project, its tests and its CUDA kernels ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [
-        Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["test"]]
-    ]
+    extras = project["optional-dependencies"]
+    asked = [Requirement(text) for text in [*project["dependencies"], *extras["test"], *extras["cuda"]]]
+    asked = [requirement for requirement in asked if requirement.name != project["name"]]
     lines = (ROOT / "ci" / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}

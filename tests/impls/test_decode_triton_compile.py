@@ -11,7 +11,7 @@ from ssmperf import registry
 if reason := registry.import_problem("scan", "triton"):
     pytest.skip(reason, allow_module_level=True)
 
-from triton import knobs  # noqa: E402
+from triton import knobs
 
 if knobs.runtime.interpret:
     pytest.skip("Triton interprets kernels in this process", allow_module_level=True)

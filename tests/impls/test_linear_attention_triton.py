@@ -42,7 +42,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from ssmperf.impls.linear_attention._triton import function
 
     tiles = function.Tiles(chunk=C, key=16, value=16, inner=16, pair_key=16, carry=128, stages=1)
-    monkeypatch.setattr(function, "tiles", lambda K, V, dtype: tiles)
+    monkeypatch.setattr(function, "tiles", lambda K, V, wide: tiles)
     yield
 
 

@@ -2,81 +2,66 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
+import compiled_table
 import pytest
+from compiled import SHARED_BYTES
+from compiled_cases import ARCHS, CASES, CudaCase
 from ssmperf.impls.scan._cuda import program, sizes
 from ssmperf.impls.scan._cuda.sizes import Variant
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
 
-if reason := registry.backend("scan", "cuda").missing("cuda"):
-    pytest.skip(reason, allow_module_level=True)
-try:
-    program.compiler()
-except Unsupported as refusal:
-    pytest.skip(str(refusal), allow_module_level=True)
-
-triton = pytest.importorskip("triton", reason="its cuobjdump reads what a kernel uses")
-
-# Shared memory that a block can have.
-DEVICES = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
-TYPES = [
-    ("float", "float"),
-    ("float", "bfloat16"),
-    ("bfloat16", "bfloat16"),
-    ("float16", "float16"),
-    ("bfloat16", "float"),
+SUBJECTS = [
+    pytest.param(case, arch, id=f"{case.name} sm_{arch}")
+    for case in CASES
+    if isinstance(case, CudaCase)
+    for arch in ARCHS
+    if case.on(arch)
 ]
+if reason := SUBJECTS[0].values[0].missing():
+    pytest.skip(reason, allow_module_level=True)
+
+TYPES = {2: "bfloat16", 4: "float", 8: "complex64"}
 
 
-def variant(pass_: str, types: tuple[str, str], arch: str, **flags: bool) -> Variant:
-    flags = {"const": False, "aligned": True, "chained": False} | flags
-    return sizes.variant(pass_, *types, **flags, shared_bytes=DEVICES[arch])
+def variant(pass_: str, schedule: str, gate: int, data: int, arch: int) -> Variant:
+    """Of gates and data of some bytes."""
+    chained = schedule == "chain"
+    cut = sizes.tiles(pass_, gate, data, chained=chained)
+    flags = {"const": (False, False), "aligned": True, "chained": chained}
+    return sizes.variant(pass_, TYPES[gate], TYPES[data], cut, **flags, shared_bytes=SHARED_BYTES[arch])
 
 
-def usage(cubin: bytes, folder: Path) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    command = [str(tool), "--dump-resource-usage", str(file)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {key: int(re.search(rf"\b{key}:(\d+)", text)[1]) for key in ("REG", "STACK", "LOCAL")}
+FORWARD = variant("forward", "strand", 4, 4, 90)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize("types", TYPES, ids="-".join)
-@pytest.mark.parametrize("pass_", ["forward", "backward"])
-def test_compiles_without_spills(tmp_path: Path, pass_: str, types: tuple[str, str], arch: str) -> None:
-    for const, aligned, chained in [
-        (False, True, False),
-        (False, True, True),
-        (True, True, True),
-        (False, False, True),
-    ]:
-        made = variant(pass_, types, arch, const=const, aligned=aligned, chained=chained)
-        assert made.shared_bytes <= DEVICES[arch]
-        found = usage(program.compiled(made, arch), tmp_path)
-        assert found["STACK"] == found["LOCAL"] == 0, (made, found)
-        assert found["REG"] * made.tiles.threads * made.tiles.blocks <= 1 << 16
+@pytest.mark.parametrize(("case", "arch"), SUBJECTS)
+def test_kernels_need_what_the_table_says(case: CudaCase, arch: int) -> None:
+    differences = compiled_table.differences(compiled_table.read(), case, arch, case.usage(arch))
+    assert not differences, "\n".join([*differences, f"update: {compiled_table.UPDATE}"])
+
+
+@pytest.mark.parametrize("arch", SHARED_BYTES)
+@pytest.mark.parametrize("key", sorted(sizes.TABLE), ids=str)
+def test_tiles_fit_in_shared_memory(key: tuple[str, str, int, int], arch: int) -> None:
+    assert variant(*key, arch).shared_bytes <= SHARED_BYTES[arch]
 
 
 def test_fewer_slots_where_shared_memory_is_small() -> None:
-    types = ("bfloat16", "bfloat16")
-    assert variant("forward", types, "sm_86").tiles.slots < variant("forward", types, "sm_90").tiles.slots
+    slots = {arch: [variant(*key, arch).tiles.slots for key in sorted(sizes.TABLE)] for arch in (86, 90)}
+    assert sum(slots[86]) < sum(slots[90])
+    assert all(few <= many for few, many in zip(slots[86], slots[90], strict=True))
 
 
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not know sm_199"):
-        program.compiled(variant("forward", ("float", "float"), "sm_90"), "sm_199")
+        program.compiled(FORWARD, "sm_199")
 
 
 class TestCache:
-    SUBJECT = variant("forward", ("float", "float"), "sm_90")
-
     @pytest.fixture(autouse=True)
     def counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.compiled = 0
@@ -88,7 +73,7 @@ class TestCache:
         monkeypatch.setattr(program, "compiled", compiled)
 
     def cubin(self, folder: Path, arch: str = "sm_90") -> bytes:
-        return program.cubin(self.SUBJECT, arch, folder)
+        return program.cubin(FORWARD, arch, folder)
 
     def test_compiles_once(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
@@ -126,5 +111,5 @@ class TestCache:
 
     def test_follows_the_cache_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        program.cubin(self.SUBJECT, "sm_90")
+        program.cubin(FORWARD, "sm_90")
         assert len(list((tmp_path / "ssmperf" / "cuda").iterdir())) == 1

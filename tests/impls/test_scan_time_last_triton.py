@@ -174,6 +174,32 @@ def test_operands_that_begin_anywhere(small: None) -> None:
     check(given)
 
 
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_no_vector_reaches_beyond_memory(small: None, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """B·T·C is odd: the last vector of every operand is cut short. Its memory is not."""
+    watched = []
+
+    class Watching:
+        def __init__(self, kernel: Any, reads: int) -> None:
+            self.kernel, self.reads = kernel, reads
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def run(log_a: Tensor, phase: Tensor | None, *rest: Any, **flags: Any) -> None:
+                steps = flags["R"]
+                gates = [gate for gate in (log_a, phase) if gate is not None and flags["ALONG"]]
+                for x in (*rest[: self.reads], *gates):
+                    assert time_last.covers(x, math.ceil(x.numel() / steps) * steps)
+                    watched.append(x.numel() % steps)
+                self.kernel[grid](log_a, phase, *rest, **flags)
+
+            return run
+
+    for name, reads in (("scan_forward_time_last", 1), ("scan_backward_time_last", 2)):
+        monkeypatch.setattr(time_last, name, Watching(getattr(time_last, name), reads))
+    check(operands(1, 13, 5, kind=kind))
+    assert len(watched) >= 3 and all(watched)
+
+
 @pytest.mark.parametrize("kind", [REAL, COMPLEX])
 def test_segments_joined_by_the_state_equal_the_whole(small: None, kind: str) -> None:
     given = operands(1, TILE + 5, 2, kind=kind)

@@ -34,7 +34,7 @@ def time_last(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def rows(x: Tensor | None) -> Tensor | None:
+def rows(x: Any) -> Any:
     """(B, C, T), contiguous and aligned, a complex64 as one int64: x itself where it lies like that."""
     if x is None:
         return None
@@ -42,6 +42,24 @@ def rows(x: Tensor | None) -> Tensor | None:
     if x.data_ptr() % VECTOR:
         x = x.clone()
     return x.view(torch.int64) if x.is_complex() else x
+
+
+def in_vectors(x: Tensor, steps: int) -> Tensor:
+    """x (B, C, T), or a copy of it, with memory of its own up to the end of its last vector of `steps`.
+
+    Kernels read whole vectors where T is no multiple of one.
+    """
+    whole = triton.cdiv(x.numel(), steps) * steps
+    if covers(x, whole):
+        return x
+    room = x.new_empty(whole)
+    room[: x.numel()] = x.reshape(-1)
+    return room[: x.numel()].view(x.shape)
+
+
+def covers(x: Tensor, whole: int) -> bool:
+    """Whether the memory of x reaches so many elements from its first one."""
+    return (x.storage_offset() + whole) * x.element_size() <= x.untyped_storage().nbytes()
 
 
 def words(state: Tensor | None) -> Tensor | None:
@@ -70,18 +88,30 @@ def over_time(gate: Tensor | None) -> int:
 
 
 def lies_along(gate: Tensor, like: Tensor, steps: int) -> bool:
-    """Whether its rows begin at the same places of vectors of so many steps as those of h."""
+    """Whether its rows begin at the same places of vectors of so many steps as those of h.
+
+    And whether its memory holds the last vector.
+    """
     B, T, C = like.shape
     by_batch, by_channel = strides(gate)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(gate.shape, gate.stride(), strict=True))
     batches = B == 1 or (by_batch - C * T) % steps == 0
     channels = C == 1 or (by_channel - T) % steps == 0
-    return batches and channels and gate.data_ptr() % VECTOR == 0
+    whole = triton.cdiv(span, steps) * steps
+    return batches and channels and gate.data_ptr() % VECTOR == 0 and covers(gate, whole)
 
 
 def launch(
-    pass_: str, kernel: Any, like: Tensor, log_a: Tensor, phase: Tensor | None, *operands: Any, **flags: Any
+    pass_: str,
+    kernel: Any,
+    like: Tensor,
+    log_a: Tensor,
+    phase: Tensor | None,
+    read: tuple[Tensor, ...],
+    *operands: Any,
+    **flags: Any,
 ) -> None:
-    """Launch a pass over h of shape and dtype of `like`. `operands` follow the gates."""
+    """Launch a pass over h, which is like `like`. `read` (B, T, C), then `operands`, follow the gates."""
     B, T, C = like.shape
     enough = ENOUGH_ROWS * processors(like.device)
     cut = row_tiles(pass_, widths(like, log_a, phase), few=enough > B * C)
@@ -89,9 +119,10 @@ def launch(
     ragged = T % cut.steps > 0
     count = triton.cdiv(T + cut.steps - 1 if ragged else T, length)
     along = all(lies_along(gate, like, cut.steps) for gate in (log_a, phase) if over_time(gate))
+    inputs = [in_vectors(rows(x), cut.steps) for x in read]
     with torch.cuda.device_of(log_a):
         kernel[(B * C,)](
-            log_a, phase, *operands, T, C, loop_bound(count), *strides(log_a), *strides(phase),
+            log_a, phase, *inputs, *operands, T, C, loop_bound(count), *strides(log_a), *strides(phase),
             A_TIME=over_time(log_a), P_TIME=over_time(phase), ALONG=along,
             COMPLEX=phase is not None, WHOLE=T % length == 0, RAGGED=ragged,
             FLUSH=not triton.knobs.runtime.interpret, R=cut.steps, RUNS=cut.runs, STAGES=cut.stages,
@@ -127,9 +158,7 @@ class TimeLastScan(torch.autograd.Function):
         wide = torch.float32 if phase is None else torch.complex64
         h = empty(b, b.dtype if phase is None else wide)
         final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        launch(
-            "forward", scan_forward_time_last, h, log_a, phase, rows(b), words(state), rows(h), words(final)
-        )
+        launch("forward", scan_forward_time_last, h, log_a, phase, (b,), words(state), rows(h), words(final))
         ctx.save_for_backward(log_a, phase, h, state)
         ctx.input_dtype = b.dtype
         return h, final
@@ -144,7 +173,7 @@ class TimeLastScan(torch.autograd.Function):
         a_kind, da = gate_gradient(log_a, needs_a, h)
         p_kind, dphase = gate_gradient(phase, needs_phase, h)
         launch(
-            "backward", scan_backward_time_last, h, log_a, phase, rows(g), rows(h), words(state),
-            words(final_grad), rows(db), rows(da), rows(dphase), words(dstate), A_GRAD=a_kind, P_GRAD=p_kind,
+            "backward", scan_backward_time_last, h, log_a, phase, (g, h), words(state), words(final_grad),
+            rows(db), rows(da), rows(dphase), words(dstate), A_GRAD=a_kind, P_GRAD=p_kind,
         )  # fmt: skip
         return summed(da, log_a), summed(dphase, phase), db, dstate

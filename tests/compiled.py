@@ -1,0 +1,159 @@
+"""Compiles without a GPU what a call of a backend would launch, and reads what the machine code needs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+# Shared memory that a block can have, in bytes.
+SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """registers of a thread, bytes that it spills to its stack, and bytes of shared memory of a block."""
+
+    registers: int
+    spilled: int
+    shared: int
+
+    def __str__(self) -> str:
+        return f"{self.registers}/{self.spilled}/{self.shared}"
+
+    @classmethod
+    def parse(cls, text: str) -> Usage:
+        registers, spilled, shared = map(int, text.split("/"))
+        return cls(registers, spilled, shared)
+
+    @classmethod
+    def of(cls, cubin: bytes, dynamic_shared: int) -> Usage:
+        """What a cubin with one kernel in it says, by Triton's cuobjdump."""
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            Path(file.name).write_bytes(cubin)
+            command = [str(cuobjdump()), "--dump-resource-usage", file.name]
+            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        register, stack, local, shared = (
+            int(re.findall(rf"\b{name}:(\d+)", text)[-1]) for name in ("REG", "STACK", "LOCAL", "SHARED")
+        )
+        return cls(register, stack + local, shared + dynamic_shared)
+
+    @classmethod
+    def of_triton(cls, kernel: Any) -> Usage:
+        return cls.of(kernel.asm["cubin"], kernel.metadata.shared)
+
+
+def cuobjdump() -> Path:
+    import triton
+
+    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def triton_version() -> str:
+    import triton
+
+    return f"triton {triton.__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Stands in for Triton's driver, which needs a GPU."""
+
+    arch: int
+
+    def get_current_device(self) -> int:
+        return self.arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.arch, 32)
+
+
+def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
+    """What a call on CPU tensors would launch on a GPU: compiled kernels in order, by name.
+
+    A kernel launched again in another specialisation is `name 2`, and so on. Nothing runs: results are
+    whatever the memory held.
+    """
+    with recording(arch) as kernels:
+        call()
+    named: dict[str, Any] = {}
+    for kernel in kernels:
+        if any(kernel is other for other in named.values()):
+            continue
+        again = sum(other.metadata.name == kernel.metadata.name for other in named.values())
+        named[kernel.metadata.name + (f" {again + 1}" if again else "")] = kernel
+    return named
+
+
+@contextmanager
+def recording(arch: int) -> Iterator[list[Any]]:
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    kernels: list[Any] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        kernels.append(run(self, *arguments, grid=grid, warmup=True, **named))
+        return kernels[-1]
+
+    with (
+        mock.patch.object(driver, "_active", Device(arch)),
+        mock.patch.object(JITFunction, "run", compile_only),
+    ):
+        yield kernels
+
+
+def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -> list[tuple[Any, bytes]]:
+    """The same for scan's `cuda` backend, whose launches `function` holds: variants and machine code."""
+    major, minor = divmod(arch, 10)
+    properties = SimpleNamespace(
+        major=major,
+        minor=minor,
+        shared_memory_per_block_optin=SHARED_BYTES[arch],
+        multi_processor_count=132,
+    )
+    found: list[tuple[Any, bytes]] = []
+
+    def cubin(variant: Any, name: str) -> bytes:
+        from ssmperf.impls.scan._cuda import program
+
+        found.append((variant, program.compiled(variant, name)))
+        return found[-1][1]
+
+    with ExitStack() as stack:
+        patch = stack.enter_context
+        patch(mock.patch("torch.cuda.get_device_properties", lambda device: properties))
+        patch(mock.patch.object(function, "loaded", function.loaded.__wrapped__))
+        patch(mock.patch.object(function, "cubin", cubin))
+        patch(mock.patch.object(function, "launch"))
+        patch(mock.patch("cuda.core.Device"))
+        code = patch(mock.patch("cuda.core.ObjectCode")).from_cubin.return_value
+        code.get_kernel.return_value.occupancy.max_active_blocks_per_multiprocessor.return_value = 1
+        driver = patch(mock.patch("cuda.bindings.driver"))
+        driver.cuKernelSetAttribute.return_value = (driver.CUresult.CUDA_SUCCESS,)
+        call()
+    return found
+
+
+@contextmanager
+def multiprocessors(folder: str, count: int) -> Iterator[None]:
+    """Modules whose names begin with `folder` believe in a device with so many."""
+    with ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith(folder) and hasattr(module, "processors"):
+                stack.enter_context(mock.patch.object(module, "processors", lambda device: count))
+        yield

@@ -1,0 +1,280 @@
+"""The calls whose kernels are compiled, for the table of what they need (impls/resources.csv)."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
+
+from ssmperf import Unsupported, registry
+
+ARCHS = (80, 90, 100)
+FULL = 90  # has all cases, the others the main ones
+ONE, MANY = 1, 10_000  # multiprocessors: with many, time is cut as well
+FLOAT, BFLOAT, HALF, COMPLEX = torch.float32, torch.bfloat16, torch.float16, torch.complex64
+SHORT = {FLOAT: "fp32", BFLOAT: "bf16", HALF: "fp16", COMPLEX: "complex"}
+
+Operand = tuple[tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class Case(ABC):
+    """A forward and a backward call of a backend.
+
+    main: compiled for every architecture from `least` on that runs such a call, not for one alone.
+    """
+
+    backend: str  # recurrence/backend
+    name: str
+    main: bool = field(default=False, kw_only=True)
+    least: int = field(default=ARCHS[0], kw_only=True)
+
+    def on(self, arch: int) -> bool:
+        return arch == FULL or (self.main and arch >= self.least)
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Why it cannot be compiled here."""
+
+    @property
+    @abstractmethod
+    def compiler(self) -> str:
+        """The compiler and its version."""
+
+    @abstractmethod
+    def usage(self, arch: int) -> dict[str, Usage]:
+        """What each of its kernels needs, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class TritonCase(Case):
+    """decode: forward alone, with no gradient wanted. time_last: (B, T, C) with T innermost in memory."""
+
+    operands: Mapping[str, Operand]
+    options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    processors: int = field(default=ONE, kw_only=True)
+    decode: bool = field(default=False, kw_only=True)
+    time_last: bool = field(default=False, kw_only=True)
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("triton") is None:
+            return "needs triton"
+        from triton import knobs
+
+        return "Triton interprets kernels in this process" if knobs.runtime.interpret else None
+
+    @property
+    def compiler(self) -> str:
+        return triton_version()
+
+    def kernels(self, arch: int) -> dict[str, Any]:
+        """Compiled kernels by name, as they would be launched on a device."""
+        recurrence, _, name = self.backend.partition("/")
+        entry = registry.backend(recurrence, name)
+        folder = f"ssmperf.impls.{recurrence}._{name}."
+
+        def call() -> None:
+            operands = drawn(self.operands, gradients=not self.decode, time_last=self.time_last)
+            outputs = entry.function(**operands, **self.options)
+            if not self.decode:
+                both_passes(outputs)
+
+        with multiprocessors(folder, self.processors):
+            return launched(call, arch)
+
+    def usage(self, arch: int) -> dict[str, Usage]:
+        return {name: Usage.of_triton(kernel) for name, kernel in self.kernels(arch).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class CudaCase(Case):
+    """Of scan's `cuda` backend; operands: as Scan.apply takes them, None where there is none."""
+
+    operands: Mapping[str, Operand]
+    processors: int = field(default=ONE, kw_only=True)
+
+    def missing(self) -> str | None:
+        if reason := registry.backend("scan", "cuda").missing("cuda"):
+            return reason
+        from ssmperf.impls.scan._cuda import program
+
+        try:
+            program.compiler()
+        except Unsupported as refusal:
+            return str(refusal)
+        return None if cuobjdump().exists() else "needs cuobjdump, which triton brings"
+
+    @property
+    def compiler(self) -> str:
+        from ssmperf.impls.scan._cuda import program
+
+        return "nvrtc {}.{}".format(*program.compiler())
+
+    def usage(self, arch: int) -> dict[str, Usage]:
+        from ssmperf.impls.scan._cuda import function
+
+        operands = drawn(self.operands)
+        order = ("log_a", "phase", "b", "initial_state")
+        with multiprocessors("ssmperf.impls.scan._cuda.", self.processors):
+            launched = launched_cuda(
+                function, lambda: both_passes(function.Scan.apply(*map(operands.get, order))), arch
+            )
+        found = {}
+        for variant, cubin in launched:
+            needs = Usage.of(cubin, variant.shared_bytes)
+            # What the tiles promise: so many blocks at once on a multiprocessor.
+            assert needs.registers * variant.tiles.threads * variant.tiles.blocks <= 1 << 16, variant
+            found[f"cuda_scan_{variant.pass_}"] = needs
+        return found
+
+
+def drawn(
+    operands: Mapping[str, Operand], *, gradients: bool = True, time_last: bool = False
+) -> dict[str, torch.Tensor]:
+    found = {}
+    for name, (shape, dtype) in operands.items():
+        if time_last and len(shape) == 3:
+            found[name] = torch.zeros(shape[0], shape[2], shape[1], dtype=dtype).transpose(1, 2)
+        else:
+            found[name] = torch.zeros(shape, dtype=dtype)
+        found[name].requires_grad_(gradients)
+    return found
+
+
+def both_passes(outputs: tuple[torch.Tensor, ...]) -> None:
+    torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+
+
+def scan_cases() -> Iterator[Case]:
+    def case(gate: torch.dtype, data: torch.dtype, kind: str, *, main: bool = False) -> Case:
+        """kind: strand, chain, decode or time_last (few: rows); with const or odd before it."""
+        B, T, C = (1, 1021, 61) if "odd" in kind else (8, 1, 64) if kind == "decode" else (1, 1024, 64)
+        state = COMPLEX if data is COMPLEX else FLOAT
+        gates = ((B, 1 if "const" in kind else T, C), gate)
+        operands = {"log_a": gates, "b": ((B, T, C), data), "initial_state": ((B, C), state)}
+        if data is COMPLEX:
+            operands["phase"] = gates
+        name = f"{SHORT[gate]} {SHORT[data]} {kind}"
+        more: dict[str, Any] = {"processors": MANY if kind.endswith(("chain", "few")) else ONE, "main": main}
+        more |= {"decode": kind == "decode", "time_last": "time_last" in kind}
+        return TritonCase("scan/triton", name, operands, **more)
+
+    for gate, data in ((FLOAT, FLOAT), (FLOAT, BFLOAT), (BFLOAT, BFLOAT), (FLOAT, COMPLEX)):
+        for kind in ("strand", "chain", "time_last"):
+            yield case(gate, data, kind, main=data is BFLOAT and gate is FLOAT)
+    for kind in ("const strand", "odd strand", "odd time_last", "time_last few", "decode"):
+        yield case(FLOAT, BFLOAT, kind, main=kind == "decode")
+    for kind in ("const strand", "decode"):
+        yield case(FLOAT, COMPLEX, kind)
+
+
+def selective_scan_cases() -> Iterator[Case]:
+    def case(gate: str, data: torch.dtype, kind: str = "whole", N: int = 16, *, main: bool = False) -> Case:
+        """around: with all that the kernel can fuse before and after the scan."""
+        B, T, D = {"odd": (1, 1009, 2001), "decode": (8, 1, 2048)}.get(kind, (1, 1024, 2048))
+        operands = {"x": ((B, T, D), data), "delta": ((B, T, D), FLOAT)}
+        operands |= dict.fromkeys("kq", ((B, T, N), data)) | {"initial_state": ((B, D, N), FLOAT)}
+        options: dict[str, Any] = {"gate": gate}
+        if gate == "exp":
+            operands["A"] = ((D, N), FLOAT)
+        if "around" in kind:
+            operands |= dict.fromkeys(("skip", "delta_bias"), ((D,), FLOAT)) | {
+                "output_gate": ((B, T, D), data)
+            }
+            options["delta_softplus"] = True
+        if "packed" in kind:
+            options["cu_seqlens"] = torch.tensor([0, 700, T])
+            operands["initial_state"] = ((2, D, N), FLOAT)
+        if "zoh" in kind:
+            options["discretization"] = "zoh"
+        name = f"{gate} {SHORT[data]} N{N} {kind}"
+        more: dict[str, Any] = {"processors": MANY if kind in ("spans", "odd") else ONE}
+        more |= {"options": options, "decode": kind == "decode", "main": main}
+        return TritonCase("selective_scan/triton", name, operands, **more)
+
+    yield case("exp", FLOAT)
+    yield case("exp", BFLOAT)
+    yield case("implicit", BFLOAT)
+    yield case("exp", BFLOAT, "spans", main=True)
+    yield case("implicit", BFLOAT, "odd")
+    for kind in ("around", "packed around", "zoh"):
+        yield case("exp", BFLOAT, kind)
+    for N in (64, 256):
+        yield case("exp", BFLOAT, N=N)
+    for gate in ("exp", "implicit"):
+        yield case(gate, BFLOAT, "decode", main=gate == "exp")
+
+
+def ratio_scan_cases() -> Iterator[Case]:
+    def case(data: torch.dtype, kind: str, *, main: bool = False, least: int = ARCHS[0]) -> Case:
+        B, T, C = {"odd": (1, 1009, 2001), "decode": (8, 1, 2048)}.get(kind, (1, 1024, 2048))
+        operands = {"log_w": ((C,), FLOAT), "k": ((B, T, C), data), "v": ((B, T, C), data)}
+        if kind != "plain":
+            operands |= {"initial_state": ((B, 3, C), FLOAT), "bonus": ((C,), FLOAT)}
+        more: dict[str, Any] = {"processors": MANY if kind in ("spans", "odd") else ONE, "main": main}
+        more |= {"decode": kind == "decode", "least": least}
+        return TritonCase("ratio_scan/triton", f"{SHORT[data]} {kind}", operands, **more)
+
+    for data in (FLOAT, BFLOAT):
+        # Half types stream their tiles where there are tensor descriptors.
+        yield case(data, "whole", main=data is BFLOAT, least=90 if data is BFLOAT else ARCHS[0])
+        yield case(data, "spans", main=data is BFLOAT)
+    yield case(BFLOAT, "plain", least=90)
+    for kind in ("odd", "decode"):
+        yield case(BFLOAT, kind, main=kind == "decode")
+
+
+def linear_attention_cases() -> Iterator[Case]:
+    B, T, H = 1, 128, 2
+    for K, V, data, gate in (
+        (128, 128, BFLOAT, "key"),
+        (128, 64, BFLOAT, "scalar"),
+        (64, 64, HALF, "none"),
+        (128, 128, FLOAT, "key"),
+        (64, 64, FLOAT, "scalar"),
+    ):
+        operands: dict[str, Operand] = dict.fromkeys("qk", ((B, T, H, K), data))
+        operands |= {"v": ((B, T, H, V), data), "initial_state": ((B, H, K, V), FLOAT)}
+        if gate != "none":
+            operands["log_a"] = ((B, T, H) if gate == "scalar" else (B, T, H, K), FLOAT)
+        yield TritonCase(
+            "linear_attention/triton",
+            f"{SHORT[data]} K{K} V{V} {gate}",
+            operands,
+            main=gate == "key" and data is BFLOAT,
+        )
+
+
+def cuda_cases() -> Iterator[Case]:
+    B, T, C = 1, 1024, 64
+
+    def case(gate: torch.dtype, data: torch.dtype, kind: str, C: int = C, *, main: bool = False) -> Case:
+        gates = (B, 1 if "const" in kind else T, C)
+        state = COMPLEX if data is COMPLEX else FLOAT
+        operands = {"log_a": (gates, gate), "b": ((B, T, C), data), "initial_state": ((B, C), state)}
+        if data is COMPLEX:
+            operands["phase"] = (gates, gate)
+        name = f"{SHORT[gate]} {SHORT[data]} {kind}"
+        return CudaCase("scan/cuda", name, operands, processors=MANY if "chain" in kind else 0, main=main)
+
+    for gate, data in ((FLOAT, FLOAT), (FLOAT, BFLOAT), (BFLOAT, BFLOAT), (BFLOAT, FLOAT), (FLOAT, COMPLEX)):
+        for kind in ("strand", "chain"):
+            yield case(gate, data, kind, main=data is BFLOAT and gate is FLOAT)
+    for data in (FLOAT, BFLOAT, COMPLEX):
+        yield case(FLOAT, data, "const chain")
+    yield case(FLOAT, BFLOAT, "unaligned chain", C=61)
+    yield case(HALF, HALF, "chain")
+
+
+CASES = (
+    *scan_cases(),
+    *cuda_cases(),
+    *selective_scan_cases(),
+    *ratio_scan_cases(),
+    *linear_attention_cases(),
+)

@@ -1,0 +1,103 @@
+"""The scripts of ci/: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci import sanitize, totals
+
+STEP = """<testsuites><testsuite>
+<testcase name="a"/><testcase name="b"><failure>no</failure></testcase>
+<testcase name="c"><skipped message="needs a CUDA device"/></testcase>
+</testsuite></testsuites>"""
+
+
+class TestTotals:
+    def test_the_last_line_is_the_sum_of_the_steps(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in ("unit.xml", "gpu.xml"):
+            (tmp_path / name).write_text(STEP)
+        totals.main([str(tmp_path / "gpu.xml"), str(tmp_path / "unit.xml")])
+        gpu, total = capsys.readouterr().out.splitlines()
+        assert gpu == "GPU tests: 1 passed, 1 failed, 1 skipped (needs a CUDA device)"
+        assert total == "tests: 2 passed, 2 failed, 2 skipped"
+
+
+SANITIZER = """#!/bin/bash
+echo "$@" >>{log}
+case "$*" in
+    *racecheck*decode*) echo "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)" ;;
+    *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
+    *complex*) echo "Traceback"; exit 1 ;;
+    *) echo "========= ERROR SUMMARY: 0 errors" ;;
+esac
+"""
+
+
+class TestSanitize:
+    @pytest.fixture
+    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Stands in for compute-sanitizer; it runs nothing."""
+        file = tmp_path / "compute-sanitizer"
+        file.write_text(SANITIZER.format(log=tmp_path / "log"))
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return file
+
+    def test_reads_what_the_tools_count(self) -> None:
+        assert sanitize.errors("========= ERROR SUMMARY: 12 errors\n") == 12
+        assert sanitize.errors("x\n========= ERROR SUMMARY: 0 errors") == 0
+        assert sanitize.errors("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)") == 2
+        assert sanitize.errors("killed") is None
+
+    def test_a_dry_run_prints_the_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert sanitize.main(["--dry-run"]) == 0
+        lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(lines) == len(sanitize.USUAL) * len(sanitize.CASES)
+        for backend in ("scan/triton", "scan/cuda", "selective_scan/triton", "ratio_scan/triton"):
+            assert {line[2] for line in lines if line[-1].startswith(backend)} == set(sanitize.USUAL)
+        assert all(line[-2] == "--run" and sys.executable in line for line in lines)
+
+    def test_clean_cases(self, program: Path, tmp_path: Path) -> None:
+        summary = tmp_path / "summary.json"
+        assert sanitize.main(["--cases", "ratio_scan/triton whole", "--out", str(summary)]) == 0
+        rows = json.loads(summary.read_text())["runs"]
+        assert [(row["tool"], row["errors"], row["status"]) for row in rows] == [
+            (tool, 0, "ok") for tool in sanitize.USUAL
+        ]
+        assert all(
+            re.search(r"--tool \w+ .*--run 'ratio_scan/triton whole'$", row["command"]) for row in rows
+        )
+
+    @pytest.mark.parametrize(
+        ("case", "statuses"),
+        [("scan/triton decode", ["ok", "errors"]), ("scan/triton complex chain", ["crash", "ok"])],
+    )
+    def test_errors_and_crashes_end_it_with_3(
+        self, program: Path, tmp_path: Path, case: str, statuses: list[str]
+    ) -> None:
+        summary = tmp_path / "summary.json"
+        arguments = ["--cases", case, "--tools", "memcheck,racecheck", "--out", str(summary)]
+        assert sanitize.main(arguments) == 3
+        assert [row["status"] for row in json.loads(summary.read_text())["runs"]] == statuses
+
+    def test_says_what_is_missing_or_unknown(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sanitize, "sanitizer", lambda: None)
+        for arguments, message in (
+            ([], "no compute-sanitizer on PATH"),
+            (["--tools", "leakcheck"], "unknown tools: leakcheck"),
+            (["--cases", "nothing"], "no case is called 'nothing'"),
+        ):
+            with pytest.raises(SystemExit) as ended:
+                sanitize.main(arguments)
+            assert ended.value.code == 2
+            assert message in capsys.readouterr().err
