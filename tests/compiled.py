@@ -137,7 +137,8 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
     with ExitStack() as stack:
         patch = stack.enter_context
         patch(mock.patch("torch.cuda.get_device_properties", lambda device: properties))
-        patch(mock.patch.object(function, "loaded", function.loaded.__wrapped__))
+        for cached in ("loaded", "shared_memory"):
+            patch(mock.patch.object(function, cached, getattr(function, cached).__wrapped__))
         patch(mock.patch.object(function, "cubin", cubin))
         patch(mock.patch.object(function, "launch"))
         patch(mock.patch("cuda.core.Device"))

@@ -2,13 +2,7 @@
 // sooner than they are waited for, so that a wait for too few of them gives wrong numbers.
 #define SSMPERF_DEVICE
 
-#include <atomic>
-#include <barrier>
-#include <cmath>
-#include <cstring>
-#include <deque>
-#include <thread>
-#include <vector>
+#include "standard.h"
 
 #define ENTRY
 #define FUNCTION inline

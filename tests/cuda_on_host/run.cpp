@@ -1,10 +1,6 @@
 // A kernel on the CPU, a thread for each thread of a block. With MAIN, a program that calls it on arbitrary numbers, for
 // ThreadSanitizer to watch. KERNEL: its file. NAME, OPERANDS: its name, and how many pointers it takes before the words.
 // PASS: the struct that it walks with.
-#include <cstdlib>
-#include <memory>
-#include <utility>
-
 #include "device.h"
 #include KERNEL
 

@@ -171,6 +171,15 @@ class TestOnHost:
         given = operands(2, T, 8, regime="reset", log_a=shapes[0], phase=shapes[1])
         check(scan, given, tolerance=5e-5)
 
+    def test_where_shared_memory_is_small(
+        self, scan: Callable[..., Any], host: Host, schedule: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Fewer slots, and then fewer steps: the plan and the kernel agree on it."""
+        monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, replace(SMALL, steps=8)))
+        monkeypatch.setattr(host, "shared_bytes", 8_000 if schedule == "chain" else 17_000)
+        check(scan, operands(1, 70, 64))
+        assert {v.tiles.steps < 8 for v in host.launched} == {True}
+
     def test_no_initial_state_and_only_wanted_gradients(
         self, scan: Callable[..., Any], schedule: str
     ) -> None:
@@ -213,10 +222,9 @@ class TestOnHost:
         ],
         ids=str,
     )
-    def test_other_tiles(
-        self, scan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, schedule: str, cut: Tiles
-    ) -> None:
+    def test_other_tiles(self, scan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, cut: Tiles) -> None:
         monkeypatch.setattr(sizes, "TABLE", dict.fromkeys(sizes.TABLE, cut))
+        monkeypatch.setattr(function, "processors", lambda device: 0 if cut.steps == 4 else 10_000)
         check(scan, operands(1, 6 * cut.length + 5, 40, dtype=torch.bfloat16))
 
 

@@ -55,7 +55,7 @@ def loaded(
         const=const,
         aligned=aligned,
         chained=chained,
-        shared_bytes=properties.shared_memory_per_block_optin,
+        shared_bytes=shared_memory(device),
     )
     code = ObjectCode.from_cubin(cubin(made, f"sm_{properties.major}{properties.minor}"))
     kernel = code.get_kernel(f"cuda_scan_{pass_}")
@@ -71,6 +71,12 @@ def loaded(
 def processors(device: int) -> int:
     """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def shared_memory(device: int) -> int:
+    """Bytes that a block can have."""
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def launch(ready: Loaded, grid: int, arguments: list[int], device: int) -> None:
@@ -102,11 +108,21 @@ class Plan:
     chained: bool
 
     @classmethod
-    def of(cls, pass_: str, log_a: Tensor, data: Tensor) -> Plan:
-        widths = (log_a.dtype.itemsize, data.dtype.itemsize)
-        found = cls(pass_, data.shape, tiles(pass_, *widths, chained=False), False)
+    def of(cls, pass_: str, log_a: Tensor, phase: Tensor | None, data: Tensor) -> Plan:
+        def cut(*, chained: bool) -> Tiles:
+            widths = (log_a.dtype.itemsize, data.dtype.itemsize)
+            wanted = tiles(pass_, *widths, chained=chained)
+            types = (TYPES[log_a.dtype], TYPES[data.dtype])
+            const = (is_const(log_a), is_const(phase))
+            room = shared_memory(data.device.index)
+            made = variant(
+                pass_, *types, wanted, const=const, aligned=True, chained=chained, shared_bytes=room
+            )
+            return made.tiles
+
+        found = cls(pass_, data.shape, cut(chained=False), False)
         if found.strands < ENOUGH * processors(data.device.index):
-            chain = tiles(pass_, *widths, chained=True)
+            chain = cut(chained=True)
             if data.shape[1] > chain.length:
                 return cls(pass_, data.shape, chain, True)
         return found
@@ -160,7 +176,7 @@ class Scan(torch.autograd.Function):
         h = torch.empty_like(b)
         wide = torch.float32 if phase is None else torch.complex64
         final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        Plan.of("forward", log_a, b).run(log_a, phase, b, b, state, h, final)
+        Plan.of("forward", log_a, phase, b).run(log_a, phase, b, b, state, h, final)
         ctx.save_for_backward(log_a, phase, h, state)
         ctx.set_materialize_grads(False)
         return h, final
@@ -170,7 +186,7 @@ class Scan(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor | None, final_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
         needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
-        plan = Plan.of("backward", log_a, h)
+        plan = Plan.of("backward", log_a, phase, h)
         g = torch.zeros_like(h) if g is None else g.resolve_conj().contiguous()
         final_grad = None if final_grad is None else final_grad.resolve_conj().contiguous()
         db = torch.empty_like(h) if needs_b else None

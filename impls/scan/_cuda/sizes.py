@@ -177,12 +177,22 @@ def variant(
     pass_: str, gate: str, data: str, cut: Tiles, *, const: tuple[bool, bool], aligned: bool, chained: bool,
     shared_bytes: int,
 ) -> Variant:  # fmt: skip
-    """The variant for a device that gives a block `shared_bytes` of shared memory: fewer slots where few.
+    """The variant for a device that gives a block `shared_bytes` of shared memory.
 
-    const: whether log_a is the same at every step, and phase.
+    Where that is little, it has fewer slots, and then fewer steps. const: whether log_a is the same at every
+    step, and phase.
     """
-    for slots in range(cut.slots, 0, -1):
-        found = Variant(pass_, gate, data, *const, aligned, chained, replace(cut, slots=slots))
+    for smaller in shrinking(cut, 1 if chained else 2):
+        found = Variant(pass_, gate, data, *const, aligned, chained, smaller)
         if found.shared_bytes <= shared_bytes:
             break
     return found
+
+
+def shrinking(cut: Tiles, fewest_slots: int) -> Iterator[Tiles]:
+    for slots in range(max(cut.slots, fewest_slots), fewest_slots - 1, -1):
+        cut = replace(cut, slots=slots)
+        yield cut
+    while cut.steps > 1:
+        cut = replace(cut, steps=cut.steps // 2)
+        yield cut
