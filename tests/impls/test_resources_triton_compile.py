@@ -33,7 +33,7 @@ def exchanges(kernel: Any) -> bool:
 # What holds for the kernels of a case whatever the numbers, by the beginning of its name.
 LAWS = {
     r"scan/triton \S+ strand": moves_steps,
-    r"ratio_scan/triton": exchanges,
+    r"ratio_scan/triton \S+ (?!streamed)": exchanges,
 }
 
 
