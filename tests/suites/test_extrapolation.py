@@ -37,9 +37,6 @@ def learned(found: list[Case]) -> list[Case]:
     return [case for case in found if case.operand_source == "task/memory_horizon"]
 
 
-pytestmark = pytest.mark.xdist_group("extrapolation")  # one worker: a run is made once for all of them
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return ssmperf.run(

@@ -26,9 +26,6 @@ EXPECTED = {
 }
 
 
-pytestmark = pytest.mark.xdist_group("memory")  # one worker: a run is made once for all of them
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")

@@ -18,9 +18,6 @@ NAN_STEP = 40
 FAULTY = ("nan_at_40", "half_state", "boasts")
 
 
-pytestmark = pytest.mark.xdist_group("stability")  # one worker: a run is made once for all of them
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return ssmperf.run(
