@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -173,6 +174,7 @@ def tiles(pass_: str, gate_bytes: int, data_bytes: int, *, chained: bool) -> Til
     return TABLE[pass_, "chain" if chained else "strand", gate_bytes, data_bytes]
 
 
+@functools.cache
 def variant(
     pass_: str, gate: str, data: str, cut: Tiles, *, const: tuple[bool, bool], aligned: bool, chained: bool,
     shared_bytes: int,
