@@ -83,6 +83,7 @@ CASES: dict[str, tuple[str, Callable[..., Given]]] = {
     "exp": ("selective_scan", functools.partial(selective_scan, gate="exp")),
     "exp-fp16": ("selective_scan", functools.partial(selective_scan, gate="exp", dtype=HALF)),
     "exp-N16": ("selective_scan", functools.partial(selective_scan, gate="exp", N=16)),
+    "exp-N200": ("selective_scan", functools.partial(selective_scan, gate="exp", N=200, D=3)),
     "implicit": ("selective_scan", functools.partial(selective_scan, gate="implicit")),
     "ratio": ("ratio_scan", ratio_scan),
     "ratio-plain": ("ratio_scan", functools.partial(ratio_scan, bonus=False, log_w=(B, 1, C))),

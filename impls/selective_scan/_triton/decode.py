@@ -7,77 +7,66 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .function import processors
-from .options import sigmoid, softplus
-from .steps import HUGE, LOG2_E, exponential2
-
-STATES = 256  # of a warp: 32 bytes of state a thread
-ENOUGH = 16  # warps a multiprocessor; with more, four to a program
+from .exchange import over_groups
+from .options import advance_held, channel_values, held_rates, held_steps, sigmoid, softplus
+from .steps import advance, constant, decay_rates, gates, load_state, store_state, tile
 
 
 @triton.jit
-def held(z, gate):
-    """(e^z − 1) / z, and 1 at 0; gate is e^z."""
-    near = tl.where(tl.abs(z) < 0.5, z, 0.0)
-    series = 1.0 + near / 9
-    for i in tl.static_range(7):
-        series = 1.0 + near / (8 - i) * series
-    return tl.where(tl.abs(z) < 0.5, series, (gate - 1.0) / tl.where(tl.abs(z) < 0.5, 1.0, z))
+def fetch_row(k, stride, group, N: tl.constexpr, M: tl.constexpr):
+    """M tensors (1, G) of k (N,)."""
+    values = ()
+    for j in tl.static_range(M):
+        n = group * M + j
+        values += (tl.load(k + n * stride, mask=n < N, other=0.0).to(tl.float32),)
+    return values
 
 
 @triton.jit
 def selective_scan_forward_decode(
     x, delta, k, q, A, state, skip, z, bias, o, final,
-    D, x_batch, x_channel, delta_batch, delta_channel, k_batch, k_state, q_batch, q_state, z_batch, z_channel,
-    N: tl.constexpr, GATE: tl.constexpr, ZOH: tl.constexpr, SOFTPLUS: tl.constexpr, FLUSH: tl.constexpr,
-    BD: tl.constexpr, BN: tl.constexpr,
+    x_batch, x_channel, delta_batch, delta_channel, k_batch, k_state, q_batch, q_state, z_batch, z_channel,
+    D: tl.constexpr, N: tl.constexpr, GATE: tl.constexpr, HELD: tl.constexpr, SOFTPLUS: tl.constexpr,
+    EVEN: tl.constexpr, FLUSH: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """A program: all N states of BD channels of a batch element."""
+    """A program, one warp: all N states of BD channels of a batch element."""
     blocks = tl.cdiv(D, BD)
     batch = (tl.program_id(0) // blocks).to(tl.int64)
-    channel = tl.program_id(0) % blocks * BD + tl.arange(0, BD)
-    n = tl.arange(0, BN)
-    is_channel = channel < D
-    is_state = n < N
-    inside = is_channel[:, None] & is_state[None, :]
-    at = channel[:, None] * N + n[None, :]
+    channel, group, in_channels = tile(tl.program_id(0) % blocks, D, BD, G, 1, EVEN)
 
-    value = tl.load(x + batch * x_batch + channel * x_channel, mask=is_channel, other=0.0).to(tl.float32)
-    size = tl.load(delta + batch * delta_batch + channel * delta_channel, mask=is_channel, other=0.0)
-    size = size.to(tl.float32)
+    rates = decay_rates(A, N, channel, group, in_channels, GATE, M)
+    inverse = held_rates(rates, HELD, M)
+    shift = channel_values(bias, channel, in_channels)
+    weight = channel_values(skip, channel, in_channels)
+    if state is not None:
+        S = load_state(state + batch * D * N, channel, group, N, in_channels, M)
+    else:
+        S = constant(0.0, BD, G, M)
+    value = channel_values(x + batch * x_batch, channel * x_channel, in_channels)[0]
+    size = channel_values(delta + batch * delta_batch, channel * delta_channel, in_channels)[0]
+    keys = fetch_row(k + batch * k_batch, k_state, group, N, M)
+    queries = fetch_row(q + batch * q_batch, q_state, group, N, M)
     if bias is not None:
-        size += tl.load(bias + channel, mask=is_channel, other=0.0).to(tl.float32)
+        size += shift[0]
     if SOFTPLUS:
         size = softplus(size)
-    if ZOH:
-        size = tl.minimum(size, HUGE)
-    key = tl.load(k + batch * k_batch + n * k_state, mask=is_state, other=0.0).to(tl.float32)[None, :]
-    query = tl.load(q + batch * q_batch + n * q_state, mask=is_state, other=0.0).to(tl.float32)[None, :]
 
-    written = tl.broadcast_to((size * value)[:, None], (BD, BN))
-    if GATE == "exp":
-        rate = tl.load(A + at, mask=inside, other=0.0).to(tl.float32)
-        exponent = tl.minimum(size, HUGE)[:, None] * tl.minimum(tl.maximum(rate, -HUGE), HUGE)
-        gate = exponential2(exponent * LOG2_E, FLUSH)
-        if ZOH:
-            written = written * held(exponent, gate)
+    gate = gates(size, rates, keys, GATE, FLUSH, M)
+    if HELD:
+        S = advance_held(S, gate, held_steps(size, gate, rates, inverse, M), keys, value, M)
     else:
-        gate = 1.0 - size[:, None] * (key * key)
-    S = written * key
-    if state is not None:
-        past = tl.load(state + batch * D * N + at, mask=inside, other=0.0).to(tl.float32)
-        S = gate * past + S
-    tl.store(final + batch * D * N + at, S, mask=inside)
-
-    total = tl.sum(S * query, axis=1)
+        S = advance(S, gate, keys, size * value, M)
+    store_state(final + batch * D * N, S, channel, group, N, in_channels, M)
+    total = S[0] * queries[0]
+    for j in tl.static_range(1, M):
+        total = tl.fma(S[j], queries[j], total)
     if skip is not None:
-        total += tl.load(skip + channel, mask=is_channel, other=0.0).to(tl.float32) * value
+        total += weight[0] * (1.0 / G) * value  # in the sum of G of them
+    output = over_groups((total,), 1, 1)[0]
     if z is not None:
-        opening = tl.load(z + batch * z_batch + channel * z_channel, mask=is_channel, other=0.0).to(
-            tl.float32
-        )
-        total = total * (opening * sigmoid(opening))
-    tl.store(o + batch * D + channel, total.to(o.dtype.element_ty), mask=is_channel)
+        gating = channel_values(z + batch * z_batch, channel * z_channel, in_channels)[0]
+        output *= gating * sigmoid(gating)
+    tl.store(o + batch * D + channel, output.to(o.dtype.element_ty), mask=in_channels & (group == 0))
 
 
 def decode(
@@ -89,15 +78,15 @@ def decode(
     (B, _, D), N = x.shape, k.shape[2]
     o = torch.empty(B, 1, D, dtype=x.dtype, device=x.device)
     final = torch.empty(B, D, N, dtype=torch.float32, device=x.device)
-    states = triton.next_power_of_2(N)
-    warps = 1 if B * D * states <= STATES * ENOUGH * processors(x.device) else 4
-    channels = max(1, STATES * warps // states)
+    rows = max(4, triton.next_power_of_2(N))
+    states = 4 if rows <= 128 else 8  # 16 bytes a thread, side by side; a warp has 32 groups at most
+    channels = 32 * states // rows
     with torch.cuda.device_of(x):
         selective_scan_forward_decode[(B * triton.cdiv(D, channels),)](
             x, delta, k, q, packed(A), packed(state), packed(skip), output_gate, packed(delta_bias), o, final,
-            D, *strides(x), *strides(delta), *strides(k), *strides(q), *strides(output_gate),
-            N=N, GATE=gate, ZOH=zoh, SOFTPLUS=delta_softplus, FLUSH=not triton.knobs.runtime.interpret,
-            BD=channels, BN=states, num_warps=warps,
+            *strides(x), *strides(delta), *strides(k), *strides(q), *strides(output_gate),
+            D=D, N=N, GATE=gate, HELD=zoh, SOFTPLUS=delta_softplus, EVEN=D % channels == 0,
+            FLUSH=not triton.knobs.runtime.interpret, BD=channels, G=rows // states, M=states, num_warps=1,
         )  # fmt: skip
     return o, final
 
