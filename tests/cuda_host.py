@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,7 @@ GROUP = 4
 
 
 def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> None:
-    """Compile a variant, in groups of GROUP tiles."""
+    """Compile a variant, in groups of GROUP tiles. Folders of `to` and its like share what is compiled once."""
     macros = {
         **dict(variant.macros),
         "KERNEL": f'"{variant.pass_}.cu"',
@@ -31,31 +32,33 @@ def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> N
         "OPERANDS": str(OPERANDS[variant.pass_]),
     }
     options = [*OPTIONS, *(flag for flag in flags if not flag.startswith("-D"))]
-    include = [
-        f"-I{precompiled(tuple(options), to.parent)}",
-        "-include",
-        "standard.h",
-        f"-I{HERE}",
-        f"-I{sources}",
-    ]
+    once = compiled_once(options, to.parent)
+    include = [f"-I{once}", "-include", "standard.h", f"-I{HERE}", f"-I{sources}"]
     defined = [flag for flag in flags if flag.startswith("-D")]
     defined += [f"-D{name}={value}" for name, value in macros.items()]
-    compile([*options, *include, *defined, str(HERE / "run.cpp")], to)
+    compile([*options, *include, *defined, str(HERE / "run.cpp"), str(once / "host.o")], to)
 
 
-def precompiled(options: tuple[str, ...], folder: Path) -> Path:
-    """A folder with standard.h compiled with these options, which takes half of a build's time otherwise."""
-    place = folder / f"standard-{hashlib.sha256(repr(options).encode()).hexdigest()[:8]}"
+def compiled_once(options: list[str], folder: Path) -> Path:
+    """A folder with the host, and standard.h, compiled with these options: most of a build's time otherwise."""
+    place = folder / f"once-{hashlib.sha256(repr(options).encode()).hexdigest()[:8]}"
     place.mkdir(exist_ok=True)
-    file = place / "standard.h.gch"
-    if not file.exists():
-        part = place / f"{os.getpid()}.part"
-        compile(
-            [*(each for each in options if each != "-shared"), "-x", "c++-header", str(HERE / "standard.h")],
-            part,
-        )
-        part.replace(file)
+    options = [option for option in options if option != "-shared"]
+    for name, source in (
+        ("standard.h.gch", ["-x", "c++-header", str(HERE / "standard.h")]),
+        ("host.o", ["-c", "-include", "standard.h", f"-I{HERE}", str(HERE / "host.cpp")]),
+    ):
+        made_once(place / name, lambda part, source=source: compile([*options, *source], part))
     return place
+
+
+def made_once(file: Path, make: Callable[[Path], None]) -> Path:
+    """The file, made by whichever of pytest's workers needs it first."""
+    if not file.exists():
+        part = file.with_name(f"{os.getpid()}-{file.name}")
+        make(part)
+        part.replace(file)
+    return file
 
 
 def compile(arguments: list[str], to: Path) -> None:
@@ -75,11 +78,7 @@ class Host:
     @functools.cache  # noqa: B019
     def library(self, variant: Variant) -> ctypes.CDLL:
         file = self.folder / f"{hashlib.sha256(repr(variant).encode()).hexdigest()[:16]}.so"
-        if not file.exists():  # another of pytest's workers may have made it
-            part = file.with_suffix(f".{os.getpid()}")
-            build(variant, part, "-shared", "-fPIC")
-            part.replace(file)
-        return ctypes.CDLL(str(file))
+        return ctypes.CDLL(str(made_once(file, lambda part: build(variant, part, "-shared", "-fPIC"))))
 
     def launch(self, ready: object, grid: int, arguments: list[int], device: int | None) -> None:
         variant = ready.variant  # type: ignore[attr-defined]

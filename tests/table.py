@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ RICHEST = {
 }
 PLAIN = {name: kinds[0] for name, kinds in GATE_KINDS.items()}
 LENGTHS = (1, 2, 3, 15, 33, 63, 64, 65, 100)
+KIND_LENGTHS = (1, 33, 65)
 REGIMES = tuple(regimes.REGIMES)
 DTYPES = {
     "float64": torch.float64,
@@ -85,6 +87,16 @@ def pairs_by_kind() -> list[Any]:
         for b in runnable(r)
         for kind in GATE_KINDS[r]
         if b.gates is None or kind in b.gates
+    ]
+
+
+def pairs_by_kind_and_length() -> list[Any]:
+    """Every kind at the lengths of KIND_LENGTHS, a backend's plainest and richest kind at all LENGTHS."""
+    return [
+        pytest.param(*pair.values, T, id=f"{pair.id}-{T}")
+        for pair in pairs_by_kind()
+        for T in LENGTHS
+        if T in KIND_LENGTHS or pair.values[2] in (f(*pair.values[:2]) for f in (plainest, richest))
     ]
 
 
@@ -170,9 +182,23 @@ def random_like(x: Tensor, seed: int) -> Tensor:
     return (numbers if x.is_complex() else numbers.real).to(x.device, x.dtype)
 
 
+_ORACLES: dict[Hashable, Results] = {}
+
+
 def oracle(recurrence: str, operands: Mapping[str, Any]) -> Results:
-    """The recurrence's definition in float64 on the very numbers of `operands`."""
-    return evaluate(registry.recurrence(recurrence).definition, widened(operands))
+    """The recurrence's definition in float64 on the very numbers of `operands`; equal numbers share one."""
+    definition, wide = registry.recurrence(recurrence).definition, widened(operands)
+    key = (definition, *((name, _content(value)) for name, value in wide.items()))
+    if key not in _ORACLES:
+        _ORACLES[key] = evaluate(definition, wide)
+    return _ORACLES[key]
+
+
+def _content(value: Any) -> Hashable:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    numbers = value.detach().cpu().resolve_conj().numpy()
+    return value.dtype, value.shape, value.device, hashlib.sha256(numbers.tobytes()).digest()
 
 
 def error(value: Tensor, reference: Tensor) -> float:

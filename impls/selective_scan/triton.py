@@ -27,7 +27,7 @@ LARGEST_N = 256
 
 def saved(shape: Shape, itemsize: int, gate: str) -> float:
     """Bytes: a state in MARK, and backward's partial sums of dk and dq."""
-    block = TILES.row(key("backward", shape["N"], wide=itemsize == 4)).block
+    block = TILES.row(key("backward", shape["N"], "exp", wide=itemsize == 4)).block
     return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / MARK + 8 / block)
 
 

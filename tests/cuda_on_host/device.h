@@ -19,40 +19,26 @@ struct float16 {
     unsigned short bits;
 };
 
-struct Copy {
-    void* to;
-    const void* from;
-    bool inside;
-};
-
-// What the lanes of a warp show one another.
-struct Warp {
-    std::barrier<> barrier{32};
-    float shown[32];
-};
-
+// A thread of a block; host.cpp knows more of it.
 struct Worker {
     int thread, block;
     unsigned char* arena;
-    std::barrier<>* barrier;
-    Warp* warp;
-    std::vector<Copy> open = {};
-    std::deque<std::vector<Copy>> closed = {};
 };
 inline thread_local Worker* me = nullptr;
 
 inline int thread() { return me->thread; }
 inline int block() { return me->block; }
-inline void barrier() { me->barrier->arrive_and_wait(); }
 inline unsigned char* arena() { return me->arena; }
 
-inline float shuffled(float x, int from) {
-    me->warp->shown[me->thread % 32] = x;
-    me->warp->barrier.arrive_and_wait();
-    float found = me->warp->shown[from];
-    me->warp->barrier.arrive_and_wait();
-    return found;
+// All threads of a block meet, but at the barrier whose number is left_out; 0 is none's.
+inline int left_out = 0;
+void meet();
+inline void barrier(int number = 0) {
+    if (number == 0 || number != left_out) meet();
 }
+
+// What lane `from` of the warp gives.
+float shuffled(float x, int from);
 inline float shuffle_up(float x, int by) {
     int lane = me->thread % 32;
     return shuffled(x, lane < by ? lane : lane - by);
@@ -93,26 +79,21 @@ void widened(unsigned both, float& low, float& high, T) {
     high = widened(T{(unsigned short)(both >> 16)});
 }
 
-inline void copy_16(void* to, const void* from, bool inside = true) { me->open.push_back({to, from, inside}); }
-inline void close_copies() {
-    me->closed.push_back(me->open);
-    me->open.clear();
-}
+void copy_16(void* to, const void* from, bool inside = true);
+void close_copies();
+void wait_copies(int pending);
 template <int PENDING>
 void wait_copies() {
-    for (; me->closed.size() > PENDING; me->closed.pop_front()) {
-        for (const Copy& copy : me->closed.front()) {
-            if (copy.inside)
-                std::memcpy(copy.to, copy.from, 16);
-            else
-                std::memset(copy.to, 0, 16);
-        }
-    }
+    wait_copies(PENDING);
 }
 
+void yield();
 inline Word draw(Word* counter) { return std::atomic_ref(*counter).fetch_add(1); }
 inline Word look(const Word* at) {
-    std::this_thread::yield();
+    yield();
     return std::atomic_ref(*const_cast<Word*>(at)).load(std::memory_order_relaxed);
 }
 inline void tell(Word* at, Word word) { std::atomic_ref(*at).store(word, std::memory_order_relaxed); }
+
+// Calls the body once for each thread of a grid, with so many bytes of shared memory for a block.
+void on_threads(int grid, int threads, int bytes, void (*body)(const long long*), const long long* arguments);

@@ -1,6 +1,7 @@
-// A kernel on the CPU, a thread for each thread of a block. With MAIN, a program that calls it on arbitrary numbers, for
-// ThreadSanitizer to watch. KERNEL: its file. NAME, OPERANDS: its name, and how many pointers it takes before the words.
-// PASS: the struct that it walks with.
+// A kernel on the CPU. With MAIN, a program that calls it on arbitrary numbers, for ThreadSanitizer to watch; its argument
+// is the number of a barrier to leave out.
+// KERNEL: its file. NAME, OPERANDS: its name, and how many pointers it takes before the words. PASS: the struct that it
+// walks with.
 #include "device.h"
 #include KERNEL
 
@@ -10,26 +11,8 @@ void call(void (*kernel)(Arguments...), const long long* arguments, std::index_s
 }
 
 template <class... Arguments>
-void launch(void (*kernel)(Arguments...), int grid, int bytes, const long long* arguments) {
-    std::vector<std::unique_ptr<std::barrier<>>> barriers;
-    std::vector<std::unique_ptr<Warp>> warps;
-    std::vector<unsigned char*> arenas;
-    std::vector<std::thread> threads;
-    for (int block = 0; block < grid; ++block) {
-        barriers.push_back(std::make_unique<std::barrier<>>(THREADS));
-        arenas.push_back((unsigned char*)std::aligned_alloc(128, (bytes + 127) / 128 * 128));
-        std::memset(arenas.back(), 0xff, bytes);
-        for (int thread = 0; thread < THREADS; ++thread) {
-            if (thread % 32 == 0) warps.push_back(std::make_unique<Warp>());
-            threads.emplace_back([=, barrier = barriers.back().get(), arena = arenas.back(), warp = warps.back().get()] {
-                Worker worker{thread, block, arena, barrier, warp};
-                me = &worker;
-                call(kernel, arguments, std::index_sequence_for<Arguments...>{});
-            });
-        }
-    }
-    for (auto& thread : threads) thread.join();
-    for (auto arena : arenas) std::free(arena);
+void call(void (*kernel)(Arguments...), const long long* arguments) {
+    call(kernel, arguments, std::index_sequence_for<Arguments...>{});
 }
 
 // Bytes of shared memory beside the slots, and of a slot.
@@ -37,11 +20,16 @@ extern "C" int fixed_bytes() { return SHARED_BYTES; }
 extern "C" int slot_bytes() { return PASS::BYTES; }
 
 extern "C" void run(int grid, const long long* arguments) {
-    launch(NAME, grid, SHARED_BYTES + SLOTS * PASS::BYTES, arguments);
+    auto body = [](const long long* arguments) { call(NAME, arguments); };
+    on_threads(grid, THREADS, SHARED_BYTES + SLOTS * PASS::BYTES, body, arguments);
 }
 
 #ifdef MAIN
-int main() {
+#include <cstdlib>
+#include <vector>
+
+int main(int count_of_texts, char** texts) {
+    left_out = std::atoi(texts[1]);
     long long B = 1, T = 5 * LENGTH + 3, C = 40, count = 16 * B * T * C;
     std::vector<std::vector<float>> arrays(11, std::vector<float>(count, -0.5f));
     std::vector<Word> words(count, EMPTY);

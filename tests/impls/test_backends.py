@@ -10,7 +10,6 @@ import torch
 from table import (
     DTYPES,
     GATE_KINDS,
-    LENGTHS,
     PLAIN,
     REGIMES,
     SHAPES,
@@ -23,6 +22,7 @@ from table import (
     oracle,
     pairs,
     pairs_by_kind,
+    pairs_by_kind_and_length,
     plainest,
     reset_at,
     richest,
@@ -65,8 +65,7 @@ def slice_time(operands: Operands, steps: slice) -> Operands:
     return {name: value[:, steps] if in_time(operands, name) else value for name, value in operands.items()}
 
 
-@pytest.mark.parametrize("T", LENGTHS)
-@by_kind
+@pytest.mark.parametrize(("recurrence", "backend", "kind", "T"), pairs_by_kind_and_length())
 def test_outputs_and_all_gradients_match_the_definition(
     recurrence: str, backend: Backend, kind: str, T: int
 ) -> None:

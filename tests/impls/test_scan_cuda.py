@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_host import COMPILER, GROUP, Host, build
+from cuda_host import COMPILER, GROUP, Host, build, made_once
 from ssmperf.impls.scan._cuda import function, sizes
 from ssmperf.impls.scan._cuda.program import SOURCES
 from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
@@ -89,13 +89,19 @@ def check(compute: Callable[..., Any], given: dict[str, Tensor | None], toleranc
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    """Three blocks run at once: fewer than the tiles of a chain. Workers of a test run share the kernels."""
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of compiled kernels, which the workers of a test run share."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     (folder / "kernels").mkdir(exist_ok=True)
-    return Host(folder / "kernels", resident=3)
+    return folder / "kernels"
+
+
+@pytest.fixture(scope="module")
+def host(kernels: Path) -> Host:
+    """Three blocks run at once: fewer than the tiles of a chain."""
+    return Host(kernels, resident=3)
 
 
 @pytest.fixture
@@ -254,22 +260,41 @@ RACES = [
 RACING = Tiles(steps=2, warps=2, vector=2, lanes=16, slots=2, blocks=1, group=GROUP)
 
 
+@pytest.fixture(scope="module")
+def racing(kernels: Path) -> Callable[[str, str], Path]:
+    """Programs under ThreadSanitizer whose argument is the place in BARRIERS of one to leave out, from 1 on."""
+
+    def numbered(to: Path) -> None:
+        shutil.copytree(SOURCES, to)
+        text = (to / "walk.cuh").read_text()
+        for number, (before, barrier) in enumerate(BARRIERS.values(), 1):
+            assert text.count(before + barrier) == 1
+            text = text.replace(before + barrier, before + barrier.replace("()", f"({number})"))
+        (to / "walk.cuh").write_text(text)
+
+    def program(pass_: str, schedule: str) -> Path:
+        def make(to: Path) -> None:
+            sources = to.with_suffix(".sources")
+            numbered(sources)
+            cut = replace(RACING, slots=1) if schedule == "chain" else RACING
+            variant = Variant(pass_, "float", "float", True, False, True, schedule == "chain", cut)
+            build(variant, to, "-fsanitize=thread", "-DMAIN", sources=sources)
+
+        return made_once(kernels / f"racing-{pass_}-{schedule}", make)
+
+    return program
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(("pass_", "schedule", "fault"), RACES, ids=str)
-def test_threads_do_not_race(tmp_path: Path, pass_: str, schedule: str, fault: str | None) -> None:
-    """Under ThreadSanitizer, which notices when a barrier is taken out."""
-    sources = tmp_path / "sources"
-    shutil.copytree(SOURCES, sources)
-    if fault is not None:
-        text = (sources / "walk.cuh").read_text()
-        before, barrier = BARRIERS[fault]
-        assert text.count(before + barrier) == 1
-        (sources / "walk.cuh").write_text(text.replace(before + barrier, before))
-    cut = replace(RACING, slots=1) if schedule == "chain" else RACING
-    variant = Variant(pass_, "float", "float", True, False, True, schedule == "chain", cut)
-    build(variant, tmp_path / "program", "-fsanitize=thread", "-DMAIN", sources=sources)
-    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=200)
+def test_threads_do_not_race(
+    racing: Callable[[str, str], Path], pass_: str, schedule: str, fault: str | None
+) -> None:
+    """ThreadSanitizer notices when a barrier is left out."""
+    number = 0 if fault is None else 1 + list(BARRIERS).index(fault)
+    command = [racing(pass_, schedule), str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0 and "data race" not in done.stderr) == (fault is None), done.stderr[:2000]
 
 

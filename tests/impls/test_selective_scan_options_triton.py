@@ -36,7 +36,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Sets short rounds, marks close to one another, and whether time is cut into spans."""
 
     def set_tiles(*, spans: bool = False, channels: int = 1, steps: int = STEPS) -> None:
-        def tiles(pass_: str, N: int, *, wide: bool) -> function.Tiles:
+        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> function.Tiles:
             return function.Tiles(steps=steps, channels=channels, states=4, groups=4 if N > 8 else 2)
 
         monkeypatch.setattr(function, "tiles", tiles)
@@ -182,7 +182,7 @@ def test_the_same_bits_twice_with_all_options(cut: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize(("kind", "N"), [("exp", 16), ("exp_zoh", 64), ("implicit", 128)])
 def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
-    monkeypatch.setattr(function, "MARK", 4)
+    monkeypatch.setattr(function, "MARK", 8)
     check(operands(kind, (1, 3, 3, N)))
 
 

@@ -34,7 +34,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Sets short rounds, marks close to one another, and whether time is cut into spans."""
 
     def set_tiles(*, spans: bool = False) -> None:
-        def tiles(pass_: str, N: int, *, wide: bool) -> function.Tiles:
+        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> function.Tiles:
             return function.Tiles(steps=STEPS, channels=1, states=4, groups=4 if N > 8 else 2)
 
         monkeypatch.setattr(function, "tiles", tiles)

@@ -35,6 +35,7 @@ from .steps import (
     fetch_channels,
     fetch_keys,
     gates,
+    in_one,
     load_plane,
     load_state,
     store_plane,
@@ -121,6 +122,16 @@ def step_back(
         return mus, totals, over_x, over_size + value * over_held, dk + dq
     else:
         return mus, totals, size * over_x, over_size + value * over_x, dk + dq
+
+
+@triton.jit
+def store_beside(to, values, inside, COUNT: tl.constexpr):
+    """COUNT tensors (32,), of which each lane's are next to each other in memory."""
+    columns = ()
+    for j in tl.static_range(COUNT):
+        columns += (tl.reshape(values[j], (32, 1)),)
+    at = to[:, None, None] + tl.arange(0, COUNT)[None, None, :]
+    tl.store(at, in_one(columns, COUNT), mask=tl.broadcast_to(inside[:, None, None], (32, 1, COUNT)))
 
 
 @triton.jit(do_not_specialize=["T", "span", "spans", "marks", "span_marks"])
@@ -269,10 +280,11 @@ def selective_scan_backward(
                     skip_total += writes[0][r].to(tl.float32) * step_g
                 by_group = (step_dx, step_dsize) + by_group  # noqa: RUF005 (Triton knows no star)
                 over_d = over_channels(terms, 2 * M, G)
-                for j in tl.static_range(PER_LANE):
-                    tl.store(
-                        pairs + r * (G * 2 * M) + j, over_d[j], mask=mine if WHOLE else mine & (now + r < end)
-                    )
+                inside = mine if WHOLE else mine & (now + r < end)
+                if PER_LANE == 1:
+                    tl.store(pairs + r * (G * 2 * M), over_d[0], mask=inside)
+                else:
+                    store_beside(pairs + r * (G * 2 * M), over_d, inside, PER_LANE)
             by_group = over_groups(by_group, 2 * R, C)
             for j in tl.static_range(PER_GROUP):
                 which = group * PER_GROUP + j

@@ -16,7 +16,7 @@ from .backward import selective_scan_backward
 from .forward import selective_scan_forward
 from .packed import Packed
 from .spans import selective_scan_summary
-from .tiles import MARK, Tiles, tiles
+from .tiles import MARK, TILES, Tiles, key, tiles
 
 # Warps a multiprocessor. Where there are fewer than ENOUGH, and WANTED ones take at least FEWEST_SPANS
 # spans, time is cut into these: the gates of all but one are formed twice, which 32 warps hide better than 8.
@@ -79,6 +79,12 @@ class Around:
     def constants(self) -> dict[str, Any]:
         return {"HELD": self.held, "SOFTPLUS": self.softplus}
 
+    def work(self, gate: str) -> str:
+        """As the table of tiles has it."""
+        tensors = (self.skip, self.z, self.bias, self.bounds)
+        fused = self.softplus or self.held or any(each is not None for each in tensors)
+        return "fused" if fused else gate
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -94,20 +100,20 @@ class Plan:
     packed: Packed | None
 
     @classmethod
-    def of(
-        cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, bounds: Sequence[int] | None = None
-    ) -> Plan:
+    def of(cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, around: Around) -> Plan:
         B, T, D = x.shape
         N = k.shape[2]
-        cut = tiles(pass_, N, wide=max(k.element_size(), q.element_size()) == 4)
-        warps = B * triton.cdiv(D, cut.block) * cut.warps
+        work, wide = around.work(gate), max(k.element_size(), q.element_size()) == 4
+        whole = TILES.row(key(pass_, N, work, wide=wide))
+        warps = B * triton.cdiv(D, whole.block) * whole.warps
         marks = triton.cdiv(T, MARK)
         chip = processors(x.device)
         most = min(WANTED * chip // warps, marks // FEWEST_MARKS) if warps < ENOUGH * chip else 1
         spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
         spans = spans if spans >= FEWEST_SPANS else 1
+        cut = tiles(pass_ if spans == 1 else pass_ + "_spans", N, work, wide=wide)
         span = triton.cdiv(marks, spans) * MARK
-        packed = None if bounds is None else Packed.of(bounds, span, MARK, cut.steps, x.device)
+        packed = None if around.bounds is None else Packed.of(around.bounds, span, MARK, cut.steps, x.device)
         return cls(B, T, D, N, gate, cut, span, packed)
 
     @property
@@ -168,7 +174,8 @@ class Plan:
         programs, inner = self.inner(reverse=reverse)
         if programs == 0:
             return None, None
-        cut = tiles("backward_summary" if reverse else "forward_summary", self.N, wide=2 in (w.per, k.per))
+        pass_ = "backward_summary" if reverse else "forward_summary"
+        cut = tiles(pass_, self.N, around.work(self.gate), wide=2 in (w.per, k.per))
         plan = replace(self, cut=cut)
         sums = self.empty(v, self.B, self.spans, self.rows, self.D)
         product = (self.B, self.spans, self.D) if self.gate == "exp" else sums.shape
@@ -199,7 +206,7 @@ class SelectiveScan(torch.autograd.Function):
             None if each is None else each.contiguous() for each in (A, skip, z, bias, state)
         )
         around = Around(skip, z, bias, softplus, held, bounds)
-        plan = Plan.of("forward", x, k, q, gate, bounds)
+        plan = Plan.of("forward", x, k, q, gate, around)
         keys, queries = Keys.of(k), Keys.of(q)
         o = torch.empty_like(x)
         final = _final(plan, x, state, bounds)
@@ -227,7 +234,7 @@ class SelectiveScan(torch.autograd.Function):
         around = Around(skip, z, bias, softplus, held, bounds)
         g, final_grad = g.contiguous(), final_grad.contiguous()
         rates = None if A is None else A.contiguous()
-        plan = Plan.of("backward", x, k, q, gate, bounds)
+        plan = Plan.of("backward", x, k, q, gate, around)
         keys, queries = Keys.of(k), Keys.of(q)
         programs = plan.B * plan.blocks * plan.spans
         scratch = plan.empty(x, plan.rounds, plan.rows, plan.cut.block)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ssmperf.configurations import Table
 
-PASSES = ("forward", "forward_summary", "backward", "backward_summary")
+# Of a span of time there is the summary, and the pass itself: `spans`.
+PASSES = tuple(pass_ + part for pass_ in ("forward", "backward") for part in ("", "_spans", "_summary"))
 # Steps between the states that forward saves for backward. Those of N = 16 then take a byte an element of x.
 MARK = 64
 
@@ -41,32 +42,48 @@ class Tiles:
         return self.channels * 32 * self.warps // self.groups
 
 
-def curated(pass_: str, rows: int, widths: str) -> Tiles:
-    """rows: states with those that fill up the groups. widths: wide where k or q is float32."""
-    states = 4 if rows <= 16 else 8
+def curated(pass_: str, rows: int, widths: str, work: str) -> Tiles:
+    """rows: states with those that fill up the groups. widths: wide where k or q is float32. work: the gate,
+    or fused where anything else is formed in the kernel, or sequences are packed."""
     wide = widths == "wide"
+    states = 4 if rows <= 16 else 8
+    spans, plain = pass_.endswith("spans"), work != "fused"
+    channels, registers = 2, None
     if pass_.endswith("summary"):
-        steps, channels = 2 if wide or states == 8 else 4, 2  # few enough registers for 32 warps side by side
-    elif pass_ == "backward":
-        steps, channels = 2 if wide or states == 8 else 4, 1 if wide and states == 8 else 2
+        steps = 2 if wide or states == 8 else 4
+        if work == "exp" and not (wide and states == 8):
+            steps *= 2  # it keeps no products of gates
+    elif pass_.startswith("backward"):
+        steps = 2 if wide or states == 8 else 4
+        channels = 1 if wide and states == 8 else 2
+        if states == 4 and work == "exp" and not spans:
+            registers = 208
+        elif rows == 16 and work == "exp" and spans:
+            registers = 168
+    elif states == 8:
+        steps = 4
     else:
-        steps, channels = 4 if wide or states == 8 else 8, 2
-    return Tiles(steps, channels, states, rows // states)
+        steps = 4 if wide and spans else 8
+        if plain and not wide and not spans:
+            registers = (
+                255  # more than it takes: told so, the assembler spreads loads and exponentials better
+            )
+    return Tiles(steps, channels, states, rows // states, registers=registers)
 
 
-def candidates(pass_: str, rows: int, widths: str) -> Iterator[Tiles]:
+def candidates(pass_: str, rows: int, widths: str, work: str) -> Iterator[Tiles]:
     """What differs from the curated row in one size, or in states and groups."""
-    cut = curated(pass_, rows, widths)
+    cut = curated(pass_, rows, widths, work)
     yield from (replace(cut, steps=steps) for steps in (cut.steps // 2, 2 * cut.steps) if 1 <= steps <= 16)
     yield from (replace(cut, channels=channels) for channels in (1, 2, 4) if channels * 32 >= cut.groups)
     yield from (replace(cut, warps=warps) for warps in (2, 4))
-    yield from (replace(cut, registers=registers) for registers in (96, 128, 168))
+    yield from (replace(cut, registers=registers) for registers in (None, 80, 168, 255))
     states = 12 - cut.states
     if states <= rows <= 32 * cut.channels * states:
         yield replace(cut, states=states, groups=rows // states)
 
 
-def fits(cut: Tiles, pass_: str, rows: int, widths: str) -> bool:
+def fits(cut: Tiles, pass_: str, rows: int, widths: str, work: str) -> bool:
     return cut.groups * cut.states == rows
 
 
@@ -74,21 +91,22 @@ TILES = Table(
     "selective_scan/triton",
     Tiles,
     {
-        (pass_, rows, widths): curated(pass_, rows, widths)
+        (pass_, rows, widths, work): curated(pass_, rows, widths, work)
         for pass_ in PASSES
         for rows in (4, 8, 16, 32, 64, 128, 256)
         for widths in ("wide", "narrow")
+        for work in ("exp", "implicit", "fused")
     },
     candidates,
     fits,
 )
 
 
-def key(pass_: str, N: int, *, wide: bool) -> tuple[str, int, str]:
-    """Of the table: the pass, the states filled up to a power of two, and whether k or q is float32."""
-    return pass_, max(4, 1 << (N - 1).bit_length()), "wide" if wide else "narrow"
+def key(pass_: str, N: int, work: str, *, wide: bool) -> tuple[str, int, str, str]:
+    """Of the table: the pass, the states filled up to a power of two, whether k or q is float32, the work."""
+    return pass_, max(4, 1 << (N - 1).bit_length()), "wide" if wide else "narrow", work
 
 
-def tiles(pass_: str, N: int, *, wide: bool) -> Tiles:
-    """Tile sizes of one of PASSES, of which the summaries run where time is cut into spans."""
-    return TILES[key(pass_, N, wide=wide)]
+def tiles(pass_: str, N: int, work: str, *, wide: bool) -> Tiles:
+    """Tile sizes of one of PASSES, of which the summaries and spans run where time is cut."""
+    return TILES[key(pass_, N, work, wide=wide)]
