@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import sanitize, totals
+from ci import counters, sanitize, totals
 
 STEP = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"><failure>no</failure></testcase>
@@ -101,3 +101,50 @@ class TestSanitize:
                 sanitize.main(arguments)
             assert ended.value.code == 2
             assert message in capsys.readouterr().err
+
+
+class TestCounters:
+    """With a program in ncu's place, which prints the CSV that ncu prints, among other lines."""
+
+    @pytest.fixture
+    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        names = [metric for metric, _ in counters.METRICS.values()]
+        stalls = {counters.STALL.format(reason): place for place, reason in enumerate(counters.STALLS)}
+        numbers = ["1,500", "80.5", "0.5", "25", "8", "123456789", "64", *stalls.values()]
+        lines = [["ID", "Kernel Name", *names, *stalls], ["", "", *("%" for _ in numbers)]]
+        lines += [["0", "selective_scan_forward(int)", *numbers]]
+        table = "\n".join(",".join(f'"{each}"' for each in line) for line in lines)
+        file = tmp_path / "ncu"
+        failing = 'case "$*" in *rwkv4*) echo "==ERROR== no counters"; exit 1 ;; esac'
+        file.write_text(f"#!/bin/bash\n{failing}\ncat <<'END'\n==PROF== Connected\n{table}\nEND\n")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.setattr(counters.torch.cuda, "get_device_name", lambda: "a GPU")
+        return file
+
+    def test_numbers_have_their_units_and_the_largest_stalls_come_first(
+        self, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert counters.main(["--cases", "mamba B8*", "--out", str(tmp_path / "found.json")]) == 0
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert found == json.loads(capsys.readouterr().out)
+        (kernel,) = found["kernels"]
+        assert kernel["case"] == "mamba B8 T8192" and kernel["kernel"] == "selective_scan_forward"
+        assert kernel["time_us"] == 1.5 and kernel["memory_percent"] == 80.5 and kernel["registers"] == 64
+        assert list(kernel["stalls"]) == list(counters.STALLS)[:-6:-1]
+
+    def test_a_case_without_counters_is_told(self, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert counters.main(["--cases", "rwkv4*"]) == 3
+        (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
+        assert "no counters" in kernel["failed"] and shlex.split(kernel["command"])[0] == str(program)
+
+    @pytest.mark.parametrize("arguments", [["--cases", "no such"], ["--cases", "mamba*"]])
+    def test_refusals_end_with_2(self, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        with pytest.raises(SystemExit) as stop:
+            counters.main(arguments)
+        assert stop.value.code == 2
+
+    def test_a_dry_run_prints_the_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert counters.main(["--dry-run"]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == len(counters.CASES)

@@ -141,7 +141,9 @@ def test_packed_sequences_in_spans(cut: Callable[..., None], kind: str) -> None:
     given = operands(kind, (1, sum(LENGTHS), 5, 8), ALL if kind == "exp" else (), LENGTHS)
     cut(spans=True)
     bounds = given["cu_seqlens"].tolist()
-    plan = function.Plan.of("forward", given["x"], given["k"], given["q"], kind, bounds)
+    plan = function.Plan.of(
+        "forward", given["x"], given["k"], given["q"], kind, function.Around(bounds=bounds)
+    )
     assert plan.span == MARK and plan.spans == 4
     check(given)
 

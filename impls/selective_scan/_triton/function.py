@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from ssmperf.ahead import launch, start, wait
 
 from .backward import selective_scan_backward
 from .forward import selective_scan_forward
@@ -31,6 +35,10 @@ KINDS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 def processors(device: torch.device) -> int:
     """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
 
 
 def loop_bound(count: int) -> Any:
@@ -100,14 +108,19 @@ class Plan:
     packed: Packed | None
 
     @classmethod
-    def of(cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, around: Around) -> Plan:
+    def of(
+        cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, around: Around | None = None,
+        device: torch.device | None = None,
+    ) -> Plan:  # fmt: skip
+        """device: where the kernels run, if not where the operands are."""
         B, T, D = x.shape
         N = k.shape[2]
+        around = around or Around()
         work, wide = around.work(gate), max(k.element_size(), q.element_size()) == 4
         whole = TILES.row(key(pass_, N, work, wide=wide))
         warps = B * triton.cdiv(D, whole.block) * whole.warps
         marks = triton.cdiv(T, MARK)
-        chip = processors(x.device)
+        chip = processors(device or x.device)
         most = min(WANTED * chip // warps, marks // FEWEST_MARKS) if warps < ENOUGH * chip else 1
         spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
         spans = spans if spans >= FEWEST_SPANS else 1
@@ -180,7 +193,8 @@ class Plan:
         sums = self.empty(v, self.B, self.spans, self.rows, self.D)
         product = (self.B, self.spans, self.D) if self.gate == "exp" else sums.shape
         decays = self.empty(v, *product)
-        selective_scan_summary[(programs * plan.blocks,)](
+        launch(
+            selective_scan_summary, programs * plan.blocks,
             v, delta, w.words, k.words, A, z, around.bias, self.table, inner, sums, decays,
             self.T, self.span, loop_bound(self.span // cut.steps), self.spans,
             REVERSE=reverse, N=self.N, WORDS_W=w.count, WORDS_K=k.count, KIND_W=w.kind, KIND_K=k.kind,
@@ -212,9 +226,18 @@ class SelectiveScan(torch.autograd.Function):
         final = _final(plan, x, state, bounds)
         batches = 1 if bounds is not None else plan.B
         saved = plan.empty(x, batches, plan.marks, plan.rows, plan.D) if any(ctx.needs_input_grad) else None
+        kept = x, delta, k, q, A, skip, z, bias, saved
+        ctx.save_for_backward(*kept)
+        ctx.call = gate, softplus, held, bounds, x.device
+        ctx.compiled = None
+        if saved is not None and on_gpu(x):
+            types = tuple(None if each is None else each.dtype for each in kept)
+            case = types, ctx.call[:3], x.device, bounds is None, plan.spans > 1, *plan.constants.values()
+            ctx.compiled = start(case, partial(backward_without_memory, kept, ctx.call, o, final))
         with torch.cuda.device_of(x):
             sums, decays = plan.summaries(x, delta, keys, keys, rates, None, around, reverse=False)
-            selective_scan_forward[(plan.B * plan.blocks * plan.spans,)](
+            launch(
+                selective_scan_forward, plan.B * plan.blocks * plan.spans,
                 x, delta, keys.words, queries.words, rates, state, skip, z, bias, plan.table,
                 sums, decays, o, final, saved,
                 plan.T, plan.span, loop_bound(plan.span // plan.cut.steps), plan.spans, plan.marks,
@@ -222,19 +245,18 @@ class SelectiveScan(torch.autograd.Function):
                 PER_K=keys.per, PER_Q=queries.per, ROUNDS=MARK // plan.cut.steps,
                 **around.constants, **plan.constants,
             )  # fmt: skip
-        ctx.save_for_backward(x, delta, k, q, A, skip, z, bias, saved)
-        ctx.call = gate, softplus, held, bounds
         return o, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         x, delta, k, q, A, skip, z, bias, saved = ctx.saved_tensors
-        gate, softplus, held, bounds = ctx.call
+        wait(ctx.compiled)
+        gate, softplus, held, bounds, device = ctx.call
         around = Around(skip, z, bias, softplus, held, bounds)
         g, final_grad = g.contiguous(), final_grad.contiguous()
         rates = None if A is None else A.contiguous()
-        plan = Plan.of("backward", x, k, q, gate, around)
+        plan = Plan.of("backward", x, k, q, gate, around, device)
         keys, queries = Keys.of(k), Keys.of(q)
         programs = plan.B * plan.blocks * plan.spans
         scratch = plan.empty(x, plan.rounds, plan.rows, plan.cut.block)
@@ -248,7 +270,8 @@ class SelectiveScan(torch.autograd.Function):
         dstate = torch.empty_like(final_grad) if bounds is None else final_grad.clone()
         with torch.cuda.device_of(x):
             sums, decays = plan.summaries(g, delta, queries, keys, rates, z, around, reverse=True)
-            selective_scan_backward[(programs,)](
+            launch(
+                selective_scan_backward, programs,
                 x, delta, keys.words, queries.words, rates, skip, z, bias, plan.table,
                 g, saved, final_grad, sums, decays, scratch,
                 dx, ddelta, parts, dA, dstate, dskip, dz, dbias,
@@ -266,6 +289,28 @@ class SelectiveScan(torch.autograd.Function):
         )
         dstate = dstate if ctx.needs_input_grad[5] else None
         return dx, ddelta, dk.to(k.dtype), dq.to(q.dtype), dA, dstate, dskip, dz, dbias, *(None,) * 4
+
+
+def backward_without_memory(
+    kept: Sequence[Tensor | None], call: tuple[Any, ...], o: Tensor, final: Tensor
+) -> Callable[[], object]:
+    """The backward pass of a call, on tensors without memory: its launches can only be compiled.
+
+    kept, call: what forward leaves in its context. o, final: its results, to which the gradients are alike.
+    """
+    context = SimpleNamespace(
+        saved_tensors=[None if each is None else each.detach().to("meta") for each in kept],
+        call=call,
+        compiled=None,
+        needs_input_grad=(True,) * (len(kept) + len(call)),
+    )
+    gradients = o.detach().to("meta"), final.detach().to("meta")
+
+    def compute() -> None:
+        with torch.cuda.device(call[-1].index if call[-1].type == "cuda" else -1):
+            SelectiveScan.backward(context, *gradients)
+
+    return compute
 
 
 def _final(plan: Plan, x: Tensor, state: Tensor | None, bounds: Sequence[int] | None) -> Tensor:
