@@ -226,7 +226,7 @@ def ratio_scan_cases() -> Iterator[Case]:
             operands |= {"initial_state": ((B, 3, C), FLOAT), "bonus": ((C,), FLOAT)}
         more: dict[str, Any] = {"processors": MANY if kind in ("spans", "odd") else ONE, "main": main}
         more |= {"decode": kind == "decode", "least": least}
-        more |= {"changes": {"stages": 4}} if kind == "streamed" else {}
+        more |= {"changes": {"stages": 4 if kind == "streamed" else 0}}
         return TritonCase("ratio_scan/triton", f"{SHORT[data]} {kind}", operands, **more)
 
     for data in (FLOAT, BFLOAT):
