@@ -23,7 +23,7 @@ GROUP = 4
 
 
 def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> None:
-    """Compile a variant, in groups of GROUP tiles. Folders of `to` and its like share what is compiled once."""
+    """Compile a variant, in groups of GROUP tiles; what is compiled once lies beside `to`."""
     macros = {
         **dict(variant.macros),
         "KERNEL": f'"{variant.pass_}.cu"',
@@ -40,7 +40,7 @@ def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> N
 
 
 def compiled_once(options: list[str], folder: Path) -> Path:
-    """A folder with the host, and standard.h, compiled with these options: most of a build's time otherwise."""
+    """A folder with the host and standard.h, compiled with these options: most of a build's time."""
     place = folder / f"once-{hashlib.sha256(repr(options).encode()).hexdigest()[:8]}"
     place.mkdir(exist_ok=True)
     options = [option for option in options if option != "-shared"]

@@ -160,7 +160,7 @@ def test_rates_at_the_edge_of_stability(backend: Backend, rate: float | None, ke
 def test_hard_gates_stay_finite_and_right(backend: Backend, kind: str, span: float) -> None:
     T = 70
     for pattern in ("even", "one step", "by channel"):
-        for dtype in ("float64", "float32"):
+        for dtype in ("float64", "float32") if math.isinf(span) else ("float32",):
             operands = sample(NAME, SHAPE.with_(T=T), regime="ones", kind=kind, dtype=dtype)
             log_a = torch.zeros_like(operands["log_a"])
             if pattern == "even" or log_a.dim() == 1:

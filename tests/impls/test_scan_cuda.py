@@ -262,7 +262,7 @@ RACING = Tiles(steps=2, warps=2, vector=2, lanes=16, slots=2, blocks=1, group=GR
 
 @pytest.fixture(scope="module")
 def racing(kernels: Path) -> Callable[[str, str], Path]:
-    """Programs under ThreadSanitizer whose argument is the place in BARRIERS of one to leave out, from 1 on."""
+    """Programs for ThreadSanitizer to watch; their argument: which of BARRIERS is left out, from 1 on."""
 
     def numbered(to: Path) -> None:
         shutil.copytree(SOURCES, to)

@@ -6,9 +6,10 @@ import shlex
 
 import pytest
 import torch
+from in_process import records_of
 
 import ssmperf
-from ssmperf import Record, Run, Shape, Status, UnknownName, UsageError, api, registry
+from ssmperf import Record, Shape, Status, UnknownName, UsageError, api, registry
 from ssmperf.case import Case
 from ssmperf.measure import blocks, calls, verify
 from ssmperf.measure.oracle import as_backend
@@ -79,27 +80,24 @@ def planned(command: str) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     folder = tmp_path_factory.mktemp("runs")
     plugin = folder / "planted_blocks.py"
     plugin.write_text(PLANTED)
-    return ssmperf.run(
+    return records_of(
         "throughput",
+        plugin,
         models="hgrn",
         backends=BACKENDS,
         axis=["T=19", "C=8", "B=2"],
         dtype=("float32", "bfloat16"),
         level="block",
-        device="cpu",
-        plugin=plugin,
-        timeout=30,
-        out=folder / "run",
     )
 
 
-def of(run: Run, backend: str, pass_: str, dtype: str = "float32") -> Record:
+def of(records: list[Record], backend: str, pass_: str, dtype: str = "float32") -> Record:
     wanted = (f"{'' if backend in ('sequential', 'blelloch', 'fft') else 'planted_'}{backend}", pass_, dtype)
-    (record,) = [r for r in run.records if (r.case.backend, r.case.pass_, r.case.dtype) == wanted]
+    (record,) = [r for r in records if (r.case.backend, r.case.pass_, r.case.dtype) == wanted]
     return record
 
 
@@ -107,9 +105,9 @@ def of(run: Run, backend: str, pass_: str, dtype: str = "float32") -> Record:
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
 @pytest.mark.parametrize("backend", ["sequential", "blelloch", "state"])
 def test_a_right_backend_has_times_and_no_fraction_of_a_limit(
-    run: Run, backend: str, pass_: str, dtype: str
+    records: list[Record], backend: str, pass_: str, dtype: str
 ) -> None:
-    record = of(run, backend, pass_, dtype)
+    record = of(records, backend, pass_, dtype)
     assert record.status is Status.OK, record.reason
     numbers = record.numbers
     assert record.case.level == "block"
@@ -118,15 +116,15 @@ def test_a_right_backend_has_times_and_no_fraction_of_a_limit(
     assert all(numbers.get(name) is None for name in OF_A_COST_MODEL)
 
 
-def test_all_gradients_of_the_layer_are_judged(run: Run) -> None:
-    errors = of(run, "sequential", "backward").numbers["errors"]
+def test_all_gradients_of_the_layer_are_judged(records: list[Record]) -> None:
+    errors = of(records, "sequential", "backward").numbers["errors"]
     names = dict(ssmperf.build_block("hgrn", Shape(B=1, T=1, C=8)).named_parameters())
     assert set(errors) == {"output", "gradient of x", *(f"gradient of {name}" for name in names)}
 
 
-def test_a_backend_wrong_in_one_gradient_is_wrong(run: Run) -> None:
-    assert of(run, "gate_gradient", "forward").status is Status.OK
-    record = of(run, "gate_gradient", "backward")
+def test_a_backend_wrong_in_one_gradient_is_wrong(records: list[Record]) -> None:
+    assert of(records, "gate_gradient", "forward").status is Status.OK
+    record = of(records, "gate_gradient", "backward")
     assert record.status is Status.WRONG and "relative error" in str(record.reason)
     assert "latency_s" not in record.numbers
     errors, limits = record.numbers["errors"], record.numbers["tolerances"]
@@ -137,17 +135,17 @@ def test_a_backend_wrong_in_one_gradient_is_wrong(run: Run) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_residual_hides_no_wrong_output(run: Run, dtype: str) -> None:
-    record = of(run, "output", "forward", dtype)
+def test_a_residual_hides_no_wrong_output(records: list[Record], dtype: str) -> None:
+    record = of(records, "output", "forward", dtype)
     assert record.status is Status.WRONG and str(record.reason).startswith("output")
 
 
-def test_what_the_backend_cannot_do_is_unsupported(run: Run) -> None:
-    assert of(run, "fft", "forward").status is Status.UNSUPPORTED
+def test_what_the_backend_cannot_do_is_unsupported(records: list[Record]) -> None:
+    assert of(records, "fft", "forward").status is Status.UNSUPPORTED
 
 
-def test_the_command_repeats_the_case(run: Run) -> None:
-    record = of(run, "sequential", "backward")
+def test_the_command_repeats_the_case(records: list[Record]) -> None:
+    record = of(records, "sequential", "backward")
     command = str(record.numbers["command"]).partition(" --plugin")[0]
     assert "--level block" in command
     assert planned(command) == [record.case]

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssmperf import Case, Record, Shape
+from ssmperf import Case, Record, Shape, registry
 from ssmperf.execute import local, worker
+from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.local import Events, LocalExecutor, WorkerFailed
 
 PLUGIN = Path(__file__).parents[1] / "hostile.py"
@@ -27,11 +28,14 @@ EXPECTED = {
     "sets_device": (None, None),
     "prints": ("ok", None),
     "curses": ("crash", "ValueError: \ufffd bad \ufffd \ufffd[31m red"),
+    "exits": ("crash", "the worker exited with 7"),
+    "writes_nonsense": ("crash", "the worker's answer cannot be read"),
+}
+RAISING = {
+    "curses": EXPECTED["curses"],
     "is_silent": ("crash", "AssertionError (no message)"),
     "gives_no_reason": ("unsupported", "the backend gave no reason"),
     "is_unspeakable": ("crash", "Unspeakable: (its message raises ValueError)"),
-    "exits": ("crash", "the worker exited with 7"),
-    "writes_nonsense": ("crash", "the worker's answer cannot be read"),
 }
 TIMEOUT_S = 4.0
 
@@ -85,6 +89,13 @@ def test_each_has_its_own_record(hostile: tuple[Path, list[Record]], name: str) 
     status, reason = EXPECTED[name]
     assert status is None or record.status == status, record.reason
     assert reason is None or str(record.reason) == reason
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_whatever_is_raised_becomes_a_reason(own_registrations: None, name: str) -> None:
+    registry.load_plugin(PLUGIN)
+    record = worker.run_case(case(name), Context("cpu", "env", Settings(), ceilings=None))  # type: ignore[arg-type]
+    assert (record.status, record.reason) == RAISING[name]
 
 
 def test_the_cases_after_them_are_as_if_alone(hostile: tuple[Path, list[Record]]) -> None:

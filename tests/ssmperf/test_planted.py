@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from in_process import records_of
 
 import ssmperf
-from ssmperf import Run
+from ssmperf import Record, Run
 
 PLUGIN = Path(__file__).parents[1] / "planted.py"
 EXPECTED = {
@@ -15,16 +16,13 @@ EXPECTED = {
     "raises": ("crash", "ValueError: planted <b>failure</b>"),
     "wrong": ("wrong", "output: relative error"),
     "nan": ("nan", "first at (0, 1, 0)"),
-    "hangs": ("timeout", "no answer within"),
-    "aborts": ("crash", "SIGABRT"),
-    "allocates": ("oom", "memory"),
+    "exits": ("crash", "SystemExit"),
     "wrong_gradient": ("wrong", "gradient of b"),
     "first_result": ("wrong", "output: relative error"),
     "changes_input": ("wrong", "changed its input b"),
     "unsupported": ("unsupported", "only on Tuesdays"),
     "all_but_last_row": ("nan", "output"),
     "no_graph": ("wrong", "no graph"),
-    "exits": ("crash", "SystemExit"),
     "lazy": ("wrong", "Lazy"),
     "changes_gradient": ("wrong", "changed its input the incoming gradient"),
     "static_output": ("ok", None),
@@ -33,45 +31,63 @@ EXPECTED = {
     "no_bound": ("wrong", "its declared error bound inf is none"),
     "double_state": ("wrong", "final_state is torch.float64"),
 }
+# What a worker does not survive, and what it does.
+IN_WORKERS = {
+    "right": ("ok", None),
+    "wrong": ("wrong", "output: relative error"),
+    "hangs": ("timeout", "no answer within"),
+    "aborts": ("crash", "SIGABRT"),
+    "allocates": ("oom", "memory"),
+    "unsupported": ("unsupported", "only on Tuesdays"),
+}
+SMALL = ["T=9", "C=4", "B=2"]
+
+
+def agrees(record: Record, expected: tuple[str, str | None]) -> bool:
+    status, reason = expected
+    return record.status == status and (reason is None or reason in str(record.reason))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_planted_fault_has_its_status_and_reason(name: str) -> None:
+    (record,) = records_of(
+        "correctness", PLUGIN, models="hgrn", backends=f"planted_{name}", dtype="float32", axis=SMALL
+    )
+    assert agrees(record, EXPECTED[name]), (record.status, record.reason)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run with a right backend before, between and after the planted ones."""
-    names = ["sequential", "triton", *(f"planted_{name}" for name in EXPECTED)]
+    names = ["sequential", "triton", *(f"planted_{name}" for name in IN_WORKERS)]
     return ssmperf.run(
         "correctness",
         models="hgrn",
         backends=names,
         dtype="float32",
-        axis=["T=9", "C=4", "B=2"],
+        axis=SMALL,
         device="cpu",
         plugin=PLUGIN,
-        timeout=10,
+        timeout=5,
         out=tmp_path_factory.mktemp("runs") / "run",
     )
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_each_planted_fault_has_its_status_and_reason(run: Run, name: str) -> None:
-    (record,) = [r for r in run.records if r.case.backend == f"planted_{name}"]
-    status, reason = EXPECTED[name]
-    assert record.status == status, record.reason
-    assert reason is None or reason in str(record.reason)
-
-
-def test_the_other_cases_are_unaffected(run: Run) -> None:
-    by_backend = {r.case.backend: r.status for r in run.records}
-    assert by_backend["sequential"] == "ok"
-    assert by_backend["triton"] == "unsupported"
-    assert len(run.records) == len(EXPECTED) + 2
+def test_each_fault_costs_its_own_case_alone(run: Run) -> None:
+    by_backend = {record.case.backend: record for record in run.records}
+    assert len(run.records) == len(IN_WORKERS) + 2
+    assert by_backend["sequential"].status == "ok"
+    assert by_backend["triton"].status == "unsupported"
+    for name, expected in IN_WORKERS.items():
+        record = by_backend[f"planted_{name}"]
+        assert agrees(record, expected), (name, record.status, record.reason)
 
 
 def test_failed_records_carry_no_time_and_the_repeating_command(run: Run) -> None:
     for record in run.records:
         assert record.status == "ok" or not any(name.endswith("_s") for name in record.numbers)
-    (crash,) = [r for r in run.records if r.case.backend == "planted_raises"]
-    assert crash.numbers["command"].startswith("ssmperf run --suite correctness --models hgrn")
+    (wrong,) = [r for r in run.records if r.case.backend == "planted_wrong"]
+    assert wrong.numbers["command"].startswith("ssmperf run --suite correctness --models hgrn")
 
 
 TIMED = {
@@ -83,33 +99,22 @@ TIMED = {
 
 
 @pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def timed() -> list[Record]:
     """Faults that only timing meets."""
-    names = ["sequential", *(f"planted_{name}" for name in TIMED)]
-    return ssmperf.run(
-        "throughput",
-        models="hgrn",
-        backends=names,
-        axis=["T=9", "C=4", "B=2"],
-        device="cpu",
-        plugin=PLUGIN,
-        timeout=60,
-        out=tmp_path_factory.mktemp("runs") / "timed",
-    )
+    names = [f"planted_{name}" for name in TIMED]
+    return records_of("throughput", PLUGIN, models="hgrn", backends=names, axis=SMALL)
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_faults_that_only_timing_meets(timed: Run, name: str) -> None:
-    found = {r.case.pass_: r for r in timed.records if r.case.backend == f"planted_{name}"}
+def test_faults_that_only_timing_meets(timed: list[Record], name: str) -> None:
+    found = {r.case.pass_: r for r in timed if r.case.backend == f"planted_{name}"}
     forward, backward, reason = TIMED[name]
     assert found["forward"].status == forward, found["forward"].reason
     assert backward is None or found["backward"].status == backward, found["backward"].reason
     assert reason is None or any(reason in str(record.reason) for record in found.values())
 
 
-def test_results_remembered_by_version_are_not_timed(timed: Run) -> None:
+def test_results_remembered_by_version_are_not_timed(timed: list[Record]) -> None:
     """The planted backend sleeps 10 ms whenever it computes: no timed call may be spared that."""
-    (record,) = [
-        r for r in timed.records if r.case.backend == "planted_by_version" and r.case.pass_ == "forward"
-    ]
+    (record,) = [r for r in timed if r.case.backend == "planted_by_version" and r.case.pass_ == "forward"]
     assert min(record.numbers["samples_s"]) >= 0.01

@@ -42,8 +42,10 @@ NOISE = {  # by name: n samples whose median is 1, at a scale
 }
 
 
-@pytest.mark.parametrize("scale", [0.003, 0.01, 0.05])
-@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize(
+    ("noise", "scale"),
+    [("normal", 0.003), ("normal", 0.01), ("student_t3", 0.01), ("lognormal", 0.01), ("lognormal", 0.05)],
+)
 def test_coverage_with_peeking(noise: str, scale: float) -> None:
     """1,000 trials of the whole rule, retries included: the truth is inside 93-97 % of the intervals."""
     trials = 1000

@@ -17,8 +17,10 @@ NOISE = {  # by name: n samples whose median is 1
 }
 
 
-@pytest.mark.parametrize("n", [5, 6, 9, 20, 101])
-@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize(
+    ("noise", "n"),
+    [*(("normal", n) for n in (5, 6, 9, 20, 101)), *((noise, n) for noise in [*NOISE][1:] for n in (5, 20))],
+)
 def test_interval_covers_the_median(noise: str, n: int) -> None:
     rng = np.random.default_rng(20_000 + n)
     trials = 4000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from in_process import records_of
 from ssmperf.suites.stability import PIECES, along, growing, state_envelope, usual_sources
 
-import ssmperf
-from ssmperf import Case, Record, Run, Shape, registry
+from ssmperf import Case, Record, Shape, registry
 from ssmperf.operands import build
 from ssmperf.plan import Device, Selection
 
@@ -19,32 +19,30 @@ FAULTY = ("nan_at_40", "half_state", "boasts")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return ssmperf.run(
+def records() -> list[Record]:
+    return records_of(
         "stability",
+        PLUGIN,
         models="scan",
         backends=["sequential", "logspace", "surrogate_raw", *(f"faulty_{name}" for name in FAULTY)],
         regime="sigmoid/data,ones/data",
         axis=["T=256", "C=4", "B=2"],
         dtype="float32",
-        device="cpu",
-        plugin=PLUGIN,
-        out=tmp_path_factory.mktemp("runs") / "run",
     )
 
 
-def of(run: Run, backend: str, source: str = "sigmoid/data") -> Record:
-    (record,) = [r for r in run.records if r.case.backend == backend and r.case.operand_source == source]
+def of(records: list[Record], backend: str, source: str = "sigmoid/data") -> Record:
+    (record,) = [r for r in records if r.case.backend == backend and r.case.operand_source == source]
     return record
 
 
-def test_a_case_for_each_regime_and_backend(run: Run) -> None:
-    assert len(run.records) == 2 * 6
-    assert {record.case.model for record in run.records} == {None}
+def test_a_case_for_each_regime_and_backend(records: list[Record]) -> None:
+    assert len(records) == 2 * 6
+    assert {record.case.model for record in records} == {None}
 
 
-def test_the_first_nan_has_its_place(run: Run) -> None:
-    record = of(run, "faulty_nan_at_40")
+def test_the_first_nan_has_its_place(records: list[Record]) -> None:
+    record = of(records, "faulty_nan_at_40")
     assert record.status == "nan"
     assert record.numbers["first_nan_step"] == NAN_STEP
     assert 0 <= record.numbers["largest_finite_error"] < 1e-5
@@ -53,44 +51,46 @@ def test_the_first_nan_has_its_place(run: Run) -> None:
     assert broken == [next(end for end in record.numbers["steps"] if end > NAN_STEP)]
 
 
-def test_a_half_precision_state_shows(run: Run) -> None:
+def test_a_half_precision_state_shows(records: list[Record]) -> None:
     """Without decay the error grows along the sequence, far beyond float32's."""
     for source in ("sigmoid/data", "ones/data"):
-        record = of(run, "faulty_half_state", source)
+        record = of(records, "faulty_half_state", source)
         assert record.status == "wrong"
         assert record.numbers["error_output"] > 1e-4
-        assert record.numbers["error_output"] > 100 * of(run, "sequential", source).numbers["error_output"]
+        assert (
+            record.numbers["error_output"] > 100 * of(records, "sequential", source).numbers["error_output"]
+        )
         assert record.numbers["error_final_state"] > 1e-5
-    envelope = of(run, "faulty_half_state", "ones/data").numbers["error_envelope"]
+    envelope = of(records, "faulty_half_state", "ones/data").numbers["error_envelope"]
     assert max(envelope[-4:]) > 3 * max(envelope[:4])
 
 
-def test_a_sound_backend_is_right_and_has_no_bound(run: Run) -> None:
-    numbers = of(run, "sequential").numbers
-    assert of(run, "sequential").status == "ok" and numbers["error_output"] < 1e-5
+def test_a_sound_backend_is_right_and_has_no_bound(records: list[Record]) -> None:
+    numbers = of(records, "sequential").numbers
+    assert of(records, "sequential").status == "ok" and numbers["error_output"] < 1e-5
     assert numbers["first_nan_step"] is None
     assert numbers["error_bound"] is None and numbers["bound_holds"] is None
     assert max(numbers["error_envelope"]) == pytest.approx(numbers["largest_finite_error"])
 
 
-def test_whether_a_declared_bound_holds(run: Run) -> None:
+def test_whether_a_declared_bound_holds(records: list[Record]) -> None:
     """The error is within the tolerance of any backend, yet not within what this one declares."""
-    honest, boasting = of(run, "logspace").numbers, of(run, "faulty_boasts").numbers
+    honest, boasting = of(records, "logspace").numbers, of(records, "faulty_boasts").numbers
     assert honest["bound_holds"] is True
     assert honest["error_bound"] > honest["error_output"]
     assert boasting["bound_holds"] is False and boasting["error_bound"] == 1e-9
 
 
-def test_beyond_its_span_a_backend_refuses_with_the_reason(run: Run) -> None:
-    refused = of(run, "surrogate_raw")
+def test_beyond_its_span_a_backend_refuses_with_the_reason(records: list[Record]) -> None:
+    refused = of(records, "surrogate_raw")
     assert refused.status == "unsupported" and "88.7" in str(refused.reason)
     assert refused.numbers["decay_span"] > 88.7
     assert refused.numbers["command"].startswith("ssmperf run --suite stability --models scan")
-    assert of(run, "surrogate_raw", "ones/data").status == "ok"
+    assert of(records, "surrogate_raw", "ones/data").status == "ok"
 
 
-def test_growth_without_decay_shows_in_the_envelope(run: Run) -> None:
-    free, decaying = (of(run, "sequential", s).numbers for s in ("ones/data", "sigmoid/data"))
+def test_growth_without_decay_shows_in_the_envelope(records: list[Record]) -> None:
+    free, decaying = (of(records, "sequential", s).numbers for s in ("ones/data", "sigmoid/data"))
     assert free["largest_state"] > 3 * decaying["largest_state"]
     assert free["largest_state"] == max(free["state_envelope"])
     assert free["steps"][-1] == 256 and len(free["steps"]) == PIECES

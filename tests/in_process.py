@@ -1,0 +1,28 @@
+"""Runs a suite's cases in the tests' own process, without the seconds that a worker takes to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ssmperf import Case, Record, Status, api, registry
+from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.worker import run_case
+from ssmperf.plan import make_plan
+from ssmperf.roofline import Ceilings
+
+CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches
+
+
+def records_of(
+    suite: str, plugin: Path, *, wanted: Callable[[Case], bool] = lambda case: True, **choices: Any
+) -> list[Record]:
+    """What a run of these choices on the CPU records of the wanted cases."""
+    registry.load_plugin(plugin)
+    selection, _ = api.select(device="cpu", **choices)
+    plan = make_plan(selection, [suite])
+    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, (str(plugin),))
+    records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
+    records += [run_case(case, context) for case in plan.to_run if wanted(case)]
+    return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]
