@@ -4,8 +4,8 @@
     python ci/counters.py --cases 'mamba*' --out FILE
     python ci/counters.py --dry-run                   prints the commands
 
-Prints JSON (--out FILE writes it): a row for each kernel launched, with its case. `stalls` are how many
-warps wait for a reason at each instruction issued, the largest first. Caches are emptied before each
+Prints JSON (--out FILE writes it): a row for each launch of a kernel of ours, with its case. `stalls` are how
+many warps wait for a reason at each instruction issued, the largest first. Caches are emptied before each
 kernel, clocks are left alone. Exits 2 where there is no ncu, 3 where a case gave no counters.
 """
 
@@ -16,7 +16,6 @@ import csv
 import fnmatch
 import io
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -134,9 +133,12 @@ def counters(row: Mapping[str, str]) -> dict[str, Any]:
 
 def examined(program: str, name: str) -> list[dict[str, Any]]:
     line = command(program, name)
-    done = subprocess.run(line, env=os.environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    found = rows(done.stdout)
-    if not found:
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        found = rows(done.stdout)
+    except (subprocess.TimeoutExpired, KeyError, ValueError) as problem:  # "n/a" is no number
+        return [{"case": name, "failed": repr(problem), "command": shlex.join(line)}]
+    if done.returncode != 0 or not found:
         return [{"case": name, "failed": (done.stdout + done.stderr)[-2000:], "command": shlex.join(line)}]
     return [{"case": name} | row for row in found]
 
@@ -161,7 +163,8 @@ def main(arguments: list[str] | None = None) -> int:
     if program is None:
         parser.error("no ncu on PATH: install Nsight Compute")
     found = [row for name in names for row in examined(program, name)]
-    text = json.dumps({"device": torch.cuda.get_device_name(), "kernels": found}, indent=1)
+    head = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    text = json.dumps(head | {"kernels": found}, indent=1)
     print(text)
     if options.out:
         options.out.write_text(text + "\n")

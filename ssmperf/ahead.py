@@ -1,18 +1,19 @@
 """Compilation of a backward pass's kernels beside the first forward pass, in a thread.
 
-A forward pass starts it, with what its backward pass will do on tensors without memory (device meta), whose
+A forward pass starts it, with a call of its backward pass on tensors without memory (device meta), whose
 launches only compile; the backward pass waits for it:
 
-    ctx.compiled = ahead.start(key, backward_on_meta_tensors) if x.is_cuda else None
+    ctx.compiled = ahead.start(key, lambda: partial(backward, *meta_tensors)) if x.is_cuda else None
     ...
     ahead.wait(ctx.compiled)
 
-Kernels are those of Triton, launched by `launch`. What fails in the thread is not told: the launch that needs
-the kernel compiles it then, and says why it cannot.
+Kernels are those of Triton, launched by `launch`. What fails here is not told: the launch that needs the
+kernel compiles it then, and says why it cannot. A process that ends waits for what is being compiled.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,25 +34,41 @@ def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None
         kernel[(programs,)](*operands, **constants)
 
 
-def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[Any]:
+def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[Any] | None:
     """Run what `prepare` gives in the thread where launches only compile; once for a key.
 
-    key: tells apart what compiles differently. prepare: called here and now, so that the job keeps no
-    memory of a device.
+    key: of what compiles alike. prepare: called here and now, so that the job keeps no memory of a device.
+
+    Returns:
+        What `wait` takes; None if it could not be started.
     """
     global _pool
     with _lock:
         if key not in _jobs:
-            _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_compiles)
-            _jobs[key] = _pool.submit(prepare())
+            try:
+                _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_compiles)
+                _jobs[key] = _pool.submit(prepare())
+            except Exception:  # whatever it is, the launch meets it again and tells it
+                return None
         return _jobs[key]
 
 
 def wait(job: Future[Any] | None) -> None:
-    """Until the job of `start` is done, well or not. None: there is none."""
-    if job is not None and not job.done():
+    """Until a job of `start` is done, well or not; what has not begun is given up. None: there is no job."""
+    if job is not None and not job.done() and not job.cancel():
         settle((job,))
+
+
+def _forget() -> None:
+    """In a forked process the thread is gone."""
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
+    _jobs.clear()
 
 
 def _compiles() -> None:
     _local.compiles = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

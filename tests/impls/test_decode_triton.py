@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -196,6 +197,19 @@ def test_options_of_a_selective_step(options: tuple[str, ...]) -> None:
         **{name: wide(x) for name, x in chosen.items()},
     )  # fmt: skip
     close(got, want, FLOAT)
+
+
+def test_a_held_step_of_infinite_size() -> None:
+    """It reaches −k x / A, and states that only fill up a group, whose rate is 0, stay out of it."""
+    from ssmperf.impls.selective_scan._triton.decode import decode
+
+    given = selective_scan(1, gate="exp", N=3)
+    given["A"] = -1 - given["A"].abs()
+    given["delta"][:] = math.inf
+    arguments = [given[name] for name in ("x", "delta", "k", "q", "A", "initial_state")]
+    _, final = decode(*arguments, "exp", zoh=True)
+    want = -(given["x"][:, 0, :, None] * given["k"]) / given["A"]
+    torch.testing.assert_close(final, want, rtol=2e-6, atol=0)
 
 
 @pytest.mark.gpu

@@ -43,8 +43,7 @@ def test_backward_finds_all_its_kernels(monkeypatch: pytest.MonkeyPatch, T: int,
         ((key, prepare),) = started
         hash(key)
         job = ahead.start(object(), prepare)
-        ahead.wait(job)
-        assert job.exception() is None
+        assert job is not None and job.exception(300) is None
         ready = list(kernels)
         torch.autograd.backward((o, final), (torch.ones_like(o), torch.ones_like(final)))
     assert any(kernel.metadata.name == "selective_scan_backward" for kernel in ready[forward:])

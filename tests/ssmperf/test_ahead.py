@@ -30,7 +30,7 @@ class Kernel:
 def test_launches_of_a_started_job_only_compile() -> None:
     kernel = Kernel()
     job = ahead.start(object(), lambda: lambda: ahead.launch(kernel, 3, "x", R=4))
-    ahead.wait(job)
+    assert job is not None and job.result(60) is None
     ahead.launch(kernel, 3, "x", R=4)
     assert [call[:3] for call in kernel.calls] == [
         ("compile (3,)", ("x",), {"R": 4}),
@@ -49,8 +49,7 @@ def test_a_key_is_prepared_and_run_once() -> None:
     keys = object(), object()
     jobs = [ahead.start(key, lambda name=name: prepare(name)) for key, name in zip(keys, "ab", strict=True)]
     jobs += [ahead.start(keys[0], lambda: pytest.fail("a second time"))]
-    for job in jobs:
-        ahead.wait(job)
+    assert all(job is not None and job.exception(60) is None for job in jobs)
     assert jobs[0] is jobs[2]
     assert sorted(seen) == ["prepare a", "prepare b", "run a", "run b"]
 
@@ -60,17 +59,36 @@ def test_what_fails_in_the_thread_is_not_told() -> None:
         raise RuntimeError("no such kernel")
 
     job = ahead.start(object(), lambda: fail)
+    assert job is not None and isinstance(job.exception(60), RuntimeError)
     ahead.wait(job)
-    assert isinstance(job.exception(), RuntimeError)
     ahead.wait(None)
 
 
-def test_waiting_ends_when_the_job_does() -> None:
+def test_what_cannot_be_prepared_is_not_told_either() -> None:
+    def prepare() -> Any:
+        raise RuntimeError("no such tensor")
+
+    assert ahead.start(object(), prepare) is None
+
+
+def test_waiting_ends_when_the_job_does_and_gives_up_what_has_not_begun() -> None:
     go: Future[None] = Future()
-    job = ahead.start(object(), lambda: lambda: go.result(60))
-    waiting = threading.Thread(target=ahead.wait, args=(job,))
-    waiting.start()
-    assert not job.done() and waiting.is_alive()
-    go.set_result(None)
+    began = threading.Event()
+
+    def run() -> None:
+        began.set()
+        go.result(60)
+
+    try:
+        first = ahead.start(object(), lambda: run)
+        second = ahead.start(object(), lambda: lambda: None)
+        assert first is not None and second is not None and began.wait(60)
+        ahead.wait(second)
+        assert second.cancelled()
+        waiting = threading.Thread(target=ahead.wait, args=(first,))
+        waiting.start()
+        assert not first.done() and waiting.is_alive()
+    finally:
+        go.set_result(None)
     waiting.join(60)
-    assert not waiting.is_alive()
+    assert first.done() and not waiting.is_alive()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .exchange import over_groups
 from .options import advance_held, channel_values, held_rates, held_steps, sigmoid, softplus
-from .steps import advance, constant, decay_rates, gates, load_state, store_state, tile
+from .steps import HUGE, advance, constant, decay_rates, gates, load_state, store_state, tile
 
 
 @triton.jit
@@ -50,6 +50,8 @@ def selective_scan_forward_decode(
         size += shift[0]
     if SOFTPLUS:
         size = softplus(size)
+    if HELD:
+        size = tl.minimum(size, HUGE)
 
     gate = gates(size, rates, keys, GATE, FLUSH, M)
     if HELD:

@@ -232,7 +232,8 @@ class SelectiveScan(torch.autograd.Function):
         ctx.compiled = None
         if saved is not None and on_gpu(x):
             types = tuple(None if each is None else each.dtype for each in kept)
-            case = types, ctx.call[:3], x.device, bounds is None, plan.spans > 1, *plan.constants.values()
+            call = *ctx.call[:3], x.device, bounds is None
+            case = types, *call, plan.N, plan.spans > 1, *plan.constants.values()
             ctx.compiled = start(case, partial(backward_without_memory, kept, ctx.call, o, final))
         with torch.cuda.device_of(x):
             sums, decays = plan.summaries(x, delta, keys, keys, rates, None, around, reverse=False)

@@ -51,7 +51,7 @@ def curated(pass_: str, rows: int, widths: str, work: str) -> Tiles:
     channels, registers = 2, None
     if pass_.endswith("summary"):
         steps = 2 if wide or states == 8 else 4
-        if work == "exp" and not (wide and states == 8):
+        if work == "exp" and rows >= 16 and not (wide and states == 8):
             steps *= 2  # it keeps no products of gates
     elif pass_.startswith("backward"):
         steps = 2 if wide or states == 8 else 4
@@ -65,9 +65,9 @@ def curated(pass_: str, rows: int, widths: str, work: str) -> Tiles:
     else:
         steps = 4 if wide and spans else 8
         if plain and not wide and not spans:
-            registers = (
-                255  # more than it takes: told so, the assembler spreads loads and exponentials better
-            )
+            # More than it takes: told so, the assembler spreads loads and exponentials better.
+            registers = 255
+
     return Tiles(steps, channels, states, rows // states, registers=registers)
 
 
@@ -77,7 +77,7 @@ def candidates(pass_: str, rows: int, widths: str, work: str) -> Iterator[Tiles]
     yield from (replace(cut, steps=steps) for steps in (cut.steps // 2, 2 * cut.steps) if 1 <= steps <= 16)
     yield from (replace(cut, channels=channels) for channels in (1, 2, 4) if channels * 32 >= cut.groups)
     yield from (replace(cut, warps=warps) for warps in (2, 4))
-    yield from (replace(cut, registers=registers) for registers in (None, 80, 168, 255))
+    yield from (replace(cut, registers=registers) for registers in (None, 80, 168, 208, 255))
     states = 12 - cut.states
     if states <= rows <= 32 * cut.channels * states:
         yield replace(cut, states=states, groups=rows // states)
