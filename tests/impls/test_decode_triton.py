@@ -207,9 +207,10 @@ def test_a_held_step_of_infinite_size() -> None:
     given["A"] = -1 - given["A"].abs()
     given["delta"][:] = math.inf
     arguments = [given[name] for name in ("x", "delta", "k", "q", "A", "initial_state")]
-    _, final = decode(*arguments, "exp", zoh=True)
+    output, final = decode(*arguments, "exp", zoh=True)
     want = -(given["x"][:, 0, :, None] * given["k"]) / given["A"]
     torch.testing.assert_close(final, want, rtol=2e-6, atol=0)
+    torch.testing.assert_close(output[:, 0], (want * given["q"]).sum(-1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
