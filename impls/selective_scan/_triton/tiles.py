@@ -45,29 +45,24 @@ class Tiles:
 def curated(pass_: str, rows: int, widths: str, work: str) -> Tiles:
     """rows: states with those that fill up the groups. widths: wide where k or q is float32. work: the gate,
     or fused where anything else is formed in the kernel, or sequences are packed."""
-    wide = widths == "wide"
+    wide, spans = widths == "wide", pass_.endswith("spans")
     states = 4 if rows <= 16 else 8
-    spans, plain = pass_.endswith("spans"), work != "fused"
-    channels, registers = 2, None
+    steps, channels, registers = 2 if wide or states == 8 else 4, 2, None
     if pass_.endswith("summary"):
-        steps = 2 if wide or states == 8 else 4
         if work == "exp" and rows >= 16 and not (wide and states == 8):
             steps *= 2  # it keeps no products of gates
     elif pass_.startswith("backward"):
-        steps = 2 if wide or states == 8 else 4
-        channels = 1 if wide and states == 8 else 2
-        if states == 4 and work == "exp" and not spans:
+        if wide and states == 8:
+            channels = 1
+        if work == "exp" and states == 4 and not spans:
             registers = 208
-        elif rows == 16 and work == "exp" and spans:
+        elif work == "exp" and rows == 16:
             registers = 168
-    elif states == 8:
-        steps = 4
     else:
-        steps = 4 if wide and spans else 8
-        if plain and not wide and not spans:
+        steps = 4 if states == 8 or (wide and spans) else 8
+        if work != "fused" and states == 4 and not wide and not spans:
             # More than it takes: told so, the assembler spreads loads and exponentials better.
             registers = 255
-
     return Tiles(steps, channels, states, rows // states, registers=registers)
 
 
