@@ -69,6 +69,17 @@ def split_source(source: str) -> tuple[str, str | None]:
     return regime, kind or None
 
 
+# Told of a case, as text, where it is not the default.
+_UNUSUAL = {
+    "gate_dtype": "{} gates",
+    "layout": "{}",
+    "cache": "{} cache",
+    "timing": "{}",
+    "level": "{}",
+    "seed": "seed {}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One point to measure: suite × model × backend × shape × dtype × device × pass (+ seed).
@@ -164,4 +175,9 @@ class Case:
         )
 
     def __str__(self) -> str:
-        return f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
+        what = f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
+        usual = {f.name: f.default for f in dataclasses.fields(self)}
+        for name, text in _UNUSUAL.items():
+            if getattr(self, name) != usual[name]:
+                what += " " + text.format(getattr(self, name))
+        return what

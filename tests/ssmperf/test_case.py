@@ -38,6 +38,18 @@ def test_every_field_changes_the_id() -> None:
     assert len(ids | {BASE.id}) == len(CHANGES) + 1
 
 
+def test_no_two_cases_of_a_plan_read_the_same() -> None:
+    """The device is the plan's, and where the operands of a model come from is the model's."""
+    said = {
+        name
+        for name, value in CHANGES.items()
+        if str(dataclasses.replace(BASE, **{name: value})) != str(BASE)
+    }
+    assert CHANGES.keys() - said == {"recurrence", "device", "operand_source"}
+    assert str(BASE) == "throughput hgrn blelloch B2 T7 C3 float32 forward"
+    assert str(dataclasses.replace(BASE, gate_dtype="bfloat16", seed=3)).endswith("bfloat16 gates seed 3")
+
+
 def test_id_is_stable_across_processes_and_key_order() -> None:
     code = (
         "from ssmperf import Case, Shape;"
