@@ -31,7 +31,7 @@ SHORTEST = 16  # steps of a segment
 FEWEST = 8  # segments that are worth it
 RUNS = 3  # from states that are refined, before it is given up
 # elements of a state up to which a step is the time of its launches, and rows beside it are free
-SMALL_STATE = {"cuda": 2**18, "cpu": 2**11}
+SMALL_STATE = {"cuda": 2**20, "cpu": 2**11}
 
 
 class Inseparable(Exception):
