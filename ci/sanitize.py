@@ -126,7 +126,13 @@ def scans() -> list[Case]:
 def others() -> list[Case]:
     found = []
     for gate in ("exp", "implicit"):
-        for name, B, T, D, N in (("whole", 2, 77, 33, 5), ("spans", 1, 833, 17, 5), ("decode", 3, 1, 33, 5)):
+        for name, B, T, D, N in (
+            ("whole", 2, 77, 33, 5),
+            ("spans", 1, 833, 17, 5),
+            ("streamed", 2, 128, 64, 8),
+            ("streamed spans", 1, 832, 64, 8),
+            ("decode", 3, 1, 33, 5),
+        ):
             shapes: dict[str, tuple[int, ...]] = {
                 "x": (B, T, D),
                 "delta": (B, T, D),
@@ -134,7 +140,7 @@ def others() -> list[Case]:
                 "q": (B, T, N),
             }
             shapes |= {"initial_state": (B, D, N)} | ({"A": (D, N)} if gate == "exp" else {})
-            processors = MANY if name == "spans" else FEW
+            processors = MANY if name.endswith("spans") else FEW
             options = {"gate": gate}
             found.append(
                 Case(
@@ -146,16 +152,18 @@ def others() -> list[Case]:
                     decode=name == "decode",
                 )
             )
-    for name, B, T in (("whole", 2, 77), ("spans", 1, 397), ("decode", 3, 1)):
-        shapes = {
-            "log_w": (33,),
-            "k": (B, T, 33),
-            "v": (B, T, 33),
-            "initial_state": (B, 3, 33),
-            "bonus": (33,),
-        }
+    for name, B, T, C in (
+        ("whole", 2, 77, 33),
+        ("spans", 1, 397, 33),
+        ("streamed", 2, 64, 32),
+        ("decode", 3, 1, 33),
+    ):
+        shapes = {"log_w": (C,), "k": (B, T, C), "v": (B, T, C), "initial_state": (B, 3, C), "bonus": (C,)}
         processors = MANY if name == "spans" else FEW
-        found.append(Case("ratio_scan/triton", name, shapes, processors, decode=name == "decode"))
+        dtype = torch.bfloat16 if name == "streamed" else torch.float32
+        found.append(
+            Case("ratio_scan/triton", name, shapes, processors, dtype=dtype, decode=name == "decode")
+        )
     keys = dict.fromkeys(("q", "k", "log_a"), (1, 77, 2, 9)) | {
         "v": (1, 77, 2, 7),
         "initial_state": (1, 2, 9, 7),

@@ -210,6 +210,16 @@ def test_held_inputs_at_infinite_rates(cut: Callable[..., None]) -> None:
     check(given)
 
 
+@pytest.mark.parametrize("spans", [False, True])
+def test_held_steps_of_infinite_size(cut: Callable[..., None], spans: bool) -> None:
+    """They end at −k x / A; states that only fill up a group, whose rate is 0, stay out of it."""
+    cut(spans=spans)
+    given = operands("exp_zoh", (1, 3 * MARK, 5, 7), ())
+    given["A"] = -1 - given["A"].abs()
+    given["delta"][:, [1, MARK, 2 * MARK + 1]] = torch.inf
+    check(given)
+
+
 def test_refuses_options_in_double_precision() -> None:
     given = operands("exp", (1, 3, 5, 8), ("skip", "output_gate"))
     for name in ("skip", "output_gate"):

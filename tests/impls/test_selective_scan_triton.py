@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ssmperf.impls.selective_scan._triton import function  # noqa: E402
 RECURRENCE = registry.recurrence("selective_scan")
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, MARK = 2, 4
+STREAMED = ("forward", "forward_spans", "forward_summary", "backward_summary")
 KINDS = ("exp", "implicit")
 
 needs_gpu = [
@@ -31,13 +33,19 @@ needs_gpu = [
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets short rounds, marks close to one another, and whether time is cut into spans."""
+    """Sets short rounds, marks close to one another, and whether time is cut into spans and operands come by
+    way of shared memory."""
 
-    def set_tiles(*, spans: bool = False) -> None:
+    def set_tiles(*, spans: bool = False, streams: bool = False) -> None:
         def tiles(pass_: str, N: int, work: str, *, wide: bool) -> function.Tiles:
             return function.Tiles(steps=STEPS, channels=1, states=4, groups=4 if N > 8 else 2)
 
+        def streamed_tiles(pass_: str, N: int, gate: str, *, wide: bool) -> function.Tiles | None:
+            cut = replace(tiles(pass_, N, gate, wide=wide), channels=2, stages=2)
+            return cut if streams and pass_ in STREAMED else None
+
         monkeypatch.setattr(function, "tiles", tiles)
+        monkeypatch.setattr(function, "streamed_tiles", streamed_tiles)
         monkeypatch.setattr(function, "MARK", MARK)
         monkeypatch.setattr(function, "FEWEST_MARKS", 1)
         monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
@@ -149,6 +157,37 @@ def test_numbers_of_states_that_fill_no_word(
     check(operands(1, MARK, 5, N, kind=kind, dtype=dtype))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spans", [False, True])
+@pytest.mark.parametrize(("N", "dtype"), [(8, torch.float32), (16, torch.bfloat16)])
+def test_operands_by_way_of_shared_memory(
+    cut: Callable[..., None], kind: str, spans: bool, N: int, dtype: torch.dtype
+) -> None:
+    cut(spans=spans, streams=True)
+    T, D = 4 * MARK if spans else 2 * MARK, 32 if N == 8 else 16
+    given = operands(1, T, D, N, kind=kind, dtype=dtype, state=spans, regime="reset" if N == 8 else None)
+    x, delta, k, q = (given[name] for name in ("x", "delta", "k", "q"))
+    assert function.streamable(N, function.Around(), x, delta, k, q)
+    plan = function.Plan.of("forward", x, k, q, kind, streams=True)
+    assert plan.cut.stages and plan.spans == (4 if spans else 1)
+    check(given)
+
+
+def test_what_does_not_come_by_way_of_shared_memory(cut: Callable[..., None]) -> None:
+    cut(streams=True)
+    given = operands(1, 2 * MARK, 64, 8, dtype=torch.bfloat16)
+    data = [given[name] for name in ("x", "delta", "k", "q")]
+    assert function.streamable(8, function.Around(), *data)
+    shifted = torch.empty(data[0].numel() + 1, dtype=data[0].dtype, device=DEVICE)[1:].view(data[0].shape)
+    assert not function.streamable(8, function.Around(), shifted, *data[1:])
+    assert not function.streamable(8, function.Around(softplus=True), *data)
+    assert not function.streamable(8, function.Around(skip=data[0][0, 0]), *data)
+    assert not function.streamable(6, function.Around(), *data)
+    assert not function.streamable(8, function.Around(), *(x[:, 1:] for x in data))
+    plan = function.Plan.of("forward", data[0][..., :40], *data[2:], "exp", streams=True)
+    assert plan.cut.stages == 0, "channels that fill no block"
+
+
 @pytest.mark.parametrize("N", [8, 16, 64, 128, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
@@ -245,12 +284,24 @@ class TestOnDevice:
 
     @pytest.fixture(autouse=True, params=["whole", "spans"])
     def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(function, "WANTED", 0 if request.param == "whole" else 10_000)
+        for wanted in ("WANTED", "WANTED_STREAMED"):
+            monkeypatch.setattr(function, wanted, 0 if request.param == "whole" else 10_000)
 
     @pytest.mark.parametrize("shape", [(2, 1037, 96, 16), (1, 1024, 64, 16), (3, 515, 33, 64)], ids=str)
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_shapes(self, shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype) -> None:
+        check(operands(*shape, kind=kind, dtype=dtype), tolerance=2e-5)
+
+    @pytest.mark.parametrize(
+        "shape", [(2, 1024, 256, 16), (1, 832, 512, 8), (1, 832, 256, 64), (1, 832, 128, 256)], ids=str
+    )
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_operands_by_way_of_shared_memory(
+        self, shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype
+    ) -> None:
+        """832 steps are 13 marks: spans of 5, 5 and 3."""
         check(operands(*shape, kind=kind, dtype=dtype), tolerance=2e-5)
 
     @pytest.mark.parametrize("regime", ["sigmoid", "reset", "ones"])

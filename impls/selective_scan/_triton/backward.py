@@ -24,6 +24,7 @@ from .options import (
     held_steps,
     sigmoid,
     silu_factors,
+    step_size,
     step_sizes,
 )
 from .packed import span_at
@@ -213,7 +214,7 @@ def selective_scan_backward(
             if SPREAD:
                 sizes = step_sizes(sizes, shift, start + i * R, end, group, SOFTPLUS, WHOLE, R, C)
             for r in tl.static_range(R):
-                size = sizes[r].to(tl.float32)
+                size = step_size(sizes[r], HELD)
                 keys = unpack(writes[2][r], KIND_K, M)
                 gate = gates(size, rates, keys, GATE, FLUSH, M)
                 if HELD:
@@ -232,7 +233,7 @@ def selective_scan_backward(
             if SPREAD:
                 sizes = step_sizes(sizes, shift, now, end, group, SOFTPLUS, WHOLE, R, C)
             for r in tl.static_range(R):
-                size = sizes[r].to(tl.float32)
+                size = step_size(sizes[r], HELD)
                 keys = unpack(writes[2][r], KIND_K, M)
                 gate = gates(size, rates, keys, GATE, FLUSH, M)
                 kept_gates += (gate,)
@@ -273,7 +274,7 @@ def selective_scan_backward(
                 mu, totals, step_dx, step_dsize, terms = step_back(
                     mu, states[r], states[r + 1], kept_gates[r], rates, inverse, totals,
                     unpack(writes[2][r], KIND_K, M), unpack(reads[1][r], KIND_Q, M),
-                    sizes[r].to(tl.float32), writes[0][r].to(tl.float32), step_g, GATE, HELD, M, C,
+                    step_size(sizes[r], HELD), writes[0][r].to(tl.float32), step_g, GATE, HELD, M, C,
                 )  # fmt: skip
                 if skip is not None:
                     step_dx += weight[0] * (1.0 / G) * step_g  # in the sum of G of them

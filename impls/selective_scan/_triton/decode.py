@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .exchange import over_groups
-from .options import advance_held, channel_values, held_rates, held_steps, sigmoid, softplus
-from .steps import HUGE, advance, constant, decay_rates, gates, load_state, store_state, tile
+from .options import advance_held, channel_values, held_rates, held_steps, sigmoid, softplus, step_size
+from .steps import advance, constant, decay_rates, gates, load_state, store_state, tile
 
 
 @triton.jit
@@ -50,8 +50,7 @@ def selective_scan_forward_decode(
         size += shift[0]
     if SOFTPLUS:
         size = softplus(size)
-    if HELD:
-        size = tl.minimum(size, HUGE)
+    size = step_size(size, HELD)
 
     gate = gates(size, rates, keys, GATE, FLUSH, M)
     if HELD:

@@ -6,7 +6,16 @@ import triton
 import triton.language as tl
 
 from .exchange import over_groups
-from .options import advance_held, channel_values, fetch_spread, held_rates, held_steps, sigmoid, step_sizes
+from .options import (
+    advance_held,
+    channel_values,
+    fetch_spread,
+    held_rates,
+    held_steps,
+    sigmoid,
+    step_size,
+    step_sizes,
+)
 from .packed import span_at
 from .spans import enter_span
 from .steps import (
@@ -103,7 +112,7 @@ def selective_scan_forward(
             sizes = step_sizes(sizes, shift, now, end, group, SOFTPLUS, WHOLE, R, VECTOR)
         totals = ()
         for r in tl.static_range(R):
-            size = sizes[r].to(tl.float32)
+            size = step_size(sizes[r], HELD)
             keys = unpack(inputs[2][r], KIND_K, M)
             queries = unpack(inputs[3][r], KIND_Q, M)
             gate = gates(size, rates, keys, GATE, FLUSH, M)

@@ -20,12 +20,14 @@ from .backward import selective_scan_backward
 from .forward import selective_scan_forward
 from .packed import Packed
 from .spans import selective_scan_summary
-from .tiles import MARK, TILES, Tiles, key, tiles
+from .streamed import selective_scan_forward_streamed, selective_scan_summary_streamed
+from .tiles import MARK, TILES, Tiles, key, streamed_tiles, tiles
 
 # Warps a multiprocessor. Where there are fewer than ENOUGH, and WANTED ones take at least FEWEST_SPANS
 # spans, time is cut into these: the gates of all but one are formed twice, which 32 warps hide better than 8.
 ENOUGH = 7
 WANTED = 32
+WANTED_STREAMED = 20  # these hide less and fill the chip once
 FEWEST_SPANS = 3
 FEWEST_MARKS = 4  # a span
 
@@ -89,14 +91,32 @@ class Around:
 
     def work(self, gate: str) -> str:
         """As the table of tiles has it."""
+        return gate if self.nothing else "fused"
+
+    @property
+    def nothing(self) -> bool:
         tensors = (self.skip, self.z, self.bias, self.bounds)
-        fused = self.softplus or self.held or any(each is not None for each in tensors)
-        return "fused" if fused else gate
+        return not (self.softplus or self.held) and all(each is None for each in tensors)
+
+
+def streamable(N: int, around: Around, *data: Tensor) -> bool:
+    """Whether operands (B, T, ...) can come by way of shared memory: whole marks and groups, rows that begin
+    at 16 bytes, and nothing else to load."""
+    return (
+        around.nothing
+        and data[0].shape[1] % MARK == 0
+        and N >= 4
+        and N & (N - 1) == 0
+        and all(x.data_ptr() % 16 == 0 for x in data)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of a call, tile sizes of a pass, and the length of the spans of time that it walks."""
+    """Sizes of a call, tile sizes of a pass, and the length of the spans of time that it walks.
+
+    streams: whether operands can come by way of shared memory; they do where the tiles say so.
+    """
 
     B: int
     T: int
@@ -106,28 +126,43 @@ class Plan:
     cut: Tiles
     span: int
     packed: Packed | None
+    streams: bool = False
 
     @classmethod
     def of(
         cls, pass_: str, x: Tensor, k: Tensor, q: Tensor, gate: str, around: Around | None = None,
-        device: torch.device | None = None,
+        device: torch.device | None = None, *, streams: bool = False,
     ) -> Plan:  # fmt: skip
         """device: where the kernels run, if not where the operands are."""
         B, T, D = x.shape
         N = k.shape[2]
         around = around or Around()
         work, wide = around.work(gate), max(k.element_size(), q.element_size()) == 4
-        whole = TILES.row(key(pass_, N, work, wide=wide))
-        warps = B * triton.cdiv(D, whole.block) * whole.warps
-        marks = triton.cdiv(T, MARK)
-        chip = processors(device or x.device)
-        most = min(WANTED * chip // warps, marks // FEWEST_MARKS) if warps < ENOUGH * chip else 1
-        spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
-        spans = spans if spans >= FEWEST_SPANS else 1
-        cut = tiles(pass_ if spans == 1 else pass_ + "_spans", N, work, wide=wide)
+        chip, marks = processors(device or x.device), triton.cdiv(T, MARK)
+
+        def strands(cut: Tiles) -> int:
+            """Warps that walk one span."""
+            return B * triton.cdiv(D, cut.block) * cut.warps
+
+        def streamed(name: str) -> Tiles | None:
+            cut = streamed_tiles(name, N, gate, wide=wide) if streams else None
+            return cut if cut and D % cut.block == 0 else None
+
+        spans, cut = 1, None
+        if (warps := strands(TILES.row(key(pass_, N, work, wide=wide)))) < ENOUGH * chip:
+            cut = streamed(pass_ + "_spans")
+            wanted = WANTED * chip // warps if cut is None else WANTED_STREAMED * chip // strands(cut)
+            spans = most = min(wanted, marks // FEWEST_MARKS)
+            if cut is None or triton.knobs.runtime.interpret:
+                spans = next((count for count in range(most, most // 2, -1) if marks % count == 0), most)
+            spans = spans if spans >= FEWEST_SPANS else 1
+        if spans == 1:
+            cut = streamed(pass_) or tiles(pass_, N, work, wide=wide)
+        elif cut is None:
+            cut = tiles(pass_ + "_spans", N, work, wide=wide)
         span = triton.cdiv(marks, spans) * MARK
         packed = None if around.bounds is None else Packed.of(around.bounds, span, MARK, cut.steps, x.device)
-        return cls(B, T, D, N, gate, cut, span, packed)
+        return cls(B, T, D, N, gate, cut, span, packed, streams)
 
     @property
     def blocks(self) -> int:
@@ -176,6 +211,12 @@ class Plan:
             "M": cut.states, "VECTOR": cut.channels, "num_warps": cut.warps, "maxnreg": cut.registers,
         }  # fmt: skip
 
+    @property
+    def streamed(self) -> dict[str, Any]:
+        """Constants of a kernel whose operands come by way of shared memory."""
+        general = ("EVEN", "WHOLE")
+        return {n: x for n, x in self.constants.items() if n not in general} | {"STAGES": self.cut.stages}
+
     def empty(self, like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=like.device)
 
@@ -187,16 +228,26 @@ class Plan:
         programs, inner = self.inner(reverse=reverse)
         if programs == 0:
             return None, None
-        pass_ = "backward_summary" if reverse else "forward_summary"
-        cut = tiles(pass_, self.N, around.work(self.gate), wide=2 in (w.per, k.per))
-        plan = replace(self, cut=cut)
+        pass_, wide = "backward_summary" if reverse else "forward_summary", 2 in (w.per, k.per)
         sums = self.empty(v, self.B, self.spans, self.rows, self.D)
         product = (self.B, self.spans, self.D) if self.gate == "exp" else sums.shape
         decays = self.empty(v, *product)
+        cut = streamed_tiles(pass_, self.N, self.gate, wide=wide) if self.streams else None
+        if cut and self.D % cut.block == 0:
+            plan = replace(self, cut=cut)
+            launch(
+                selective_scan_summary_streamed, programs * plan.blocks,
+                v, delta, w.words, k.words, A, sums, decays,
+                self.T, self.span, loop_bound(self.span // cut.steps), self.spans,
+                REVERSE=reverse, N=self.N, WORDS_W=w.count, WORDS_K=k.count, KIND_W=w.kind, KIND_K=k.kind,
+                **plan.streamed,
+            )  # fmt: skip
+            return sums, decays
+        plan = replace(self, cut=tiles(pass_, self.N, around.work(self.gate), wide=wide))
         launch(
             selective_scan_summary, programs * plan.blocks,
             v, delta, w.words, k.words, A, z, around.bias, self.table, inner, sums, decays,
-            self.T, self.span, loop_bound(self.span // cut.steps), self.spans,
+            self.T, self.span, loop_bound(self.span // plan.cut.steps), self.spans,
             REVERSE=reverse, N=self.N, WORDS_W=w.count, WORDS_K=k.count, KIND_W=w.kind, KIND_K=k.kind,
             PER_W=w.per, PER_K=k.per, **around.constants, **plan.constants,
         )  # fmt: skip
@@ -220,8 +271,9 @@ class SelectiveScan(torch.autograd.Function):
             None if each is None else each.contiguous() for each in (A, skip, z, bias, state)
         )
         around = Around(skip, z, bias, softplus, held, bounds)
-        plan = Plan.of("forward", x, k, q, gate, around)
         keys, queries = Keys.of(k), Keys.of(q)
+        streams = streamable(k.shape[2], around, x, delta, keys.words, queries.words)
+        plan = Plan.of("forward", x, k, q, gate, around, streams=streams)
         o = torch.empty_like(x)
         final = _final(plan, x, state, bounds)
         batches = 1 if bounds is not None else plan.B
@@ -233,12 +285,22 @@ class SelectiveScan(torch.autograd.Function):
         if saved is not None and on_gpu(x):
             types = tuple(None if each is None else each.dtype for each in kept)
             call = *ctx.call[:3], x.device, bounds is None
-            case = types, *call, plan.N, plan.spans > 1, *plan.constants.values()
+            case = types, *call, plan.N, plan.streams, plan.spans > 1, *plan.constants.values()
             ctx.compiled = start(case, partial(backward_without_memory, kept, ctx.call, o, final))
         with torch.cuda.device_of(x):
             sums, decays = plan.summaries(x, delta, keys, keys, rates, None, around, reverse=False)
+            programs = plan.B * plan.blocks * plan.spans
+            if plan.cut.stages:
+                launch(
+                    selective_scan_forward_streamed, programs,
+                    x, delta, keys.words, queries.words, rates, state, sums, decays, o, final, saved,
+                    plan.T, plan.span, loop_bound(plan.span // plan.cut.steps), plan.spans, plan.marks,
+                    N=plan.N, WORDS_K=keys.count, WORDS_Q=queries.count, KIND_K=keys.kind,
+                    KIND_Q=queries.kind, ROUNDS=MARK // plan.cut.steps, **plan.streamed,
+                )  # fmt: skip
+                return o, final
             launch(
-                selective_scan_forward, plan.B * plan.blocks * plan.spans,
+                selective_scan_forward, programs,
                 x, delta, keys.words, queries.words, rates, state, skip, z, bias, plan.table,
                 sums, decays, o, final, saved,
                 plan.T, plan.span, loop_bound(plan.span // plan.cut.steps), plan.spans, plan.marks,
@@ -257,8 +319,9 @@ class SelectiveScan(torch.autograd.Function):
         around = Around(skip, z, bias, softplus, held, bounds)
         g, final_grad = g.contiguous(), final_grad.contiguous()
         rates = None if A is None else A.contiguous()
-        plan = Plan.of("backward", x, k, q, gate, around, device)
         keys, queries = Keys.of(k), Keys.of(q)
+        streams = streamable(k.shape[2], around, x, delta, keys.words, queries.words, g)
+        plan = Plan.of("backward", x, k, q, gate, around, device, streams=streams)
         programs = plan.B * plan.blocks * plan.spans
         scratch = plan.empty(x, plan.rounds, plan.rows, plan.cut.block)
         dx, ddelta = torch.empty_like(x), torch.empty_like(delta)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .exchange import apart, flat, from_flat, from_place, together
-from .steps import LOG2_E
+from .steps import HUGE, LOG2_E
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -109,6 +109,15 @@ def silu_factors(z, R: tl.constexpr, CHANNELS: tl.constexpr):
         gating = z[j].to(tl.float32)
         own += (gating * sigmoid(gating),)
     return shared(own, R, CHANNELS)
+
+
+@triton.jit
+def step_size(raw, HELD: tl.constexpr):
+    """Δ of a step, which is never infinite where inputs are held: a rate of 0 times it is 0."""
+    size = raw.to(tl.float32)
+    if HELD:
+        size = tl.minimum(size, HUGE)
+    return size
 
 
 @triton.jit

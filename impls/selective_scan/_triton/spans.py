@@ -16,6 +16,7 @@ from .options import (
     held_rates,
     held_steps,
     silu_factors,
+    step_size,
     step_sizes,
 )
 from .steps import (
@@ -140,24 +141,24 @@ def selective_scan_summary(
             value = inputs[0][r].to(tl.float32)
             if z is not None:
                 value *= factors[r]
-            step_size = sizes[r].to(tl.float32)
+            taken = step_size(sizes[r], HELD)
             written = unpack(inputs[2][r], KIND_W, M)
             keys = written
             if ALSO_K:
                 keys = unpack(inputs[3][r], KIND_K, M)
-            gate = gates(step_size, rates, keys, GATE, FLUSH, M)
+            gate = gates(taken, rates, keys, GATE, FLUSH, M)
             if REVERSE:
                 after = ()
                 for j in tl.static_range(M):
                     after += (gate[j] * (S[j] + value * written[j]),)
                 S = after
             elif HELD:
-                held = held_steps(step_size, gate, rates, inverse, M)
+                held = held_steps(taken, gate, rates, inverse, M)
                 S = advance_held(S, gate, held, written, value, M)
             else:
-                S = advance(S, gate, written, step_size * value, M)
+                S = advance(S, gate, written, taken * value, M)
             if GATE == "exp":
-                size += step_size
+                size += taken
             else:
                 product = ()
                 for j in tl.static_range(M):

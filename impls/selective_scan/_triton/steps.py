@@ -137,8 +137,18 @@ def rows_asm(R, stride):
 
 
 @triton.constexpr_function
-def rows_constraints(R):
-    return "=l," * R + "l"
+def some_rows_asm(R, stride):
+    """The first of R rows, as many as the last operand says; 0 for the others."""
+    rows = (
+        f"setp.gt.s32 p, ${R + 1}, {r}; mov.b64 ${r}, 0; @p ld.global.nc.b64 ${r}, [${R} + {r * stride}];"
+        for r in range(R)
+    )
+    return "{ .reg .pred p; " + " ".join(rows) + " }"
+
+
+@triton.constexpr_function
+def rows_constraints(R, inputs):
+    return "=&l," * R + inputs
 
 
 @triton.constexpr_function
@@ -152,17 +162,29 @@ def fetch_keys(
     WHOLE: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """W words (1, G) of k, whose row has WORDS, at R steps. From `end` on 0, or anything if WHOLE."""
+    ALL: tl.constexpr = WHOLE and W * group.shape[1] == WORDS
     at = k + (token + (tl.minimum(step, end - R) if WHOLE else step)) * WORDS + group * W
     values = ()
-    if INLINE and WHOLE and W * group.shape[1] == WORDS:
+    if INLINE:
         columns = ()
         for w in tl.static_range(W):
-            columns += (
-                tl.inline_asm_elementwise(
-                    rows_asm(R, 8 * WORDS), rows_constraints(R), [(at + w).to(tl.int64)], dtype=words_of(R),
-                    is_pure=True, pack=1,
-                ),
-            )  # fmt: skip
+            address = (at + w).to(tl.int64)
+            if ALL:
+                columns += (
+                    tl.inline_asm_elementwise(
+                        rows_asm(R, 8 * WORDS), rows_constraints(R, "l"), [address], dtype=words_of(R),
+                        is_pure=True, pack=1,
+                    ),
+                )  # fmt: skip
+            else:
+                rows = R if WHOLE else tl.minimum(end - step, R).to(tl.int32)
+                columns += (
+                    tl.inline_asm_elementwise(
+                        some_rows_asm(R, 8 * WORDS), rows_constraints(R, "l,r"),
+                        [address, tl.where(group * W + w < WORDS, rows, 0)], dtype=words_of(R),
+                        is_pure=True, pack=1,
+                    ),
+                )  # fmt: skip
         for r in tl.static_range(R):
             words = ()
             for w in tl.static_range(W):
@@ -172,11 +194,8 @@ def fetch_keys(
         for r in tl.static_range(R):
             words = ()
             for w in tl.static_range(W):
-                if WHOLE and W * group.shape[1] == WORDS:
-                    words += (tl.load(at + r * WORDS + w),)
-                else:
-                    inside = (group * W + w < WORDS) & (WHOLE or step + r < end)
-                    words += (tl.load(at + r * WORDS + w, mask=inside, other=0),)
+                inside = (group * W + w < WORDS) & (WHOLE or step + r < end)
+                words += (tl.load(at + r * WORDS + w, mask=inside, other=0),)
             values += (words,)
     return values
 
@@ -186,9 +205,15 @@ def decay_rates(A, N, channel, group, in_channels, GATE: tl.constexpr, M: tl.con
     """M tensors: A in powers of two; of gates without A, nothing."""
     rates = ()
     if GATE == "exp":
-        loaded = load_state(A, channel, group, N, in_channels, M)
-        for j in tl.static_range(M):
-            rates += (tl.minimum(tl.maximum(loaded[j], -HUGE), HUGE) * LOG2_E,)
+        rates = in_powers_of_two(load_state(A, channel, group, N, in_channels, M), M)
+    return rates
+
+
+@triton.jit
+def in_powers_of_two(A, M: tl.constexpr):
+    rates = ()
+    for j in tl.static_range(M):
+        rates += (tl.minimum(tl.maximum(A[j], -HUGE), HUGE) * LOG2_E,)
     return rates
 
 

@@ -20,6 +20,7 @@ class Tiles:
     steps: a round (R), a divisor of MARK. channels: next to each other in a thread.
     states: of a channel in a thread (M), 4 or 8. groups: of states side by side (G), a power of two.
     registers: at most, of a thread; None leaves it to the compiler.
+    stages: rounds under way in shared memory, with the one at work; 0: the next one, in registers.
     """
 
     steps: int
@@ -28,6 +29,7 @@ class Tiles:
     groups: int
     warps: int = 1
     registers: int | None = None
+    stages: int = 0
 
     def __post_init__(self) -> None:
         powers = (self.channels, self.groups, self.warps)
@@ -35,6 +37,8 @@ class Tiles:
             raise ValueError("channels, groups and warps are powers of two, states 4 or 8")
         if self.steps < 1 or MARK % self.steps or not self.block:
             raise ValueError(f"steps divide {MARK}, and a program has a channel")
+        if self.stages not in (0, 2, 3, 4, 5):
+            raise ValueError("stages are 0, or from 2 to 5")
 
     @property
     def block(self) -> int:
@@ -97,6 +101,42 @@ TILES = Table(
 )
 
 
+def streamed(pass_: str, rows: int, widths: str, gate: str) -> Tiles:
+    """Of the passes whose operands can come by way of shared memory, which takes no registers."""
+    wide, whole = widths == "wide", pass_ == "forward"
+    states = 4 if rows <= 16 else 8
+    long = rows <= 16 and pass_ != "forward_spans"
+    steps = 16 if long or (rows == 32 and whole and gate == "exp" and not wide) else 8
+    channels = 4 if rows <= 32 and not whole else 2
+    registers = 80 if whole and states == 4 and gate == "exp" and not wide else None
+    off = rows >= 128 or (whole and rows == 64 and gate == "implicit")
+    return Tiles(steps, channels, states, rows // states, registers=registers, stages=0 if off else 3)
+
+
+def streamed_candidates(pass_: str, rows: int, widths: str, gate: str) -> Iterator[Tiles]:
+    cut = streamed(pass_, rows, widths, gate)
+    yield from (replace(cut, stages=stages) for stages in (0, 2, 3, 4))
+    cut = replace(cut, stages=3)
+    yield from (replace(cut, steps=steps) for steps in (4, 8, 16))
+    yield from (replace(cut, channels=channels) for channels in (1, 2, 4) if channels * 32 >= cut.groups)
+    yield from (replace(cut, registers=registers) for registers in (None, 80, 96, 128, 168, 255))
+
+
+STREAMED = Table(
+    "selective_scan/triton/streamed",
+    Tiles,
+    {
+        (pass_, rows, widths, gate): streamed(pass_, rows, widths, gate)
+        for pass_ in ("forward", "forward_spans", "forward_summary", "backward_summary")
+        for rows in (4, 8, 16, 32, 64, 128, 256)
+        for widths in ("wide", "narrow")
+        for gate in ("exp", "implicit")
+    },
+    streamed_candidates,
+    fits,
+)
+
+
 def key(pass_: str, N: int, work: str, *, wide: bool) -> tuple[str, int, str, str]:
     """Of the table: the pass, the states filled up to a power of two, whether k or q is float32, the work."""
     return pass_, max(4, 1 << (N - 1).bit_length()), "wide" if wide else "narrow", work
@@ -105,3 +145,10 @@ def key(pass_: str, N: int, work: str, *, wide: bool) -> tuple[str, int, str, st
 def tiles(pass_: str, N: int, work: str, *, wide: bool) -> Tiles:
     """Tile sizes of one of PASSES, of which the summaries and spans run where time is cut."""
     return TILES[key(pass_, N, work, wide=wide)]
+
+
+def streamed_tiles(pass_: str, N: int, gate: str, *, wide: bool) -> Tiles | None:
+    """The same with operands by way of shared memory; None where there is no kernel for that."""
+    place = key(pass_, N, gate, wide=wide)
+    cut = STREAMED[place] if place in STREAMED.rows else None
+    return cut if cut and cut.stages else None
