@@ -108,7 +108,7 @@ def streamed(pass_: str, rows: int, widths: str, gate: str) -> Tiles:
     long = rows <= 16 and pass_ != "forward_spans"
     steps = 16 if long or (rows == 32 and whole and gate == "exp" and not wide) else 8
     channels = 4 if rows <= 32 and not whole else 2
-    registers = 80 if whole and states == 4 and gate == "exp" and not wide else None
+    registers = 128 if whole and states == 4 and not wide else None
     off = rows >= 128 or (whole and rows == 64 and gate == "implicit")
     return Tiles(steps, channels, states, rows // states, registers=registers, stages=0 if off else 3)
 
