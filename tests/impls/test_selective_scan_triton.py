@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, UsageError, registry
+from ssmperf import Shape, Unsupported, UsageError, configurations, registry
 
 ENTRY = registry.backend("selective_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -186,6 +186,17 @@ def test_what_does_not_come_by_way_of_shared_memory(cut: Callable[..., None]) ->
     assert not function.streamable(8, function.Around(), *(x[:, 1:] for x in data))
     plan = function.Plan.of("forward", data[0][..., :40], *data[2:], "exp", streams=True)
     assert plan.cut.stages == 0, "channels that fill no block"
+
+
+def test_only_its_own_table_sends_operands_through_shared_memory() -> None:
+    label = "selective_scan/triton:forward/16/narrow/fused"
+    row = {"steps": 8, "channels": 2, "states": 4, "groups": 4}
+    assert configurations.from_json({label: row})
+    with pytest.raises(UsageError, match="cannot run there"):
+        configurations.from_json({label: row | {"stages": 3}})
+    assert configurations.from_json(
+        {"selective_scan/triton/streamed:forward/16/narrow/exp": row | {"stages": 3}}
+    )
 
 
 @pytest.mark.parametrize("N", [8, 16, 64, 128, 256])

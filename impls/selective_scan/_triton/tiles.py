@@ -83,6 +83,10 @@ def candidates(pass_: str, rows: int, widths: str, work: str) -> Iterator[Tiles]
 
 
 def fits(cut: Tiles, pass_: str, rows: int, widths: str, work: str) -> bool:
+    return cut.groups * cut.states == rows and not cut.stages
+
+
+def streamed_fits(cut: Tiles, pass_: str, rows: int, widths: str, gate: str) -> bool:
     return cut.groups * cut.states == rows
 
 
@@ -133,7 +137,7 @@ STREAMED = Table(
         for gate in ("exp", "implicit")
     },
     streamed_candidates,
-    fits,
+    streamed_fits,
 )
 
 
