@@ -87,10 +87,15 @@ def _groups(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> No
     headings = ["", "backend", *map(units.label, columns), "status"]
     dropped = _narrow(console.width, headings, cells)
     widths = _widths(headings, cells)
-    axes = ["subject", "shape", "dtype", "pass", *frames.varying_axes(rows)]
+    plain = ["subject", "shape", "dtype", "pass"]
+    axes = [*plain, *frames.varying_axes(rows)]
     previous = None
     for group, members in _runs_of(frames.keys(rows, axes)):
-        heading, *rest = [units.plain(part) for part in group if part != ""]
+        heading, *rest = [
+            units.plain(part) if axis in plain else f"{units.label(axis)} {units.plain(part)}"
+            for axis, part in zip(axes, group, strict=True)
+            if part != ""
+        ]
         console.print(Text.assemble((heading, "bold cyan"), f"  {' · '.join(rest)}"))
         block = _grid(show_header=previous is None)
         for i, title in enumerate(headings):

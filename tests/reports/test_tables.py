@@ -31,6 +31,12 @@ def test_rows_are_sorted_by_time_and_the_fastest_is_marked(fake: Any) -> None:
     assert text.rstrip().endswith("4 cases: 3 ok · 1 wrong")
 
 
+def test_a_heading_says_which_dtype_is_that_of_the_gates(fake: Any) -> None:
+    records = [fake.timed(1.0, gate_dtype=dtype) for dtype in ("float32", "bfloat16")]
+    text = str(tables.table([fake.run(records)]))
+    assert "gate dtype float32" in text and "gate dtype bfloat16" in text
+
+
 def test_a_single_candidate_is_no_winner(fake: Any) -> None:
     assert "▸" not in str(tables.table([fake.run([fake.timed(1.0)])]))
 
