@@ -209,7 +209,7 @@ def selective_scan_cases() -> Iterator[Case]:
     yield case("exp", BFLOAT)
     yield case("implicit", BFLOAT)
     yield case("exp", BFLOAT, "spans", main=True)
-    yield case("implicit", BFLOAT, "odd")
+    yield case("implicit", BFLOAT, "odd", main=True)
     for kind in ("around", "packed around", "zoh"):
         yield case("exp", BFLOAT, kind)
     for N in (64, 256):
