@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -99,9 +99,17 @@ def sample_state(
 
 def steps(operands: Mapping[str, Any], start: int, stop: int, T: int) -> dict[str, Any]:
     """Operands by name, restricted to some of the T time steps."""
-    return {
-        name: value[:, start:stop] if has_time(name, value, T) else value for name, value in operands.items()
-    }
+    return cut(operands, with_time(operands, T), start, stop)
+
+
+def with_time(operands: Mapping[str, Any], T: int) -> frozenset[str]:
+    """Names of the operands that have a time axis of length T."""
+    return frozenset(name for name, value in operands.items() if has_time(name, value, T))
+
+
+def cut(operands: Mapping[str, Any], timed: Collection[str], start: int, stop: int) -> dict[str, Any]:
+    """Operands by name, those with a time axis restricted to some of its steps."""
+    return {name: value[:, start:stop] if name in timed else value for name, value in operands.items()}
 
 
 def has_time(name: str, value: Any, T: int) -> bool:

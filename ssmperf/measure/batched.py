@@ -23,9 +23,9 @@ from ssmperf.measure.segments import (
     Gradients,
     OneByOne,
     Step,
-    cut,
     differentiable,
 )
+from ssmperf.operands import cut
 
 SHORTEST = 16  # steps of a segment
 FEWEST = 8  # segments that are worth it

@@ -24,7 +24,7 @@ from ssmperf.measure.segments import (
     differentiable,
     measure_step,
 )
-from ssmperf.operands import has_time, length_of, steps
+from ssmperf.operands import length_of, steps, with_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Evaluation:
 
 def widen(value: Any, dtype: torch.dtype) -> Any:
     """A floating-point or complex tensor in a real dtype or its complex counterpart."""
-    if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+    if not differentiable(value):
         return value
     return value.to(dtype.to_complex() if value.is_complex() else dtype)
 
@@ -64,8 +64,7 @@ def evaluate(
     if "initial_state" not in inspect.signature(definition).parameters:
         return _evaluate_whole(definition, wide, None if grad_output is None else widen(grad_output, dtype))
     state = wide.pop("initial_state", None)
-    timed = frozenset(name for name, value in wide.items() if has_time(name, value, length))
-    loop = _loop(definition, wide, timed, state, length, segment)
+    loop = _loop(definition, wide, with_time(wide, length), state, length, segment)
     output, final = loop.forward(state)
     if grad_output is None:
         return Evaluation(output, final, {})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import UsageError
+from ssmperf.operands import cut
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
 SLACK = 2  # what a graph and its backward pass take, over what the graph keeps
@@ -43,11 +44,6 @@ class Step:
 def differentiable(value: Any) -> bool:
     """Whether a value is a tensor that can have a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def cut(operands: Mapping[str, Any], timed: Collection[str], start: int, stop: int) -> dict[str, Any]:
-    """Operands by name, those with a time axis restricted to some of its steps."""
-    return {name: value[:, start:stop] if name in timed else value for name, value in operands.items()}
 
 
 def measure_step(

@@ -19,6 +19,7 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.measure.oracle import Evaluation, evaluate, widen
 from ssmperf.measure.poison import poisoned
+from ssmperf.measure.segments import differentiable
 from ssmperf.operands import steps
 from ssmperf.record import Status
 
@@ -333,7 +334,7 @@ def shake(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Operands moved by up to half a unit in the last place of their own dtype, each element on its own."""
     shaken: dict[str, Any] = {}
     for name, value in operands.items():
-        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        if differentiable(value):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
             generator = torch.Generator(value.device).manual_seed(len(shaken))
             noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1

@@ -111,6 +111,12 @@ def streamable(N: int, around: Around, *data: Tensor) -> bool:
     )
 
 
+def streamed_cut(pass_: str, *, N: int, D: int, gate: str, wide: bool, streams: bool) -> Tiles | None:
+    """Tile sizes of a pass whose operands come by way of shared memory; None where they do not."""
+    cut = streamed_tiles(pass_, N, gate, wide=wide) if streams else None
+    return cut if cut and D % cut.block == 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes of a call, tile sizes of a pass, and the length of the spans of time that it walks.
@@ -144,10 +150,7 @@ class Plan:
             """Warps that walk one span."""
             return B * triton.cdiv(D, cut.block) * cut.warps
 
-        def streamed(name: str) -> Tiles | None:
-            cut = streamed_tiles(name, N, gate, wide=wide) if streams else None
-            return cut if cut and D % cut.block == 0 else None
-
+        streamed = partial(streamed_cut, N=N, D=D, gate=gate, wide=wide, streams=streams)
         spans, cut = 1, None
         if (warps := strands(TILES.row(key(pass_, N, work, wide=wide)))) < ENOUGH * chip:
             cut = streamed(pass_ + "_spans")
@@ -232,8 +235,8 @@ class Plan:
         sums = self.empty(v, self.B, self.spans, self.rows, self.D)
         product = (self.B, self.spans, self.D) if self.gate == "exp" else sums.shape
         decays = self.empty(v, *product)
-        cut = streamed_tiles(pass_, self.N, self.gate, wide=wide) if self.streams else None
-        if cut and self.D % cut.block == 0:
+        cut = streamed_cut(pass_, N=self.N, D=self.D, gate=self.gate, wide=wide, streams=self.streams)
+        if cut is not None:
             plan = replace(self, cut=cut)
             launch(
                 selective_scan_summary_streamed, programs * plan.blocks,

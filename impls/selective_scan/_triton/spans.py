@@ -28,6 +28,8 @@ from .steps import (
     fetch_keys,
     gates,
     load_plane,
+    products,
+    retreat,
     store_plane,
     tile,
     unpack,
@@ -148,10 +150,7 @@ def selective_scan_summary(
                 keys = unpack(inputs[3][r], KIND_K, M)
             gate = gates(taken, rates, keys, GATE, FLUSH, M)
             if REVERSE:
-                after = ()
-                for j in tl.static_range(M):
-                    after += (gate[j] * (S[j] + value * written[j]),)
-                S = after
+                S = retreat(S, gate, written, value, M)
             elif HELD:
                 held = held_steps(taken, gate, rates, inverse, M)
                 S = advance_held(S, gate, held, written, value, M)
@@ -160,10 +159,7 @@ def selective_scan_summary(
             if GATE == "exp":
                 size += taken
             else:
-                product = ()
-                for j in tl.static_range(M):
-                    product += (kept[j] * gate[j],)
-                kept = product
+                kept = products(kept, gate, M)
         inputs = following
     store_plane(sums + row * (G * M * D), S, channel, group, D, in_channels, M)
     if GATE == "exp":

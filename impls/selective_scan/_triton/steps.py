@@ -239,6 +239,23 @@ def advance(state, gate, keys, update, M: tl.constexpr):
 
 
 @triton.jit
+def retreat(adjoint, gate, keys, value, M: tl.constexpr):
+    """The adjoints before a step that reads value ⊗ keys, in descending time."""
+    result = ()
+    for j in tl.static_range(M):
+        result += (gate[j] * (adjoint[j] + value * keys[j]),)
+    return result
+
+
+@triton.jit
+def products(kept, gate, M: tl.constexpr):
+    result = ()
+    for j in tl.static_range(M):
+        result += (kept[j] * gate[j],)
+    return result
+
+
+@triton.jit
 def load_state(state, channel, group, N, in_channels, M: tl.constexpr):
     """M tensors of a user's state (D, N)."""
     n = group[:, :, None] * M + tl.arange(0, M)[None, None, :]

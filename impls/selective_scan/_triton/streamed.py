@@ -20,6 +20,8 @@ from .steps import (
     gates,
     in_powers_of_two,
     load_plane,
+    products,
+    retreat,
     store_plane,
     store_state,
     tile,
@@ -69,6 +71,15 @@ def states_apart(state, channel, group, N: tl.constexpr, in_channels, M: tl.cons
     return values
 
 
+@triton.jit
+def rates_apart(A, channel, group, N: tl.constexpr, in_channels, GATE: tl.constexpr, M: tl.constexpr):
+    """As `decay_rates`."""
+    rates = ()
+    if GATE == "exp":
+        rates = in_powers_of_two(states_apart(A, channel, group, N, in_channels, M), M)
+    return rates
+
+
 @triton.jit(do_not_specialize=["T", "span", "rounds", "spans"])
 def selective_scan_summary_streamed(
     v, delta, w, k, A, sums, decays,
@@ -91,9 +102,7 @@ def selective_scan_summary_streamed(
     start = batch * T + first
     channel, group, in_channels = tile(block, D, BD, G, VECTOR, True)
 
-    rates = ()
-    if GATE == "exp":
-        rates = in_powers_of_two(states_apart(A, channel, group, N, in_channels, M), M)
+    rates = rates_apart(A, channel, group, N, in_channels, GATE, M)
     # Nothing is read: these zeros have the layout that suits the loop, adjacent channels in a thread.
     S = load_plane(sums, channel, group, D, in_channels & (spans < 0), M)
     size = tl.zeros([BD, 1, R], tl.float32)
@@ -119,17 +128,11 @@ def selective_scan_summary_streamed(
                 keys = keys_of(others, r, KIND_K, M)
             gate = gates(step_size, rates, keys, GATE, FLUSH, M)
             if REVERSE:
-                after = ()
-                for j in tl.static_range(M):
-                    after += (gate[j] * (S[j] + value * written[j]),)
-                S = after
+                S = retreat(S, gate, written, value, M)
             else:
                 S = advance(S, gate, written, step_size * value, M)
             if GATE != "exp":
-                product = ()
-                for j in tl.static_range(M):
-                    product += (kept[j] * gate[j],)
-                kept = product
+                kept = products(kept, gate, M)
     store_plane(sums + row * (G * M * D), S, channel, group, D, in_channels, M)
     if GATE == "exp":
         total = tl.broadcast_to(tl.sum(size, axis=2), (BD, G))
@@ -159,9 +162,7 @@ def selective_scan_forward_streamed(
     channel, group, in_channels = tile(block, D, BD, G, VECTOR, True)
     PART: tl.constexpr = min(R, G)  # steps that are summed at a time
 
-    rates = ()
-    if GATE == "exp":
-        rates = in_powers_of_two(states_apart(A, channel, group, N, in_channels, M), M)
+    rates = rates_apart(A, channel, group, N, in_channels, GATE, M)
     if state is not None:
         S = states_apart(state + sequence * D * N, channel, group, N, in_channels, M)
     else:
