@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf.case import DIMENSIONS
+from ssmperf import DIMENSIONS
 
 from . import frames, units
 

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import report
-from ssmperf.comparison import BROKEN, VERDICTS, Comparison, Pair
+from ssmperf import BROKEN, VERDICTS, Pair, RunComparison, report
 
 from . import units
 from .exports import deliver, escape
@@ -37,7 +36,7 @@ HEADINGS = (
 
 
 @report("table", of="comparison")
-def table(comparison: Comparison, destination: Path | None = None) -> str | None:
+def table(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """What changed, worst first, and the verdict of the whole."""
     shown = remarkable(comparison)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
@@ -57,7 +56,7 @@ def table(comparison: Comparison, destination: Path | None = None) -> str | None
 
 
 @report("summary", of="comparison")
-def summary(comparison: Comparison, destination: Path | None = None) -> str | None:
+def summary(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """The same as Markdown, for the page of a pull request."""
     shown = remarkable(comparison)
     parts = ["## ssmperf check", escape(conclusion(comparison))]
@@ -72,7 +71,7 @@ def summary(comparison: Comparison, destination: Path | None = None) -> str | No
 
 
 @report("junit", of="comparison")
-def junit(comparison: Comparison, destination: Path | None = None) -> str | None:
+def junit(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """A test case for each case: slower and broken ones fail, those that one cannot tell are skipped."""
     suite = ElementTree.Element("testsuite", name="ssmperf check", tests=str(len(comparison.pairs)))
     failures = skipped = 0
@@ -93,7 +92,7 @@ def junit(comparison: Comparison, destination: Path | None = None) -> str | None
     return deliver(ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", destination)
 
 
-def view(comparison: Comparison) -> dict[str, Any]:
+def view(comparison: RunComparison) -> dict[str, Any]:
     """What the HTML page shows of it."""
     return {
         "conclusion": conclusion(comparison),
@@ -106,7 +105,7 @@ def view(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def remarkable(comparison: Comparison) -> Sequence[Pair]:
+def remarkable(comparison: RunComparison) -> Sequence[Pair]:
     """The pairs that changed; all of them where none did."""
     changed = [pair for pair in comparison.pairs if pair.verdict not in UNREMARKABLE]
     return changed or comparison.pairs
@@ -136,7 +135,7 @@ def change(pair: Pair) -> str:
     return f"{pair.ratio:.3g}{interval}"
 
 
-def conclusion(comparison: Comparison) -> str:
+def conclusion(comparison: RunComparison) -> str:
     """Verdicts counted, and what the exit code says."""
     counted = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     code = comparison.exit_code

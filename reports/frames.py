@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Case
-from ssmperf.case import DIMENSIONS, split_source
-from ssmperf.plan import CHECKS
+from ssmperf import DIMENSIONS, REGIMES, Case, split_source
 
 from .units import missing, plain
 
@@ -249,7 +247,7 @@ def _row(name: str, run: Run, subject: str, record: dict[str, Any]) -> dict[str,
     if record["env_id"] is None and len(run.environments) == 1:
         record["env_id"] = next(iter(run.environments))  # refused while planning, so it never ran
     source = split_source(record["operand_source"])[0]
-    family = source if source in CHECKS else "regimes"
+    family = "regimes" if source in REGIMES else source
     return {
         **record,
         **sizes,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import report
-from ssmperf.comparison import compare as compare_runs
+from ssmperf import compare_runs, report
 
 from . import best, charts, compare, details, frames, heat, palette, units
 from .exports import deliver

@@ -1,7 +1,7 @@
 """ssmperf: benchmarks and profiles the linear recurrences inside sequence models.
 
-Importing it imports no torch, compiles nothing and starts no CUDA context; the functions that need
-more import it when they are called.
+Importing it imports no torch, compiles nothing and starts no CUDA context; names that need more are imported
+when they are first used. All that suites, reports, implementations and plug-ins need of the core is here.
 """
 
 from __future__ import annotations
@@ -9,98 +9,232 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.case import Case, Shape
-from ssmperf.checks import analytic, identity
-from ssmperf.cost import Cost, Spec
+from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.record import Record, Status
+from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.errors import (
     DuplicateName,
+    ExitCode,
     PluginError,
     SsmperfError,
     UnknownName,
     UnreadableRun,
     Unsupported,
     UsageError,
+    WorkerFailed,
 )
-from ssmperf.native import Prepared
-from ssmperf.record import Record, Status
-from ssmperf.recurrence import (
-    Backend,
-    ModelEntry,
-    Recurrence,
+from ssmperf.registry.ceilings import Ceilings, floor_s, limit
+from ssmperf.registry.checks import Analytic, Comparison, Compute, Identity
+from ssmperf.registry.cost import Cost, Spec
+from ssmperf.registry.declarations import Backend, ModelEntry, Recurrence
+from ssmperf.registry.decorators import (
+    analytic,
     backend,
     family,
+    identity,
     model,
     recurrence,
+    report,
+    suite,
 )
-from ssmperf.report import report
-from ssmperf.suite import Chart, Section, suite
+from ssmperf.registry.prepared import Prepared
+from ssmperf.registry.regimes import REGIMES
+from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
     from ssmperf.api import backends, load, models, run
-    from ssmperf.block import Block, build_block
     from ssmperf.direct import compute
-    from ssmperf.layer import Model, gate_precision
-    from ssmperf.store import Run
+    from ssmperf.execute.context import Context
+    from ssmperf.execute.judging import Judging
+    from ssmperf.execute.processes import available_memory_bytes
+    from ssmperf.execute.tuning import tuned
+    from ssmperf.execute.worker import is_out_of_memory
+    from ssmperf.judge.known_answers import (
+        first_length,
+        judge_analytic,
+        judge_identity,
+        prepare_analytic,
+        rehearse,
+    )
+    from ssmperf.judge.lowering import judge_lowering
+    from ssmperf.judge.properties import Probe, check_properties
+    from ssmperf.judge.reference import make_reference
+    from ssmperf.judge.tolerance import relative_error
+    from ssmperf.judge.verdict import Verdict, judge_call
+    from ssmperf.layers.block import Block, State, build_block, carry
+    from ssmperf.layers.model import Model, gate_precision
+    from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
+    from ssmperf.measure.passes import TimedPass, pass_of
+    from ssmperf.measure.provenance import fell_back, launched_kernels
+    from ssmperf.measure.stopwatch import Timing
+    from ssmperf.operands.build import build_operands
+    from ssmperf.operands.decay import decay_span
+    from ssmperf.operands.dtypes import dtype_of, widen
+    from ssmperf.operands.samplers import log_gates, phases
+    from ssmperf.operands.time_axis import steps
+    from ssmperf.operands.values import Values, call_of, specs
+    from ssmperf.plan.plan import Subject, bare_subjects, product, subjects
+    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
+    from ssmperf.plan.selection import Selection, is_regime
+    from ssmperf.runs.comparison import BROKEN, VERDICTS, Pair, RunComparison, compare_runs
+    from ssmperf.runs.store import Run
+    from ssmperf.tune.tables import Table
 
 _LAZY = {
-    "run": "api",
-    "load": "api",
-    "compute": "direct",
-    "models": "api",
-    "backends": "api",
-    "Run": "store",
-    "Block": "block",
-    "build_block": "block",
-    "Model": "layer",
-    "gate_precision": "layer",
+    "api": ("backends", "load", "models", "run"),
+    "direct": ("compute",),
+    "execute.context": ("Context",),
+    "execute.judging": ("Judging",),
+    "execute.processes": ("available_memory_bytes",),
+    "execute.tuning": ("tuned",),
+    "execute.worker": ("is_out_of_memory",),
+    "judge.known_answers": (
+        "first_length",
+        "judge_analytic",
+        "judge_identity",
+        "prepare_analytic",
+        "rehearse",
+    ),
+    "judge.lowering": ("judge_lowering",),
+    "judge.properties": ("Probe", "check_properties"),
+    "judge.reference": ("make_reference",),
+    "judge.tolerance": ("relative_error",),
+    "judge.verdict": ("Verdict", "judge_call"),
+    "layers.block": ("Block", "State", "build_block", "carry"),
+    "layers.model": ("Model", "gate_precision"),
+    "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
+    "measure.passes": ("TimedPass", "pass_of"),
+    "measure.provenance": ("fell_back", "launched_kernels"),
+    "measure.stopwatch": ("Timing",),
+    "operands.build": ("build_operands",),
+    "operands.decay": ("decay_span",),
+    "operands.dtypes": ("dtype_of", "widen"),
+    "operands.samplers": ("log_gates", "phases"),
+    "operands.time_axis": ("steps",),
+    "operands.values": ("Values", "call_of", "specs"),
+    "plan.plan": ("Subject", "bare_subjects", "product", "subjects"),
+    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
+    "plan.selection": ("Selection", "is_regime"),
+    "runs.comparison": ("BROKEN", "VERDICTS", "Pair", "RunComparison", "compare_runs"),
+    "runs.store": ("Run",),
+    "tune.tables": ("Table",),
 }
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
+    "BROKEN",
+    "BYTES_PER_SECOND",
+    "DIMENSIONS",
+    "PASSES",
+    "REGIMES",
+    "SECONDS_PER_LAUNCH",
+    "TRAINING_PASSES",
+    "VERDICTS",
+    "Analytic",
     "Backend",
     "Block",
     "Case",
+    "Ceilings",
     "Chart",
+    "Comparison",
+    "Compute",
+    "Context",
     "Cost",
     "DuplicateName",
+    "ExitCode",
+    "Identity",
+    "Judging",
+    "Memory",
     "Model",
     "ModelEntry",
+    "Pair",
     "PluginError",
     "Prepared",
+    "Probe",
     "Record",
     "Recurrence",
     "Run",
+    "RunComparison",
     "Section",
+    "Selection",
     "Shape",
     "Spec",
     "SsmperfError",
+    "State",
     "Status",
+    "Subject",
+    "Table",
+    "TimedPass",
+    "Timing",
     "UnknownName",
     "UnreadableRun",
     "Unsupported",
     "UsageError",
+    "Values",
+    "Verdict",
+    "WorkerFailed",
     "analytic",
+    "available_memory_bytes",
+    "axes",
     "backend",
     "backends",
+    "bare_subjects",
     "build_block",
+    "build_operands",
+    "call_of",
+    "carry",
+    "check_properties",
+    "compare_runs",
     "compute",
+    "decay_span",
+    "dtype_of",
     "family",
+    "fell_back",
+    "first_length",
+    "floor_s",
     "gate_precision",
     "identity",
+    "is_out_of_memory",
+    "is_regime",
+    "judge_analytic",
+    "judge_call",
+    "judge_identity",
+    "judge_lowering",
+    "launched_kernels",
+    "limit",
     "load",
+    "log_gates",
+    "make_reference",
     "model",
     "models",
+    "pass_of",
+    "peak_bytes",
+    "phases",
+    "prepare_analytic",
+    "product",
     "recurrence",
+    "refusal",
+    "rehearse",
+    "relative_error",
     "report",
     "run",
+    "saved_bytes",
+    "specs",
+    "split_source",
+    "steps",
+    "subjects",
     "suite",
+    "trace",
+    "tuned",
+    "widen",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"ssmperf.{_LAZY[name]}"), name)
+    if name in _HOME:
+        return getattr(importlib.import_module(f"ssmperf.{_HOME[name]}"), name)
     raise AttributeError(f"module 'ssmperf' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_HOME})

@@ -5,23 +5,28 @@ Nothing here imports torch before a verb runs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import shlex
 import sys
 import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
-from ssmperf.errors import SsmperfError, UsageError
+from ssmperf.cases.axis import Axis
+from ssmperf.cases.case import chosen_axes
+from ssmperf.errors import ExitCode, SsmperfError, UsageError
 
 if TYPE_CHECKING:
-    from ssmperf.comparison import Comparison
+    from ssmperf.runs.comparison import RunComparison
 
-EXIT_OK, EXIT_USAGE, EXIT_BAD_CASE, EXIT_INTERRUPTED = 0, 2, 3, 130
+AXES = "Axes of a case"  # heading in the help
 
 app = typer.Typer(
     name="ssmperf",
@@ -45,6 +50,34 @@ Force = Annotated[
     bool, typer.Option("--force", help="Compare times although device, driver or versions differ.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+def with_axes(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb that takes `**axes` one option per axis of a case."""
+    hints = get_type_hints(verb, include_extras=True)
+    kept = [
+        each.replace(annotation=hints[each.name])
+        for each in inspect.signature(verb).parameters.values()
+        if each.kind is not each.VAR_KEYWORD
+    ]
+    parameters = [*kept, *map(_option, chosen_axes().values())]
+
+    @functools.wraps(verb)
+    def taking_axes(**given: Any) -> None:
+        verb(**given)
+
+    taking_axes.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    taking_axes.__annotations__ = {each.name: each.annotation for each in parameters}
+    return taking_axes
+
+
+def _option(axis: Axis) -> inspect.Parameter:
+    """The parameter of a verb for an axis: names separated by commas for an axis that takes many values."""
+    default = None if axis.many else axis.default
+    type_ = (str | None) if axis.many else type(axis.default)
+    option = typer.Option(axis.option, help=axis.help, rich_help_panel=AXES)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(axis.argument, kind, default=default, annotation=Annotated[type_, option])
 
 
 class Listing(StrEnum):
@@ -74,7 +107,7 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """List models, backends, suites or shapes, and what of them is available here."""
-    from ssmperf import listing
+    from ssmperf.terminal import listing
 
     _load_plugins(plugin)
     entries = getattr(listing, what.value)()
@@ -86,6 +119,7 @@ def list_(
     "--models gla --axis T=1024:65536:x2 --dtype bfloat16  ·  "
     "ssmperf run --suite correctness --plugin my_kernel.py"
 )
+@with_axes
 def run(
     suite: Annotated[str | None, typer.Option(help="Suites, separated by commas. Required.")] = None,
     models: Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")] = None,
@@ -97,28 +131,10 @@ def run(
     axis: Annotated[
         list[str] | None, typer.Option(help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Dtypes: float64, float32, bfloat16, float16.")] = None,
-    passes: Annotated[
-        str | None, typer.Option("--pass", help="Passes: forward, backward, forward_backward, decode.")
-    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     devices: Annotated[str | None, typer.Option(help="CUDA indices for a worker each: 0,1,2,3.")] = None,
-    executor: Annotated[str, typer.Option(help="local.")] = "local",
     plugin: Plugins = None,
     timeout: Annotated[float, typer.Option(help="Longest that one case may take, in seconds.")] = 180.0,
-    regime: Annotated[
-        str | None,
-        typer.Option(help="Gate regimes instead of the models' own operands, separated by commas."),
-    ] = None,
-    gate_dtype: Annotated[str, typer.Option(help="Dtypes of the log gates.")] = "float32",
-    layout: Annotated[str, typer.Option(help="Layouts: channels_last, time_last.")] = "channels_last",
-    level: Annotated[
-        str, typer.Option(help="op, the recurrence alone, or block, the model's whole layer around it.")
-    ] = "op",
-    timing: Annotated[
-        str, typer.Option(help="native, or end-to-end: with the layout changes that a peer's kernel needs.")
-    ] = "native",
-    seed: Annotated[int, typer.Option(help="Seed of parameters, text and states; not negative.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
@@ -136,45 +152,48 @@ def run(
         bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
     ] = False,
     debug: Debug = False,
+    **axes: Any,
 ) -> None:
     """Measure the selected models and backends, and write a run folder."""
-    from ssmperf import api, display, tuning
-    from ssmperf.plan import make_plan
+    from ssmperf.execute.request import Request
+    from ssmperf.execute.run import execute
+    from ssmperf.plan.plan import make_plan
+    from ssmperf.terminal import display
+    from ssmperf.tune import files
 
     _load_plugins(plugin)
-    chosen = tuning.Tuning.of(autotune, configurations, write_configurations)
-    suites = api.names(suite) or ()
-    selection, found = api.select(
-        device=device,
-        devices=_indices(devices),
-        axis=axis or (),
+    request = Request.of(
+        suite,
         models=models,
         backends=backends,
         preset=preset,
-        dtype=dtype,
-        pass_=passes,
-        regime=regime,
-        gate_dtype=gate_dtype,
-        layout=layout,
-        level=level,
-        timing=timing,
-        seed=seed,
+        axis=axis or (),
+        device=device,
+        devices=_indices(devices),
+        timeout=timeout,
+        out=out,
+        tag=tag,
+        resume=resume,
+        autotune=autotune,
+        configurations=configurations,
+        write_configurations=write_configurations,
+        argv=sys.argv[1:],
+        **axes,
     )
-    path = api.folder(out, suites, resume=resume)
-    options = api.Options(path, found, executor, timeout, tag, resume, tuple(sys.argv[1:]), chosen)
     if dry_run:
-        typer.echo(display.plan(make_plan(selection, suites)))
+        typer.echo(display.plan(make_plan(request.selection, request.suites)))
         return
     try:
-        result = api.execute(selection, suites, options, display.progress())
+        result = execute(request, display.progress())
     except KeyboardInterrupt:
+        path = request.out
         go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
-        _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", EXIT_INTERRUPTED)
+        _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", ExitCode.INTERRUPTED)
     display.table([result])
-    for line in (*tuning.summary(result, write_configurations), display.closing(result)):
+    for line in (*files.summary(result, write_configurations), display.closing(result)):
         typer.echo(line)
     if strict and display.bad_cases(result):
-        raise typer.Exit(EXIT_BAD_CASE)
+        raise typer.Exit(ExitCode.BAD_CASE)
 
 
 @app.command(
@@ -194,7 +213,8 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures."""
-    from ssmperf import api, display
+    from ssmperf import api
+    from ssmperf.terminal import display
 
     loaded = [api.load(path) for path in runs]
     for warning in (warning for run in loaded for warning in run.warnings):
@@ -219,7 +239,7 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Two runs side by side, with a verdict for each case. Exit codes as those of `check`."""
-    from ssmperf import display
+    from ssmperf.terminal import display
 
     found = _compared(base, new, threshold, force, as_json)
     if html:
@@ -241,7 +261,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if one cannot tell."""
-    from ssmperf import display
+    from ssmperf.terminal import display
 
     found = _compared(baseline, new, threshold, force, as_json)
     for name, destination in (("junit", junit), ("summary", summary)):
@@ -259,45 +279,37 @@ def best(
     debug: Debug = False,
 ) -> None:
     """Show the fastest backend that is right, for each model, shape, dtype and pass of runs."""
-    from ssmperf import api, display
+    from ssmperf import api
+    from ssmperf.terminal import display
 
     loaded = [api.load(path) for path in runs or api.run_folders()]
     display.write_report("best_json" if as_json else "best", loaded, None)
 
 
 @app.command(epilog="Example:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces")
+@with_axes
 def profile(
     model: Annotated[str, typer.Argument(help="A model or recurrence.")],
     backend: Annotated[str, typer.Argument(help="One of its backends.")],
     preset: Annotated[str | None, typer.Option(help="smoke, standard or long.")] = None,
     axis: Annotated[list[str] | None, typer.Option(help="A dimension's size: T=4096.")] = None,
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
-    pass_: Annotated[
-        str, typer.Option("--pass", help="forward, backward, forward_backward or decode.")
-    ] = "forward_backward",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    regime: Annotated[str | None, typer.Option(help="A gate regime instead of the model's operands.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for trace.json and profile.json.")] = None,
     plugin: Plugins = None,
     as_json: Json = False,
     debug: Debug = False,
+    **axes: Any,
 ) -> None:
     """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto."""
-    from ssmperf import api, profiling
+    from ssmperf.execute.request import run_folder, select
+    from ssmperf.measure import kernels
 
     _load_plugins(plugin)
-    selection, devices = api.select(
-        device=device,
-        models=model,
-        backends=backend,
-        preset=preset,
-        axis=axis or (),
-        dtype=dtype,
-        pass_=pass_,
-        regime=regime,
+    selection, devices = select(
+        device=device, models=model, backends=backend, preset=preset, axis=axis or (), **axes
     )
-    found = profiling.profile(selection, devices[0], out or api.folder(None, ("profile",), resume=False))
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else profiling.as_text(found))
+    found = kernels.profile(selection, devices[0], out or run_folder(None, ("profile",)))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
 
 
 @app.command(epilog="Example:  ssmperf doctor --json")
@@ -307,7 +319,7 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Show what is installed, what can run here, and this machine's measured ceilings."""
-    from ssmperf import diagnosis
+    from ssmperf.terminal import doctor as diagnosis
 
     found = diagnosis.examine(device)
     typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
@@ -322,16 +334,16 @@ def main() -> None:
         code = app(standalone_mode=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_OK
+        code = ExitCode.OK
     except SsmperfError as error:
-        _fail(str(error), EXIT_USAGE)
+        _fail(str(error), error.exit_code)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own usage errors
-            _fail(error.format_message(), EXIT_USAGE)
-        _fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", EXIT_BAD_CASE)
-    if code == EXIT_INTERRUPTED:  # typer's answer to Ctrl-C
-        _fail("interrupted", EXIT_INTERRUPTED)
-    sys.exit(code if isinstance(code, int) else EXIT_OK)
+            _fail(error.format_message(), ExitCode.USAGE)
+        _fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BAD_CASE)
+    if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
+        _fail("interrupted", ExitCode.INTERRUPTED)
+    sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)
 
 
 def _completing() -> bool:
@@ -346,14 +358,16 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _compared(base: Path, new: Path, threshold: str, force: bool, as_json: bool) -> Comparison:
+def _compared(base: Path, new: Path, threshold: str, force: bool, as_json: bool) -> RunComparison:
     """Compare two run folders and show the result."""
-    from ssmperf import api, comparison, display
+    from ssmperf import api
+    from ssmperf.runs import comparison
+    from ssmperf.terminal import display
 
     loaded = [api.load(path) for path in (base, new)]
     for warning in (warning for run in loaded for warning in run.warnings):
         typer.echo(f"warning: {warning}", err=True)
-    found = comparison.compare(*loaded, threshold=comparison.parse_threshold(threshold), force=force)
+    found = comparison.compare_runs(*loaded, threshold=comparison.parse_threshold(threshold), force=force)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.errors import Unsupported, UsageError
-from ssmperf.recurrence import Backend, Recurrence
+from ssmperf.registry.declarations import Backend, Recurrence
 
 
 def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> Any:

@@ -1,10 +1,13 @@
-"""The exception tree. Every error a user can cause is a SsmperfError with a one-line message.
+"""The tree of exceptions, and the exit codes of the command line.
+
+Every error that a user can cause is a SsmperfError with a one-line message:
 
 SsmperfError
-├── Unsupported          a backend cannot compute this; the reason is the message
-└── UsageError           wrong usage or unreadable input: exit code 2
-    ├── UnknownName      asked for a name nobody registered
-    ├── DuplicateName    registered a name twice
+├── Unsupported          a backend cannot compute this; the message is the reason
+├── WorkerFailed         a worker process could not be started: no case could be run
+└── UsageError           wrong usage or unreadable input
+    ├── UnknownName      a name that is not registered
+    ├── DuplicateName    a name that was registered twice
     ├── PluginError      a plug-in file that cannot be loaded
     └── UnreadableRun    a run folder that is missing, damaged or of a newer schema
 """
@@ -13,18 +16,39 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the command line exits with. Where several hold: USAGE, then BAD_CASE, REGRESSION, UNSURE."""
+
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    BAD_CASE = 3
+    UNSURE = 4
+    INTERRUPTED = 130
 
 
 class SsmperfError(Exception):
-    """Base of all errors that ssmperf raises on purpose."""
+    """Base of all errors that ssmperf raises on purpose. The command line exits with `exit_code`."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class Unsupported(SsmperfError):
     """A backend cannot do what it was asked; the message says why. Recorded as `unsupported`."""
 
 
+class WorkerFailed(SsmperfError):
+    """A worker process could not be started."""
+
+    exit_code = ExitCode.BAD_CASE
+
+
 class UsageError(SsmperfError):
-    """The request is wrong or an input cannot be read. The command line exits with 2."""
+    """The request is wrong or an input cannot be read."""
 
 
 class UnknownName(UsageError):

@@ -7,17 +7,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ssmperf import Case, Record, Section, Shape, Status, registry, suite
-from ssmperf.case import PASSES, split_source
-from ssmperf.checks import Analytic, Identity
-from ssmperf.execute.context import Context, decay_span
-from ssmperf.measure import answers, lowering, properties
-from ssmperf.measure.calls import refer
-from ssmperf.measure.verify import Verdict, relative_error
-from ssmperf.operands import dtype_of
-from ssmperf.plan import CHECKS, USUAL_REGIMES, Selection, Subject, bare, chosen, product
-from ssmperf.regimes import REGIMES
+from ssmperf import (
+    PASSES,
+    REGIMES,
+    Analytic,
+    Case,
+    Context,
+    Identity,
+    Judging,
+    Probe,
+    Record,
+    Section,
+    Selection,
+    Shape,
+    Status,
+    Subject,
+    Verdict,
+    bare_subjects,
+    check_properties,
+    decay_span,
+    dtype_of,
+    first_length,
+    is_regime,
+    judge_analytic,
+    judge_identity,
+    judge_lowering,
+    make_reference,
+    prepare_analytic,
+    product,
+    registry,
+    rehearse,
+    relative_error,
+    split_source,
+    subjects,
+    suite,
+)
 
+USUAL_REGIMES = ("sigmoid",)  # of half precision
 PROBED = ("sigmoid", "reset", "s4d", "phase")  # regimes under which the properties are looked at, too
 ANSWERED = ("analytic", "identity")
 SECTION = Section(
@@ -59,7 +85,7 @@ class Correctness:
             dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
             cache="hot",
             shapes=ragged,
-            subjects=sampled(selection),
+            about=sampled(selection),
         ):
             regime, _ = split_source(case.operand_source)
             usual = case.model is not None or regime in USUAL_REGIMES
@@ -71,12 +97,12 @@ class Correctness:
     def _checks(self, selection: Selection) -> Iterator[Case]:
         """Closed forms and identities, in the widest dtype of each backend where none is chosen."""
         for case in product(
-            replace(selection, axes=(), passes=None),
+            replace(selection, axes=()).choosing(passes=None),
             self.name,
             passes=("forward",),
             dtypes=("float64",),
             cache="hot",
-            subjects=checked(selection),
+            about=checked(selection),
         ):
             yield case if selection.dtypes else _widest(case)
 
@@ -86,12 +112,13 @@ class Correctness:
             return self._check(case, source, name or "", context)
         if not context.backend(case).equivalent:
             return self._baseline(case, context)
-        verdict, buffers = context.verify(case, with_state=True)
-        bound = context.error_bound(case, buffers.operands)
-        span = decay_span(context.recurrence(case), context.lowered(case, buffers.operands))
+        judging = Judging(case, context, with_state=True)
+        verdict, buffers = judging.first()
+        bound = judging.bound(buffers.operands)
+        span = decay_span(context.recurrence(case), context.subject(case).lower(buffers.operands))
         numbers: dict[str, Any] = {"decay_span": span, "error_bound": bound}
         if case.model is not None and source == "model" and case.level == "op" and not case.decodes:
-            lowered = context.once(case, "lowering", lambda: lowering.judge(case, context.device))
+            lowered = context.memoised(case, "lowering", lambda: judge_lowering(case, context.device))
             numbers["error_lowering"] = lowered.error
             if not lowered.holds:
                 verdict = replace(verdict, status=Status.WRONG, reason=lowered.reason)
@@ -110,9 +137,9 @@ class Correctness:
         """The verdict in the light of the properties, and what they gave."""
         backend = context.backend(case)
         dtype = "float64" if "float64" in backend.dtypes else "float32"
-        probe = context.once(case, ("probe", dtype), lambda: properties.Probe(case, dtype, context.device))
-        bound = partial(context.error_bound, case, dtype=dtype)
-        found = list(properties.check(backend, probe, bound))
+        probe = context.memoised(case, ("probe", dtype), lambda: Probe(case, dtype, context.device))
+        bound = partial(Judging(case, context).bound, dtype=dtype)
+        found = list(check_properties(backend, probe, bound))
         failed = next((finding for finding in found if not finding.holds), None)
         errors = {f"property {f.name}": f.error for f in found if f.error is not None}
         limits = {f"property {f.name}": f.limit for f in found if f.limit is not None}
@@ -136,32 +163,32 @@ class Correctness:
         backend, dtype = context.backend(case), dtype_of(case.dtype)
         if not backend.equivalent:
             return context.record(case, baseline(backend.name))
-        bound = partial(context.error_bound, case)
+        bound = Judging(case, context).bound
         if source == "analytic":
-            known = context.once(
+            known = context.memoised(
                 case,
                 "answer",
-                lambda: answers.prepare(_entry(source, name, case), dtype, context.device, case.layout),
+                lambda: prepare_analytic(_entry(source, name, case), dtype, context.device, case.layout),
             )
-            verdict = answers.judge_analytic(known, backend, dtype, context.device, bound)
+            verdict = judge_analytic(known, backend, dtype, context.device, bound)
         else:
             entry = _entry(source, name, case)
-            rehearsed = context.once(case, "rehearsal", lambda: answers.rehearse(entry, dtype))
-            verdict = answers.judge_identity(
-                entry, rehearsed, backend, dtype, context.device, bound, case.layout
-            )
+            rehearsed = context.memoised(case, "rehearsal", lambda: rehearse(entry, dtype))
+            verdict = judge_identity(entry, rehearsed, backend, dtype, context.device, bound, case.layout)
         worst = max(verdict.errors.values(), default=None)
         return context.record(case, verdict, error_output=worst)
 
     def _baseline(self, case: Case, context: Context) -> Record:
         """Judge a backend that is another function by its own definition; say how far that is from here."""
-        verdict, _ = context.verify(case, with_state=case.decodes)
+        judging = Judging(case, context, with_state=case.decodes)
+        verdict, _ = judging.first()
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        values = context.draw(case, 1, with_state=case.decodes).values
-        definition = context.recurrence(case).definition
-        exact = context.once(
-            case, "recurrence", lambda: refer(case, definition, values, gradients=False).exact
+        values, definition = judging.values(1), context.recurrence(case).definition
+        exact = context.memoised(
+            case,
+            "recurrence",
+            lambda: make_reference(context.subject(case), definition, values, gradients=False).exact,
         )
         assert verdict.output is not None
         error = relative_error(verdict.output, exact.output)
@@ -180,21 +207,21 @@ def sampled(selection: Selection) -> Iterator[Subject]:
     """Models with their own operands, recurrences under gate regimes: all that are not told otherwise."""
     regimes = selection.regimes
     if regimes is not None:
-        named = tuple(source for source in regimes if split_source(source)[0] not in CHECKS)
+        named = tuple(source for source in regimes if source == "model" or is_regime(source))
         if named:
-            yield from chosen(replace(selection, regimes=named))
+            yield from subjects(selection.choosing(regimes=named))
         return
     if selection.level == "block":
-        yield from chosen(selection)
+        yield from subjects(selection)
         return
     recurrences = registry.recurrences()
     names = (*registry.models(), *recurrences) if selection.models is None else selection.models
     models = tuple(name for name in names if name not in recurrences)
     if models:
-        yield from chosen(replace(selection, models=models))
+        yield from subjects(replace(selection, models=models))
     # under every regime at small shapes: the reference of a large one takes seconds, for each of hundreds
     small = replace(selection, preset=selection.preset or "smoke")
-    yield from bare(small, (name for name in names if name in recurrences), REGIMES)
+    yield from bare_subjects(small, (name for name in names if name in recurrences), REGIMES)
 
 
 def checked(selection: Selection) -> Iterator[Subject]:
@@ -212,7 +239,7 @@ def checked(selection: Selection) -> Iterator[Subject]:
 
 
 def _subject(entry: Analytic | Identity, source: str) -> Subject:
-    return Subject(entry.of, source, (Shape(T=answers.first_length(entry)),))
+    return Subject(entry.of, source, (Shape(T=first_length(entry)),))
 
 
 def _entry(source: str, name: str, case: Case) -> Any:

@@ -9,30 +9,31 @@ from dataclasses import replace
 from typing import Any
 
 from ssmperf import (
+    BYTES_PER_SECOND,
+    SECONDS_PER_LAUNCH,
     Backend,
     Case,
     Chart,
+    Context,
+    Judging,
     Record,
     Section,
+    Selection,
     Shape,
     Status,
+    Subject,
     UnknownName,
     Unsupported,
-    registry,
-    suite,
-)
-from ssmperf.execute.context import Context, decay_span
-from ssmperf.measure.timed import timed
-from ssmperf.measure.verify import Verdict, judge
-from ssmperf.operands import dtype_of
-from ssmperf.plan import (
-    BYTES_PER_SECOND,
-    SECONDS_PER_LAUNCH,
-    Selection,
-    Subject,
-    chosen,
+    Verdict,
+    decay_span,
+    dtype_of,
+    judge_call,
+    pass_of,
     product,
     refusal,
+    registry,
+    subjects,
+    suite,
 )
 
 from .tasks import Task, tasks
@@ -64,21 +65,19 @@ SECTION = Section(
 GROWTH = (1, 8, 64)  # lengths, in those of the first
 FIRST = 8  # the first length is the preset's shortest over this
 TASK = "task"  # begins the operand source of a learned case: task/memory_horizon
-TRAIN_LENGTH = {"smoke": 32, "standard": 256, "long": 1024}
 TRAIN_BATCH = 16
 UPDATES_PER_STEP = 4  # of the training length
 TEST_GROWTH = (1, 2, 4)
-MOST_TRAINED = 4  # models of the smoke preset, unless they are named
 SPANS = (0, 1, 4, 19)  # upper ends of the classes by which accuracy is told apart
 CPU_BYTES_PER_SECOND = 1e9  # of the workspace, which several operators pass over
 
 
-@suite("extrapolation", section=SECTION)
+@suite("extrapolation", section=SECTION, sources=("task",))
 class Extrapolation:
     """Two kinds of cases.
 
-    Numerical: one a model, backend and length from T to 64 T: error against float64, and time.
-    Learned: one a task and model, whose source of operands is `task/NAME`: two layers around the model are
+    Numerical: one per model, backend and length from T to 64 T: error against float64, and time.
+    Learned: one per task and model, whose source of operands is `task/NAME`: two layers around the model are
     trained at T and tested on unseen rows at T, 2 T and 4 T. `accuracies` by `test_lengths`, beside the
     accuracies of always giving the most frequent answer; `losses`, the mean loss of eight parts of the
     training that end after `updates_done`. Without backends named, the one predicted to be the quickest.
@@ -96,17 +95,17 @@ class Extrapolation:
             dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
             cache="hot",
             shapes=growing,
-            subjects=chosen(selection, families=False),
+            about=subjects(selection, families=False),
         )
-        wanted = replace(
-            selection, passes=("forward_backward",), dtypes=("float32",), layouts=("channels_last",)
+        wanted = selection.choosing(
+            passes=("forward_backward",), dtypes=("float32",), layouts=("channels_last",)
         )
         if "forward_backward" not in (selection.passes or wanted.passes or ()):
             return
-        if "channels_last" not in selection.layouts:
+        if "channels_last" not in (selection.layouts or wanted.layouts or ()):
             return  # a network lays out the operands itself
         learned = product(
-            wanted, self.name, passes=(), dtypes=(), cache="hot", subjects=list(learners(selection))
+            wanted, self.name, passes=(), dtypes=(), cache="hot", about=list(learners(selection))
         )
         yield from learned if selection.backends else quickest(learned, wanted)
 
@@ -137,20 +136,21 @@ def learners(selection: Selection) -> Iterator[Subject]:
     for task in list(tasks()) if selection.regimes is None else named:
         for name in _models(selection):
             recurrence = registry.recurrence_of(name)
-            widths = registry.model(name).shapes("smoke")[0]
-            shape = Shape({**widths, "B": TRAIN_BATCH, "T": TRAIN_LENGTH[selection.preset_name]})
+            widths = registry.shapes(registry.model(name), "smoke")[0]
+            shape = Shape({**widths, "B": TRAIN_BATCH, "T": selection.size.train_length})
             yield Subject(recurrence, f"{TASK}/{task}", (shape,), name)
 
 
 def _models(selection: Selection) -> list[str]:
     if selection.models is not None:
         return [name for name in selection.models if name not in registry.recurrences()]
-    if selection.preset_name != "smoke":
+    most = selection.size.trained_models
+    if most is None:
         return list(registry.models())
     firsts: dict[str, str] = {}
     for name in registry.models():
         firsts.setdefault(registry.recurrence_of(name), name)
-    return list(firsts.values())[:MOST_TRAINED]
+    return list(firsts.values())[:most]
 
 
 def quickest(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
@@ -162,7 +162,7 @@ def quickest(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
     for case in cases:
         if refusal(case, selection) is not None:
             continue
-        backend = registry.backend(case.model or case.recurrence, case.backend)
+        backend = registry.backend(case.owner, case.backend)
         if backend.equivalent and backend.error_bound is None:
             key = replace(case, backend="")
             found = (predicted_s(backend, case), case.backend)
@@ -183,18 +183,18 @@ def predicted_s(backend: Backend, case: Case) -> float:
 def extend(case: Case, context: Context) -> Record:
     """Error against float64, and the time of a call that is right."""
     gradients = case.gradients
-    reference = context.reference(case, 0, with_state=False, gradients=gradients)
-    values = context.draw(case, 0, with_state=False).values
+    judging = Judging(case, context)
+    reference, values = judging.reference(0, gradients=gradients), judging.values(0)
     backend = context.backend(case)
     span = decay_span(context.recurrence(case), values.operands)
-    bound = context.error_bound(case, values.operands)
-    verdict = judge(
+    bound = judging.bound(values.operands)
+    verdict = judge_call(
         backend.function, values, reference, dtype=dtype_of(case.dtype), gradients=gradients, bound=bound
     )
     numbers = {"decay_span": span, "error_bound": bound}
     if verdict.status is not Status.OK:
         return context.record(case, verdict, **numbers)
-    measured = timed(case, backend, backend.function, values)
+    measured = pass_of(case, backend, backend.function, values)
     timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=None)
     return judged_by_floor(case, context, verdict, values, timing, numbers, reads=measured.specs)
 

@@ -10,14 +10,28 @@ from typing import Any
 
 import torch
 
-from ssmperf import Case, Chart, Record, Section, Shape, Status, registry, suite
-from ssmperf.execute.context import Context
-from ssmperf.execute.processes import available_memory_bytes
-from ssmperf.execute.worker import is_out_of_memory
-from ssmperf.measure.calls import call_of, values_of
-from ssmperf.measure.memory import Memory, saved_bytes, trace
-from ssmperf.measure.verify import Values
-from ssmperf.plan import Selection, chosen, product
+from ssmperf import (
+    Case,
+    Chart,
+    Context,
+    Judging,
+    Memory,
+    Record,
+    Section,
+    Selection,
+    Shape,
+    Status,
+    Values,
+    available_memory_bytes,
+    call_of,
+    is_out_of_memory,
+    product,
+    registry,
+    saved_bytes,
+    subjects,
+    suite,
+    trace,
+)
 
 SECTION = Section(
     title="Memory",
@@ -73,18 +87,18 @@ class MemoryUse:
                 passes=PASSES,
                 dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
                 cache="hot",
-                shapes=longest if selection.preset_name == "smoke" else lambda shapes: shapes,
-                subjects=chosen(selection, families=False),
+                shapes=longest if selection.size.thinned else tuple,
+                about=subjects(selection, families=False),
             )
             if selection.passes or case.pass_ == _widest_pass(case)
         )
 
     def measure(self, case: Case, context: Context) -> Record:
         lengths = ladder(case, context)
-        verdict, _ = context.verify(at(case, lengths[0]), with_state=False)
+        verdict, _ = Judging(at(case, lengths[0]), context).first()
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        values = [values_of(at(case, T), 0, device=context.device, with_state=False) for T in lengths]
+        values = [context.subject(at(case, T)).values(0, with_state=False) for T in lengths]
         traced = [_traced(case, context, held, case.pass_) for held in values]
         numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
         memories = [memory for memory, _ in traced if memory is not None]
@@ -243,7 +257,7 @@ class _Attempt:
     def _runs(self, T: int) -> bool:
         case, context = at(self.case, T), self.context
         try:
-            values = values_of(case, 0, device=context.device, with_state=False)
+            values = context.subject(case).values(0, with_state=False)
             call_of(case.pass_, context.backend(case).function, values)()
             torch.cuda.synchronize(context.device)
         except Exception as error:

@@ -9,13 +9,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Case, Chart, Record, Section, Shape, Status, Unsupported, registry, suite
-from ssmperf.execute.context import Context, decay_span
-from ssmperf.measure.oracle import widen
-from ssmperf.measure.verify import Verdict, judge
-from ssmperf.operands import build, dtype_of, steps
-from ssmperf.plan import Selection, Subject, bare, product
-from ssmperf.regimes import REGIMES
+from ssmperf import (
+    REGIMES,
+    Case,
+    Chart,
+    Context,
+    Judging,
+    Record,
+    Section,
+    Selection,
+    Shape,
+    Status,
+    Subject,
+    Unsupported,
+    Verdict,
+    bare_subjects,
+    build_operands,
+    decay_span,
+    dtype_of,
+    judge_call,
+    product,
+    registry,
+    steps,
+    suite,
+    widen,
+)
 
 SECTION = Section(
     title="Stability",
@@ -44,7 +62,7 @@ PIECES = 16  # of the sequence, each with its largest error and state
 
 @suite("stability", section=SECTION)
 class Stability:
-    """One case a bare recurrence, regime and gate kind, length and dtype; forward, from a zero state.
+    """One case per bare recurrence, regime and gate kind, length and dtype; forward, from a zero state.
 
     first_nan_step: the first step with a value that is not finite where float64 is. largest_finite_error:
         of the values that are finite. Both errors are relative to the largest float64 output.
@@ -67,18 +85,20 @@ class Stability:
             dtypes=("float32", "bfloat16"),
             cache="hot",
             shapes=growing,
-            subjects=subjects(selection),
+            about=regimes_of(selection),
         )
 
     def measure(self, case: Case, context: Context) -> Record:
         gradients = case.gradients
-        reference = context.reference(case, 0, with_state=False, gradients=gradients)
-        values = context.draw(case, 0, with_state=False).values
+        judging = Judging(case, context)
+        reference, values = judging.reference(0, gradients=gradients), judging.values(0)
         span = decay_span(context.recurrence(case), values.operands)
-        bound = context.error_bound(case, values.operands)
-        ends, envelope = context.once(case, "state_envelope", lambda: state_envelope(case, context.device))
+        bound = judging.bound(values.operands)
+        ends, envelope = context.memoised(
+            case, "state_envelope", lambda: state_envelope(case, context.device)
+        )
         try:
-            verdict = judge(
+            verdict = judge_call(
                 context.backend(case).function,
                 values,
                 reference,
@@ -102,8 +122,8 @@ class Stability:
         )
 
 
-def subjects(selection: Selection) -> Iterator[Subject]:
-    """Bare recurrences with their gates: those named, or of the models named."""
+def regimes_of(selection: Selection) -> Iterator[Subject]:
+    """List the recurrences named, or those of the models named, under gate regimes."""
     regimes = selection.regimes or tuple(REGIMES)
     for name in dict.fromkeys(selection.models or registry.recurrences()):
         recurrence = registry.recurrence_of(name)
@@ -112,11 +132,11 @@ def subjects(selection: Selection) -> Iterator[Subject]:
                 sources = [f"{regime.partition('/')[0]}/{registry.model(name).gate}"]
             else:
                 sources = [regime] if selection.regimes else usual_sources(recurrence, regime)
-            yield from bare(selection, (recurrence,), sources)
+            yield from bare_subjects(selection, (recurrence,), sources)
 
 
 def usual_sources(recurrence: str, regime: str) -> list[str]:
-    """The regime with the gates that the recurrence samples unless told otherwise; with phases, complex."""
+    """Name the regime with the gates that the recurrence samples by default; with phases, complex ones."""
     entry = registry.recurrence(recurrence)
     parameter = inspect.signature(entry.sample).parameters.get("gate_kind")
     told = parameter is not None and parameter.default is not parameter.empty
@@ -127,13 +147,13 @@ def usual_sources(recurrence: str, regime: str) -> list[str]:
 
 
 def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """One sequence of the shortest shape, and of eight times its length."""
+    """Take one sequence of the shortest shape, and one of eight times its length."""
     shortest = min(shapes, key=lambda shape: shape["T"])
     return tuple(shortest.with_(B=1, T=shortest["T"] * factor) for factor in GROWTH)
 
 
 def along(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
-    """How an output (B, T, ...) fares over time against the float64 one."""
+    """Compare an output (B, T, ...) with the float64 one over time."""
     if output is None:
         return {"first_nan_step": None, "largest_finite_error": None, "error_envelope": None}
     scale = float(expected.abs().max()) or 1.0
@@ -150,7 +170,7 @@ def along(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dic
 
 
 def state_envelope(case: Case, device: str) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
-    """Ends of the sequence's pieces, and the largest magnitude in the float64 state at each of them.
+    """Find the ends of the sequence's pieces, and the largest magnitude in the float64 state at each of them.
 
     None for a recurrence without a state.
     """
@@ -160,7 +180,9 @@ def state_envelope(case: Case, device: str) -> tuple[tuple[int, ...], tuple[floa
     recurrence = registry.recurrence(case.recurrence)
     if not recurrence.has_state:
         return ends, None
-    operands = {name: widen(value, torch.float64) for name, value in build(case, device=device).items()}
+    operands = {
+        name: widen(value, torch.float64) for name, value in build_operands(case, device=device).items()
+    }
     state, largest, start = None, [], 0
     with torch.no_grad():
         for end in ends:

@@ -6,17 +6,35 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ssmperf import Case, Chart, Cost, Record, Section, Shape, Spec, Status, suite
-from ssmperf.case import PASSES
-from ssmperf.execute.context import Context
-from ssmperf.execute.tuning import tuned
-from ssmperf.measure.memory import peak_bytes
-from ssmperf.measure.provenance import fell_back, launched_kernels
-from ssmperf.measure.timed import Timed, timed
-from ssmperf.measure.timing import Timing
-from ssmperf.measure.verify import Values, Verdict
-from ssmperf.plan import Selection, chosen, product
-from ssmperf.roofline import floor_s, limit, specs
+from ssmperf import (
+    PASSES,
+    Case,
+    Chart,
+    Context,
+    Cost,
+    Judging,
+    Record,
+    Section,
+    Selection,
+    Shape,
+    Spec,
+    Status,
+    TimedPass,
+    Timing,
+    Values,
+    Verdict,
+    fell_back,
+    floor_s,
+    launched_kernels,
+    limit,
+    pass_of,
+    peak_bytes,
+    product,
+    specs,
+    subjects,
+    suite,
+    tuned,
+)
 
 SECTION = Section(
     title="Throughput",
@@ -39,15 +57,15 @@ MOST_TRACED = 1000  # launches of a call
 
 @suite("throughput", section=SECTION, levels=("op", "block"), passes=PASSES)
 class Throughput:
-    """One case a shape, dtype and pass: the backend's latency and what it means.
+    """One case per shape, dtype and pass: the backend's latency and what it means.
 
-    Members of families, such as the LCSM grid, are timed where they are named: they share their recurrences'
-    kernels and differ in their gates.
+    Members of families, such as the LCSM grid, are timed only where they are named: they share their
+    recurrences' kernels and differ in their gates.
 
-    A pass `decode` goes on from a random initial state, and its final state is judged; the others begin from
-    none.
+    The pass `decode` continues from a random initial state, and its final state is judged; the other passes
+    start without a state.
 
-    A block has no cost model: of what its time means, the tokens a second alone are given.
+    A block has no cost model: its record gives tokens per second, but no fraction of a limit.
     """
 
     name: str
@@ -61,39 +79,39 @@ class Throughput:
             passes=("forward", "backward"),
             dtypes=("float32",) if on_cpu else ("bfloat16",),
             cache="hot" if on_cpu else "cold",
-            subjects=chosen(selection, families=False),
-            shapes=middle if selection.preset_name == "smoke" else tuple,
+            about=subjects(selection, families=False),
+            shapes=middle if selection.size.thinned else tuple,
         )
 
     def measure(self, case: Case, context: Context) -> Record:
-        verdict, buffers = context.verify(case, with_state=case.decodes)
+        judging = Judging(case, context, with_state=case.decodes)
+        verdict, buffers = judging.first()
         if verdict.status is not Status.OK:
             return context.record(case, verdict)
-        with tuned(case, context, buffers) as tuning:
-            return _timed(case, context, verdict, buffers, tuning)
+        with tuned(judging, buffers) as tuning:
+            return _timed(judging, verdict, buffers, tuning)
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """One shape, of middling length: how time grows with it is the question of another suite."""
+    """Take one shape, of middling length: how time grows with it is the question of another suite."""
     return shapes[len(shapes) // 2 :][:1]
 
 
-def _timed(
-    case: Case, context: Context, verdict: Verdict, buffers: Values, tuning: Mapping[str, Any]
-) -> Record:
-    """The record of a case that is right, with what it says of its tuning."""
-    measured = timed(case, context.backend(case), context.function(case), buffers)
+def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[str, Any]) -> Record:
+    """Time a case that is right, and judge it again. tuning: what its record says of a search."""
+    case, context = judging.case, judging.context
+    measured = pass_of(case, context.backend(case), context.function(case), buffers)
     kernels = _kernels(case, context, measured.call)
     problem = fell_back(context.backend(case).kernels, kernels) if kernels is not None else None
     if problem:
         return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
     memory, memory_reason = peak_bytes(measured.call, context.device)
     timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
-    after = _judge_timed(case, context, measured, buffers)
+    after = _judge_timed(judging, measured, buffers)
     reads = measured.specs
     del measured  # and with it a ready-made graph
     if after.status is Status.OK:
-        after = context.verify_again(case, buffers)
+        after = judging.after_timing(buffers)
     if after.status is not Status.OK:
         reason = f"after it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
@@ -108,19 +126,19 @@ def _timed(
     )
 
 
-def _judge_timed(case: Case, context: Context, measured: Timed, values: Values) -> Verdict:
-    """Whether the very call that was timed still follows the incoming gradient.
+def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdict:
+    """Judge whether the very call that was timed still follows the incoming gradient.
 
     Gradients are linear in it: minus twice that must give minus twice the answer.
     """
-    if not case.gradients:
+    if not judging.case.gradients:
         return Verdict(Status.OK)
     values.grad_output.mul_(-2)
     found = measured.gradients()
     missing = [name for name, gradient in found.items() if gradient is None]
     if missing:
         return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
-    return context.judge_gradients(case, values, {name: gradient / -2 for name, gradient in found.items()})
+    return judging.gradients(values, {name: gradient / -2 for name, gradient in found.items()})
 
 
 def judged_by_floor(
@@ -132,7 +150,7 @@ def judged_by_floor(
     extra: dict[str, Any],
     reads: Mapping[str, Spec] | None = None,
 ) -> Record:
-    """The record, or `wrong` where the time is one that no correct call can reach.
+    """Make the record: `wrong` where the time is one that no correct call can reach.
 
     reads: what the call reads, by operand; the operands as they are if None.
     """
@@ -175,7 +193,7 @@ def _rates(case: Case, context: Context, cost: Cost | None, latency: float | Non
 
 
 def _kernels(case: Case, context: Context, call: Callable[[], Any]) -> dict[str, int] | None:
-    """Kernels that one call launches, with their number; None on a CPU, or where tracing takes long."""
+    """Count the kernels that one call launches; None on a CPU, or where tracing takes long."""
     backend = context.backend(case)
     launches = backend.launches(case.shape) if backend.launches else 0.0
     if not context.device.startswith("cuda") or (launches > MOST_TRACED and not backend.kernels):

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
 
-from ssmperf import Unsupported, configurations, registry
+from ssmperf import Unsupported, registry
+from ssmperf.tune import tables as configurations
 
 ARCHS = (80, 90, 100)
 FULL = 90  # has all cases, the others the main ones

@@ -1,21 +1,24 @@
-"""What tests share."""
+"""Fixtures that all tests share."""
 
 from __future__ import annotations
 
 import pytest
 
-from ssmperf import configurations, registry
+from ssmperf import registry
+from ssmperf.registry import discovery, tables
+from ssmperf.tune import tables as configurations
 
 
 @pytest.fixture
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test registers and loads is gone after it."""
+    """Forget after the test what it registers and loads."""
     for built_in in (registry.models, registry.suites, registry.reports):
         built_in()  # imported before the test, which shall lose only its own
     for name in registry.recurrences():
         registry.backends(name)
     registry.identities()
-    monkeypatch.setattr(registry, "_tables", {kind: dict(table) for kind, table in registry._tables.items()})
-    monkeypatch.setattr(registry, "_origins", dict(registry._origins))
-    monkeypatch.setattr(registry, "_plugins", list(registry._plugins))
+    entries = {kind: dict(table) for kind, table in tables.entries.items()}
+    monkeypatch.setattr(tables, "entries", entries)
+    monkeypatch.setattr(tables, "origins", dict(tables.origins))
+    monkeypatch.setattr(discovery, "plugin_files", list(discovery.plugin_files))
     monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))

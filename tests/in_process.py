@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ssmperf import Case, Record, Status, api, registry
+from ssmperf import Case, Record, Status, registry
 from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
-from ssmperf.plan import make_plan
-from ssmperf.roofline import Ceilings
+from ssmperf.plan.plan import make_plan
+from ssmperf.registry.ceilings import Ceilings
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches
 
@@ -18,11 +19,11 @@ CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  #
 def records_of(
     suite: str, plugin: Path, *, wanted: Callable[[Case], bool] = lambda case: True, **choices: Any
 ) -> list[Record]:
-    """What a run of these choices on the CPU records of the wanted cases."""
+    """Run the wanted cases of these choices on the CPU and return their records."""
     registry.load_plugin(plugin)
-    selection, _ = api.select(device="cpu", **choices)
+    selection, _ = select(device="cpu", **choices)
     plan = make_plan(selection, [suite])
-    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, (str(plugin),))
+    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=("--plugin", str(plugin)))
     records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
     records += [run_case(case, context) for case in plan.to_run if wanted(case)]
     return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Backend, Shape, regimes, registry
+from ssmperf import Backend, Shape, registry
+from ssmperf.operands import samplers as regimes
 
 SHAPES = {
     "scan": Shape(B=2, T=33, C=5),

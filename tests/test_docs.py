@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Shape, Status, configurations, registry
+from ssmperf import Shape, Status, registry
+from ssmperf.tune import tables as configurations
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]

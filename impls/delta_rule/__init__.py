@@ -14,8 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Cost, Shape, Spec, UsageError, recurrence
-from ssmperf.regimes import log_gates
+from ssmperf import Cost, Shape, Spec, UsageError, log_gates, recurrence
 
 PRESETS = {
     "smoke": [

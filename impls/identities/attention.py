@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Model, identity
-from ssmperf.checks import Comparison, Compute
+from ssmperf import Comparison, Compute, Model, identity
 
 from .common import B, H, K, T, V, build, heads, normal, segment_sums
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import identity
-from ssmperf.checks import Comparison, Compute
+from ssmperf import Comparison, Compute, identity
 
 from .common import B, C, D, H, K, N, T, V, build, heads, normal
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, UsageError, recurrence
-from ssmperf.regimes import log_gates, phases
+from ssmperf import Cost, Shape, Spec, UsageError, log_gates, phases, recurrence
 
 PRESETS = {
     "smoke": [

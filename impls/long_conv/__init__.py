@@ -12,8 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Cost, Shape, Spec, recurrence
-from ssmperf.regimes import log_gates
+from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
 PRESETS = {
     "smoke": [{"B": 2, "T": 64, "C": 16}, {"B": 2, "T": 128, "C": 16}, {"B": 2, "T": 256, "C": 16}],

@@ -8,8 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Block, Model, UsageError
-from ssmperf.block import Compute, State, carry
+from ssmperf import Block, Compute, Model, State, UsageError, carry
 
 from ._parts import (
     GELUGLU,

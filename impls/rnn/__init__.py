@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, recurrence
-from ssmperf.regimes import log_gates
+from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
 from .common import BLOCKS, check
 

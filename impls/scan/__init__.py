@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, recurrence
-from ssmperf.regimes import log_gates, phases
+from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
 
 PRESETS = {
     "smoke": [{"B": 2, "T": 64, "C": 64}, {"B": 2, "T": 128, "C": 64}, {"B": 2, "T": 256, "C": 64}],

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Prepared, Unsupported, backend
-from ssmperf.case import TRAINING_PASSES
+from ssmperf import TRAINING_PASSES, Prepared, Unsupported, backend
 
 from .common import differentiates, three_axes
 

@@ -10,8 +10,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, UnknownName
-from ssmperf.regimes import log_gates, phases
+from ssmperf import Shape, UnknownName, log_gates, phases
 
 from ._signature import HUGE, outer
 

@@ -1,4 +1,4 @@
-"""Before a case is timed: its call with other configurations, each judged and timed like the first."""
+"""Before a case is timed: a search over configurations, each candidate judged and timed like the first."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Any
 
 import torch
 
-from ssmperf.case import Case
-from ssmperf.configurations import noted, using
-from ssmperf.execute.context import Context
-from ssmperf.measure.search import Found, Refused, search
-from ssmperf.measure.timed import timed
-from ssmperf.measure.verify import Values
-from ssmperf.record import Status
+from ssmperf.cases.record import Status
+from ssmperf.execute.judging import Judging
+from ssmperf.measure.passes import pass_of
+from ssmperf.operands.values import Values
+from ssmperf.tune.search import Found, Refused, search
+from ssmperf.tune.tables import noted, using
 
 
 @contextlib.contextmanager
-def tuned(case: Case, context: Context, buffers: Values) -> Iterator[dict[str, Any]]:
-    """Let the block run with the configurations that make the case's call fastest, if the run autotunes.
+def tuned(judging: Judging, buffers: Values) -> Iterator[dict[str, Any]]:
+    """Run the block with the configurations that make the case's call fastest, if the run autotunes.
 
-    buffers: as `Context.verify` left them. Gives what a record says of the search, nothing if there is none.
+    buffers: as `Judging.first` left them. Yields what a record says of the search, nothing if there is none.
     """
-    if not context.settings.autotune:
+    if not judging.context.settings.autotune:
         yield {}
         return
-    found = _found(case, context, buffers)
-    context.restore(case, buffers)  # whatever a candidate did to them
+    found = _search(judging, buffers)
+    judging.restore(buffers)  # whatever a candidate did to them
     with using(found.rows):
         yield found.numbers()
 
 
-def _found(case: Case, context: Context, buffers: Values) -> Found:
+def _search(judging: Judging, buffers: Values) -> Found:
+    case, context = judging.case, judging.context
     backend, function = context.backend(case), context.function(case)
 
     def measure() -> float:
-        verdict = context.judge_again(case, buffers)
+        verdict = judging.with_candidate(buffers)
         if verdict.status is not Status.OK:
             raise Refused(verdict.reason)
-        measured = timed(case, backend, function, buffers)
-        return context.median_s(case, measured.call, touched=measured.touched)
+        timed = pass_of(case, backend, function, buffers)
+        return context.median_s(case, timed.call, touched=timed.touched)
 
     def healthy() -> bool:
         if not context.device.startswith("cuda"):
@@ -52,8 +52,8 @@ def _found(case: Case, context: Context, buffers: Values) -> Found:
             return False
         return True
 
-    call = timed(case, backend, function, buffers).call
+    call = pass_of(case, backend, function, buffers).call
     with noted() as consulted:
         call()
     del call
-    return search(consulted, measure, say=context.say, healthy=healthy)
+    return search(consulted, measure, on_progress=context.on_progress, healthy=healthy)

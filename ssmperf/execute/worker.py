@@ -1,13 +1,13 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
-Started as `python -m ssmperf.execute.worker` with its settings as JSON in argv[1]. Requests and
-answers are JSON, one object a line, on two inherited descriptors (`requests`, `answers`). A request is
-a case; its answer is `{"record", "healthy", "forked"}`, after any number of `{"phase"}`: "oracle" when time
-is spent on the reference, "backend" when it is the backend's again, with `{"doing"}` during a search. stdout
-and stderr are the log.
+Started as `python -m ssmperf.execute.worker` with a `Config` as JSON in argv[1]. Requests and answers are
+JSON, one object per line, on two inherited descriptors (`requests`, `answers`). A request is a case. Its
+answer is `{"record", "healthy", "forked"}`, after any number of `{"phase"}`: "oracle" when time is spent on
+the reference, "backend" when it is the backend's again, with `{"progress"}` during a search.
+stdout and stderr are the log.
 
-A case that wants a process of its own gets it on a CPU by a fork of this one, which then has run nothing
-and still has imported everything. CUDA does not survive a fork: there the driver starts another worker.
+On a CPU, a case that needs a fresh process runs in a fork of this one, which has imported everything and run
+nothing. CUDA does not survive a fork: there the driver starts another worker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ssmperf import configurations, registry
-from ssmperf.case import Case
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import SsmperfError, Unsupported
-from ssmperf.record import Record, Status, one_line
+from ssmperf.tune import tables
 
 PR_SET_PDEATHSIG = 1
 ANSWERED = 83  # exit status of a fork that has answered; a backend may well exit with 0
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def run_case(case: Case, context: Any) -> Record:
-    """One case in this process; whatever its backend raises becomes the record's status."""
+    """Run one case in this process; an exception of its backend becomes the record's status."""
     try:
         record = registry.suite(case.suite).measure(case, context)
         assert isinstance(record, Record)
@@ -70,9 +71,9 @@ def run_case(case: Case, context: Any) -> Record:
 
 
 def _run_forked(case: Case, context: Any, answers: _Answers) -> None:
-    """One case in a fork of this process; if that ends without an answer, so does this one, and alike."""
+    """Run one case in a forked child. If the child dies without answering, die the same way."""
     with contextlib.suppress(SsmperfError, ImportError):  # its case will say so
-        registry.backend(case.model or case.recurrence, case.backend)  # imported here, once for all forks
+        registry.backend(case.owner, case.backend)  # imported here, once for all forks
     parent, child = os.getpid(), os.fork()
     if child == 0:
         _die_with_parent(parent)
@@ -113,7 +114,7 @@ def message_of(error: BaseException) -> str:
 
 
 def process_state() -> tuple[object, ...]:
-    """What a backend may change for the whole process, and so for every later case in it."""
+    """Describe the settings that a backend may change for the whole process, and so for every later case."""
     import torch
 
     kinds = ("cpu", "cuda")
@@ -150,9 +151,10 @@ def _failed(case: Case, context: Any, status: Status, reason: str) -> Record:
 def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:
     import torch
 
-    from ssmperf.environment import capture, env_id
     from ssmperf.execute.context import Context, Settings
-    from ssmperf.roofline import Ceilings, measure_ceilings
+    from ssmperf.machine.ceilings import measure_ceilings
+    from ssmperf.machine.environment import capture, env_id
+    from ssmperf.registry.ceilings import Ceilings
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])
@@ -163,7 +165,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
     registry.models()
-    configurations.force(configurations.from_json(config["rows"]))
+    tables.force(tables.from_json(config["rows"]))
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
@@ -173,9 +175,8 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         env_id(environment),
         settings,
         ceilings,
-        tuple(config["plugins"]),
-        announce=lambda phase: answers.send({"phase": phase}),
-        say=lambda text: answers.send({"phase": "backend", "doing": text}),
+        on_phase=lambda phase: answers.send({"phase": phase}),
+        on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
         options=tuple(config["options"]),
     )
     return context, environment
@@ -185,7 +186,7 @@ def _warm_up(device: str) -> None:
     """Let torch load and start what it puts off, so that no first call and no fork pays for it."""
     import torch
 
-    from ssmperf.measure.poison import poisoned
+    from ssmperf.judge.poison import poisoned
 
     x = torch.ones(8, 8, device=device, requires_grad=True)
     with poisoned(x.device, like=[]):

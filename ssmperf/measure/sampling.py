@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ssmperf import statistics
-from ssmperf.statistics import Summary
+from ssmperf.measure import statistics
+from ssmperf.measure.statistics import Summary
 
 PILOT_SHARE = 0.25  # of the longest time, at most
 MOST_GROWTH = 8  # of a round over the one that decided its size, which may have been warming up

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import registry
-from ssmperf.measure import answers
-from ssmperf.record import Status
+from ssmperf.cases.record import Status
+from ssmperf.judge import known_answers as answers
 
 Run = Callable[..., Tensor]
 

@@ -88,7 +88,7 @@ def test_its_definition_uses_nothing_of_ssmperf(name: str, monkeypatch: pytest.M
         raise AssertionError("the definition called ssmperf")
 
     for attribute, value in vars(registry).items():
-        if inspect.isfunction(value) and value.__module__ == registry.__name__:
+        if inspect.isfunction(value) and value.__module__.startswith(registry.__name__):
             monkeypatch.setattr(registry, attribute, refuse)
     for attribute in ("operands", "readout", "forward"):
         for cls in type(model).__mro__[: type(model).__mro__.index(Model) + 1]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
-from ssmperf.operands import time_last
+from ssmperf.operands.time_axis import time_last
+from ssmperf.registry import declarations
 
 PEERS = {
     "scan": ("accelerated_scan_complex", "accelerated_scan_scalar", "fla_hgrn", "fla_hgrn_recurrent"),
@@ -329,6 +330,6 @@ def test_operands_with_time_innermost_are_taken_as_they_lie(name: str) -> None:
 @pytest.mark.parametrize("name", ("accelerated_scan_scalar", "accelerated_scan_complex", "fla_hgrn"))
 def test_kernels_without_a_state_do_not_decode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their preparation would make the whole step, and no time would count it."""
-    monkeypatch.setattr(sys.modules["ssmperf.recurrence"], "installed", lambda package: True)
+    monkeypatch.setattr(declarations, "installed", lambda package: True)
     assert registry.backend("scan", name).refusal(device="cuda", pass_="decode") == "no decode pass"
     assert registry.backend("scan", "fla_hgrn_recurrent").refusal(device="cuda", pass_="decode") is None

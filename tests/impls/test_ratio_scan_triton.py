@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, UsageError, registry
-from ssmperf.regimes import REGIMES
+from ssmperf import REGIMES, Shape, Unsupported, UsageError, registry
 
 ENTRY = registry.backend("ratio_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,8 +18,7 @@ from ssmperf.impls.scan._cuda.program import SOURCES
 from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
 from torch import Tensor
 
-from ssmperf import Unsupported, UsageError, registry
-from ssmperf.regimes import REGIMES, log_gates
+from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry
 
 ENTRY = registry.backend("scan", "cuda")
 DEFINITION = registry.recurrence("scan").definition

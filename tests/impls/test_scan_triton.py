@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported, UsageError, registry
-from ssmperf.regimes import REGIMES, log_gates
+from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry
 
 ENTRY = registry.backend("scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -13,7 +13,8 @@ from table import REGIMES, Operands, assert_close, detached, error, evaluate, or
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Backend, Shape, Spec, UnknownName, UsageError, regimes, registry
+from ssmperf import Backend, Shape, Spec, UnknownName, UsageError, registry
+from ssmperf.operands import samplers as regimes
 
 NAME = "selective_scan"
 RECURRENCE = registry.recurrence(NAME)

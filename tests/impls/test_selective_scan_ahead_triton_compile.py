@@ -9,7 +9,8 @@ import pytest
 import torch
 from compiled import multiprocessors, recording
 
-from ssmperf import ahead, registry
+from ssmperf import registry
+from ssmperf.tune import ahead
 
 if reason := registry.import_problem("selective_scan", "triton"):
     pytest.skip(reason, allow_module_level=True)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, UsageError, configurations, registry
+from ssmperf import Shape, Unsupported, UsageError, registry
+from ssmperf.tune import tables as configurations
 
 ENTRY = registry.backend("selective_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

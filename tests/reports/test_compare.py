@@ -10,34 +10,34 @@ from xml.etree import ElementTree
 import pytest
 
 from ssmperf import registry
-from ssmperf.comparison import Comparison, compare
+from ssmperf.runs.comparison import RunComparison, compare_runs
 
 HOSTILE = "<img src=x onerror=alert(1)>|`\x1b[2J"
 
 
 @pytest.fixture
-def found(fake: Any) -> Comparison:
+def found(fake: Any) -> RunComparison:
     base = fake.run([fake.timed(1e-3), fake.timed(1e-3, seed=1), fake.timed(1e-3, model=HOSTILE, seed=2)])
     new = fake.run(
         [fake.timed(2e-3), fake.timed(1e-3, seed=1), fake.failed("wrong", HOSTILE, model=HOSTILE, seed=2)]
     )
-    return compare(base, new)
+    return compare_runs(base, new)
 
 
-def test_every_form_ends_with_the_same_verdict(found: Comparison) -> None:
+def test_every_form_ends_with_the_same_verdict(found: RunComparison) -> None:
     for name in ("table", "summary"):
         text = registry.report(name, "comparison")(found, None)
         assert "1 wrong, 1 slower, 1 same" in text
         assert "exit 3" in text
 
 
-def test_junit_fails_where_the_check_fails(found: Comparison) -> None:
+def test_junit_fails_where_the_check_fails(found: RunComparison) -> None:
     suite = ElementTree.fromstring(registry.report("junit", "comparison")(found, None))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "0")
     assert sorted(each.get("type", "") for each in suite.iter("failure")) == ["slower", "wrong"]
 
 
-def test_names_from_outside_stay_text(found: Comparison, tmp_path: Path) -> None:
+def test_names_from_outside_stay_text(found: RunComparison, tmp_path: Path) -> None:
     for name in ("table", "summary", "junit"):
         text = registry.report(name, "comparison")(found, None)
         assert "\x1b" not in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ssmperf import ahead
+from ssmperf.tune import ahead
 
 
 class Kernel:

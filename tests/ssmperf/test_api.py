@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Status, Unsupported, UsageError, api
-from ssmperf.axes import Axis
+from ssmperf import Status, Unsupported, UsageError
+from ssmperf.execute.request import select
+from ssmperf.plan.axes import Axis
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
 
@@ -44,13 +45,17 @@ def test_compute_calls_the_backend_or_says_why_not() -> None:
 
 
 def test_choices_are_named_as_on_the_command_line() -> None:
-    selection, found = api.select(
+    selection, found = select(
         device="cpu", axis=["T=8", "T=16"], models="hgrn, gla", dtype=["float32"], gate_dtype=None, seed=3
     )
     assert found == ("cpu",)
     assert selection.models == ("hgrn", "gla")
     assert selection.axes == (Axis("T", (8, 16)),)
-    assert (selection.dtypes, selection.gate_dtypes, selection.seed) == (("float32",), ("float32",), 3)
+    assert (selection.dtypes, selection.chosen("gate_dtype"), selection.chosen("seed")) == (
+        ("float32",),
+        None,
+        3,
+    )
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])

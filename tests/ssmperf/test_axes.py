@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import Shape, UsageError
-from ssmperf.axes import Axis, parse_axes, parse_axis, spread
+from ssmperf.plan.axes import Axis, parse_axes, parse_axis, spread
 
 
 @pytest.mark.parametrize(

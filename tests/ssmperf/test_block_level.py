@@ -9,11 +9,16 @@ import torch
 from in_process import records_of
 
 import ssmperf
-from ssmperf import Record, Shape, Status, UnknownName, UsageError, api, registry
-from ssmperf.case import Case
-from ssmperf.measure import blocks, calls, verify
-from ssmperf.measure.oracle import as_backend
-from ssmperf.plan import Selection, make_plan
+from ssmperf import Record, Shape, Status, UnknownName, UsageError, registry
+from ssmperf.cases.case import Case
+from ssmperf.execute.request import select
+from ssmperf.judge.oracle import as_backend
+from ssmperf.judge.reference import make_reference
+from ssmperf.judge.tolerance import relative_error
+from ssmperf.judge.verdict import judge_call
+from ssmperf.operands.subject import subject_of
+from ssmperf.plan.plan import make_plan
+from ssmperf.plan.selection import Selection
 
 PLANTED = '''
 import torch
@@ -66,7 +71,7 @@ def planned(command: str) -> list[Case]:
     words = shlex.split(command)
     given = dict(zip(words[2::2], words[3::2], strict=True))
     axes = [value for option, value in zip(words[2::2], words[3::2], strict=True) if option == "--axis"]
-    selection, _ = api.select(
+    selection, _ = select(
         axis=axes,
         models=given["--models"],
         backends=given["--backends"],
@@ -161,18 +166,18 @@ def test_the_command_repeats_the_case(records: list[Record]) -> None:
 )
 def test_what_a_block_cannot_be_is_refused(choices: dict[str, tuple[str, ...]], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        Selection(level="block", **choices)  # type: ignore[arg-type]
+        Selection.of(level="block", **choices)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="level"):
-        Selection(level="blocks")
+        Selection.of(level="blocks")
 
 
 def test_a_suite_without_blocks_says_so() -> None:
     with pytest.raises(UsageError, match="stability has no level block"):
-        make_plan(Selection(level="block", models=("hgrn",)), ["stability"])
+        make_plan(Selection.of(level="block", models=("hgrn",)), ["stability"])
 
 
 def test_without_names_every_model_is_planned_and_no_recurrence() -> None:
-    plan = make_plan(Selection(level="block", backends=("sequential",)), ["correctness"])
+    plan = make_plan(Selection.of(level="block", backends=("sequential",)), ["correctness"])
     assert {item.case.model for item in plan.cases} >= {"hgrn", "gla", "mamba", "s4", "gru"}
     assert {(item.case.level, item.case.operand_source) for item in plan.cases} == {("block", "model")}
 
@@ -196,10 +201,10 @@ def case_of(model: str, dtype: str = "float32", **sizes: int) -> Case:
 def test_the_reference_is_the_layer_around_the_definition(model: str, sizes: dict[str, int]) -> None:
     case = case_of(model, **sizes)
     definition = registry.recurrence(case.recurrence).definition
-    values = calls.values_of(case, 0, device="cpu", with_state=True)
-    reference = calls.refer(case, definition, values, gradients=True)
+    values = subject_of(case, "cpu").values(0, with_state=True)
+    reference = make_reference(subject_of(case, "cpu"), definition, values, gradients=True)
     leaves = {name: value.double().requires_grad_() for name, value in values.tensors.items()}
-    y, _ = blocks.function_of(case, definition, dtype=torch.float64, device="cpu")(**leaves)
+    y, _ = subject_of(case, "cpu").function(definition, torch.float64)(**leaves)
     gradients = torch.autograd.grad(y, list(leaves.values()), values.grad_output.double())
     torch.testing.assert_close(reference.exact.output, y)
     for name, gradient in zip(leaves, gradients, strict=True):
@@ -209,24 +214,25 @@ def test_the_reference_is_the_layer_around_the_definition(model: str, sizes: dic
 
 def test_a_residual_does_not_hide_that_nothing_is_added_to_it() -> None:
     case = case_of("longhorn", "bfloat16", D=8, N=3)  # adds a fiftieth of x
-    values = calls.values_of(case, 0, device="cpu", with_state=False)
+    values = subject_of(case, "cpu").values(0, with_state=False)
     definition = registry.recurrence(case.recurrence).definition
-    reference = calls.refer(case, definition, values, gradients=False)
+    reference = make_reference(subject_of(case, "cpu"), definition, values, gradients=False)
     added = (reference.exact.output - values.operands["x"]).abs().max()
     assert reference.output_scale == pytest.approx(float(added))
 
     def idle(x: torch.Tensor, **parameters: torch.Tensor) -> tuple[torch.Tensor, None]:
         return x.clone(), None
 
-    verdict = verify.judge(idle, values, reference, dtype=torch.bfloat16, gradients=False)
+    verdict = judge_call(idle, values, reference, dtype=torch.bfloat16, gradients=False)
     assert verdict.status is Status.WRONG and verdict.errors["output"] == pytest.approx(1)
-    right = calls.function_of(case, device="cpu")
-    assert verify.judge(right, values, reference, dtype=torch.bfloat16, gradients=False).status is Status.OK
+    backend = registry.backend(case.owner, case.backend).function
+    right = subject_of(case, "cpu").function(backend, torch.bfloat16)
+    assert judge_call(right, values, reference, dtype=torch.bfloat16, gradients=False).status is Status.OK
 
 
 def test_values_of_a_block_are_fresh_text_for_the_same_parameters() -> None:
     case = case_of("hgrn", "bfloat16", C=8)
-    first, second = (calls.values_of(case, number, device="cpu", with_state=False) for number in (0, 1))
+    first, second = (subject_of(case, "cpu").values(number, with_state=False) for number in (0, 1))
     assert {value.dtype for value in first.tensors.values()} == {torch.bfloat16}
     same = [name for name, value in first.tensors.items() if torch.equal(value, second.operands[name])]
     assert set(first.tensors) - set(same) == {"x"}
@@ -235,8 +241,8 @@ def test_values_of_a_block_are_fresh_text_for_the_same_parameters() -> None:
 
 def test_the_operands_inside_a_block_are_those_of_its_mixer() -> None:
     case = case_of("gla", H=2, K=3, V=4)
-    values = calls.values_of(case, 0, device="cpu", with_state=False)
-    inside = calls.lowered(case, values.operands)
+    values = subject_of(case, "cpu").values(0, with_state=False)
+    inside = subject_of(case, "cpu").lower(values.operands)
     assert inside["log_a"].shape == (2, 11, 2, 3) and (inside["log_a"] <= 0).all()
     assert inside["q"].shape == (2, 11, 2, 3)
 
@@ -260,5 +266,5 @@ def test_a_definition_as_a_backend_keeps_the_contract_and_its_gradients(dtype: t
     assert (output.dtype, state.dtype) == (dtype, torch.float32)
     found = torch.autograd.grad([output.sum(), state.sum()], list(leaves.values()))
     assert [gradient.dtype for gradient in found] == [value.dtype for value in leaves.values()]
-    assert verify.relative_error(output.detach(), want.detach()) < 2 * torch.finfo(dtype).eps
-    assert verify.relative_error(state.detach(), want_state.detach()) < 1e-6
+    assert relative_error(output.detach(), want.detach()) < 2 * torch.finfo(dtype).eps
+    assert relative_error(state.detach(), want_state.detach()) < 1e-6

@@ -80,7 +80,7 @@ def test_bad_shapes_are_refused(sizes: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("field", ["dtype", "gate_dtype", "pass_"])
 def test_unknown_values_are_refused_with_the_valid_ones(field: str) -> None:
-    with pytest.raises(UsageError, match="valid: f"):
+    with pytest.raises(UsageError, match=r"known: .*f"):
         dataclasses.replace(BASE, **{field: "int3"})
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from ssmperf import api, cli, display, listing, registry
-from ssmperf.record import SCHEMA_VERSION
+from ssmperf import api, cli, registry
+from ssmperf.cases.record import SCHEMA_VERSION
+from ssmperf.terminal import display, listing
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
 

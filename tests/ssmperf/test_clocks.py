@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ssmperf.errors import UsageError
-from ssmperf.measure import cache, clocks
+from ssmperf.machine import cache
+from ssmperf.measure import clocks
 from ssmperf.measure.clocks import EventClock, GraphClock, HostClock, WallClock
 
 CUDA = torch.cuda.is_available()

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssmperf import Case, Record, Run, Shape, Status, UsageError, statistics
-from ssmperf.comparison import Comparison, compare, parse_threshold
+from ssmperf import Case, Record, Run, Shape, Status, UsageError
+from ssmperf.measure import statistics
+from ssmperf.runs.comparison import RunComparison, compare_runs, parse_threshold
 
 SECTIONS = {
     "throughput": {"rank": "latency_s"},
@@ -47,7 +48,7 @@ def run(*records: Record, environments: dict[str, Any] | None = None) -> Run:
     return Run(Path("runs/x"), meta, list(records))
 
 
-def verdicts(found: Comparison) -> list[str]:
+def verdicts(found: RunComparison) -> list[str]:
     return [pair.verdict for pair in found.pairs]
 
 
@@ -70,26 +71,26 @@ def verdicts(found: Comparison) -> list[str]:
     ],
 )
 def test_the_verdict_of_a_pair(base: Record, new: Record, verdict: list[str], code: int) -> None:
-    found = compare(run(base), run(new))
+    found = compare_runs(run(base), run(new))
     assert (verdicts(found), found.exit_code) == (verdict, code)
 
 
 def test_a_case_that_is_gone_is_missing_and_a_new_one_is_welcome() -> None:
-    found = compare(run(timed(1.0), timed(1.0, seed=1)), run(timed(1.0), timed(1.0, seed=2)))
+    found = compare_runs(run(timed(1.0), timed(1.0, seed=1)), run(timed(1.0), timed(1.0, seed=2)))
     assert (verdicts(found), found.exit_code) == (["missing", "same", "new"], 3)
 
 
 def test_what_was_refused_need_not_be_there() -> None:
-    found = compare(run(timed(1.0), ended("unsupported", seed=1)), run(timed(1.0)))
+    found = compare_runs(run(timed(1.0), ended("unsupported", seed=1)), run(timed(1.0)))
     assert (verdicts(found), found.exit_code) == (["same"], 0)
 
 
 def test_broken_comes_before_slower_and_slower_before_unsure() -> None:
     noisy = Record(case(seed=2), Status.OK, None, "e", {"latency_s": 1.2, "samples_s": [0.5, 1.2, 3.0]})
     base = run(timed(1.0), timed(1.0, seed=1), timed(1.0, seed=2))
-    assert compare(base, run(timed(1.0), timed(1.0, seed=1), noisy)).exit_code == 4
-    assert compare(base, run(timed(1.0), timed(2.0, seed=1), noisy)).exit_code == 1
-    assert compare(base, run(ended("wrong"), timed(2.0, seed=1), noisy)).exit_code == 3
+    assert compare_runs(base, run(timed(1.0), timed(1.0, seed=1), noisy)).exit_code == 4
+    assert compare_runs(base, run(timed(1.0), timed(2.0, seed=1), noisy)).exit_code == 1
+    assert compare_runs(base, run(ended("wrong"), timed(2.0, seed=1), noisy)).exit_code == 3
 
 
 def test_numbers_without_samples_compare_as_they_are() -> None:
@@ -97,7 +98,7 @@ def test_numbers_without_samples_compare_as_they_are() -> None:
         Record(case(suite="memory"), Status.OK, None, "e", {"peak_bytes": size})
         for size in (1000, 1040, 1100)
     ]
-    assert [verdicts(compare(run(records[0]), run(other)))[0] for other in records] == [
+    assert [verdicts(compare_runs(run(records[0]), run(other)))[0] for other in records] == [
         "same",
         "same",
         "slower",
@@ -106,30 +107,30 @@ def test_numbers_without_samples_compare_as_they_are() -> None:
 
 def test_a_number_that_vanished_is_lost() -> None:
     without = Record(case(), Status.OK, None, "e", {"latency_s": None})
-    assert verdicts(compare(run(timed(1.0)), run(without))) == ["lost"]
+    assert verdicts(compare_runs(run(timed(1.0)), run(without))) == ["lost"]
 
 
 def test_a_suite_without_a_rank_compares_statuses() -> None:
     fine = Record(case(suite="correctness"), Status.OK, None, "e")
-    assert verdicts(compare(run(fine), run(fine))) == ["same"]
+    assert verdicts(compare_runs(run(fine), run(fine))) == ["same"]
 
 
 def test_another_device_is_no_comparison_unless_forced() -> None:
     other = {"f": {**ENVIRONMENT, "hardware": {"gpu": {"name": "B", "uuid": "2"}}}}
     base, new = run(timed(1.0)), run(timed(2.0, env_id="f"), environments=other)
-    found = compare(base, new)
+    found = compare_runs(base, new)
     assert (verdicts(found), found.exit_code) == (["ambiguous"], 4)
     assert found.differences == ("hardware.gpu.name: A and B",)
-    assert compare(base, new, force=True).exit_code == 1
+    assert compare_runs(base, new, force=True).exit_code == 1
 
 
 def test_another_copy_of_the_same_device_is_comparable_by_its_id() -> None:
-    assert compare(run(timed(1.0)), run(timed(1.0))).differences == ()
+    assert compare_runs(run(timed(1.0)), run(timed(1.0))).differences == ()
 
 
 def test_nothing_in_common_is_no_pass() -> None:
-    assert compare(run(), run()).exit_code == 4
-    assert compare(run(), run(timed(1.0))).exit_code == 4
+    assert compare_runs(run(), run()).exit_code == 4
+    assert compare_runs(run(), run(timed(1.0))).exit_code == 4
 
 
 @pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0.05", 0.05), (" 12.5% ", 0.125)])

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ssmperf import DuplicateName, UnknownName, UsageError, configurations
-from ssmperf.configurations import Table, as_json, from_json, noted, using
+from ssmperf import DuplicateName, UnknownName, UsageError
+from ssmperf.tune import tables as configurations
+from ssmperf.tune.tables import Table, as_json, from_json, noted, using
 
 
 @dataclass(frozen=True)

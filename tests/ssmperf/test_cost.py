@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ssmperf import Case, Cost, Shape, Spec, UsageError, formulas, registry
-from ssmperf.measure.calls import values_of
-from ssmperf.roofline import specs
+from ssmperf import Case, Cost, Shape, Spec, UsageError, registry
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.values import specs
+from ssmperf.terminal import formulas
 
 FORWARD, BACKWARD = Cost(10, 20, 3, 4), Cost(100, 200, 30, 40)
 STATE = {"initial_state": Spec((2, 3), 4)}
@@ -41,7 +42,7 @@ def decode_case(recurrence: str, kind: str) -> Case:
 @pytest.mark.parametrize(("recurrence", "kind"), KINDS)
 def test_the_least_bytes_of_a_decode_step_are_those_of_its_tensors(recurrence: str, kind: str) -> None:
     case, entry = decode_case(recurrence, kind), registry.recurrence(recurrence)
-    values = values_of(case, 0, device="cpu", with_state=True)
+    values = subject_of(case, "cpu").values(0, with_state=True)
     output, state = entry.definition(**values.operands)
     moved = [*values.tensors.values(), output, state]
     cost = entry.cost(case.shape, specs(values.tensors), "decode")
@@ -57,7 +58,7 @@ def test_formulas_give_what_the_cost_models_compute(recurrence: str, kind: str) 
     entry, case = registry.recurrence(recurrence), decode_case(recurrence, kind)
     texts = formulas.of_recurrence(recurrence, kind)
     sizes = {sympy.Symbol(letter): size for letter, size in case.shape.items()}
-    values = values_of(case, 0, device="cpu", with_state=True)
+    values = subject_of(case, "cpu").values(0, with_state=True)
     sizes[sympy.Symbol("T")] = 1
     drawn = entry.sample(case.shape, regime="sigmoid", generator=torch.Generator(), gate_kind=kind)
     given = specs({name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)})

@@ -10,13 +10,16 @@ import pytest
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, api, profiling, registry
-from ssmperf.case import PASSES
-from ssmperf.command import repeating
+from ssmperf import Case, Record, Shape, Status, UsageError, registry
+from ssmperf.cases.case import PASSES
 from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
-from ssmperf.plan import Plan, Selection, make_plan
-from ssmperf.roofline import Ceilings
+from ssmperf.measure import kernels as profiling
+from ssmperf.plan.command import repeating
+from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.plan.selection import Selection
+from ssmperf.registry.ceilings import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=1, C=3), "hgrn", cache="hot", pass_="decode", device="cpu"
@@ -29,7 +32,7 @@ def measure(case: Case) -> Record:
 
 
 def plan(suite: str = "throughput", **choices: Any) -> Plan:
-    selection, _ = api.select(**{"device": "cpu", "pass_": "decode", "backends": "sequential", **choices})
+    selection, _ = select(**{"device": "cpu", "pass_": "decode", "backends": "sequential", **choices})
     return make_plan(selection, [suite])
 
 
@@ -134,13 +137,13 @@ def test_a_backend_may_have_other_passes_alone() -> None:
 
 def test_it_is_no_default_pass() -> None:
     for suite in ("throughput", "correctness"):
-        selection = Selection(models=("hgrn",), backends=("sequential",))
+        selection = Selection.of(models=("hgrn",), backends=("sequential",))
         assert "decode" not in {item.case.pass_ for item in make_plan(selection, [suite]).cases}
 
 
 def test_one_call_is_profiled(tmp_path: Path) -> None:
     choices = {"device": "cpu", "models": "hgrn", "backends": "sequential", "preset": "standard"}
-    selection, _ = api.select(**choices, axis="C=16", pass_="decode")  # type: ignore[arg-type]
+    selection, _ = select(**choices, axis="C=16", pass_="decode")  # type: ignore[arg-type]
     found = profiling.profile(selection, "cpu", tmp_path)
     assert (found.case.pass_, found.case.shape["T"]) == ("decode", 1)
     assert found.launches

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf import environment
+from ssmperf.machine import environment
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_cpu_run_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_versions_need_no_torch() -> None:
     code = (
-        "import sys; from ssmperf import environment as e; e.versions(); e.cpu(); e.driver(); "
+        "import sys; from ssmperf.machine import environment as e; e.versions(); e.cpu(); e.driver(); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, api, registry
+from ssmperf import Case, Record, Shape, Status, UsageError, registry
 from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
-from ssmperf.measure.calls import values_of
-from ssmperf.plan import Plan, make_plan
-from ssmperf.roofline import Ceilings
+from ssmperf.operands.subject import subject_of
+from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.registry.ceilings import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=9, C=3), "hgrn", layout="time_last", cache="hot", device="cpu"
@@ -105,7 +106,7 @@ def test_a_backend_that_takes_memory_for_the_operands_is_wrong() -> None:
 def test_the_values_are_the_same(source: str) -> None:
     case = replace(CASE, model=None, operand_source=source)
     last, first = (
-        values_of(replace(case, layout=layout), 0, device="cpu", with_state=True)
+        subject_of(replace(case, layout=layout), "cpu").values(0, with_state=True)
         for layout in ("time_last", "channels_last")
     )
     assert last.operands.keys() == first.operands.keys()
@@ -118,7 +119,7 @@ def test_the_values_are_the_same(source: str) -> None:
 
 
 def plan(**choices: Any) -> Plan:
-    selection, _ = api.select(**{"device": "cpu", "models": "hgrn", "backends": "sequential", **choices})
+    selection, _ = select(**{"device": "cpu", "models": "hgrn", "backends": "sequential", **choices})
     return make_plan(selection, ["throughput"])
 
 

@@ -9,15 +9,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from ssmperf import Case, Record, Shape, registry
-from ssmperf.execute import local, worker
+from ssmperf.errors import WorkerFailed
+from ssmperf.execute import lane, worker, worker_process
 from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.local import Events, LocalExecutor, WorkerFailed
+from ssmperf.execute.executor import LocalExecutor
+from ssmperf.execute.lane import Events
+from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "hostile.py"
 EXPECTED = {
@@ -59,7 +63,8 @@ def run(
 ) -> list[Record]:
     """What the executor records, also in records if given; on_start is called at each case's start."""
     records = [] if records is None else records
-    executor = LocalExecutor(devices, folder, TIMEOUT_S, 0.001, 0.01, (str(PLUGIN),), threads=1)
+    quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
+    executor = LocalExecutor(devices, folder, TIMEOUT_S, quick, (str(PLUGIN),))
     events = Events(lambda *_: None, lambda *_: on_start(), records.append)
     executor.run(cases, events)
     return records
@@ -79,7 +84,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record
     cases = [made for i, name in enumerate(EXPECTED) for made in (case(name, 4 + i), case("right", 4 + i))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOSTILE_FOLDER", str(folder))
-        patch.setattr(local, "LOG_CHECK_S", 0.05)
+        patch.setattr(worker_process, "LOG_CHECK_S", 0.05)
         return folder, run(cases, folder)
 
 
@@ -109,11 +114,11 @@ def test_nothing_that_a_worker_started_outlives_it(hostile: tuple[Path, list[Rec
 
 
 def test_the_log_keeps_its_end_only(hostile: tuple[Path, list[Record]]) -> None:
-    assert sum(log.stat().st_size for log in hostile[0].glob("worker-*.log")) < local.LOG_LIMIT_BYTES
+    assert sum(log.stat().st_size for log in hostile[0].glob("worker-*.log")) < worker_process.LOG_LIMIT_BYTES
 
 
 def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "RESTART_ATTEMPTS", 2)
+    monkeypatch.setattr(lane, "RESTART_ATTEMPTS", 2)
     records = run([case("forbids_restart", 3), case("right", 5), case("right", 6)], folder)
     assert [r.status for r in records] == ["crash", "crash", "ok"]
     assert "could not start" in str(records[1].reason)
@@ -123,7 +128,7 @@ def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: 
 def test_a_first_worker_that_does_not_start_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "START_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0.01)
     with pytest.raises(WorkerFailed, match=r"not ready within 0\.01 s"):
         run([case("right")], folder)
     monkeypatch.undo()
@@ -134,7 +139,7 @@ def test_a_first_worker_that_does_not_start_is_an_error(
 
 
 def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "ORACLE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(worker_process, "ORACLE_TIMEOUT_S", 0.0)
     (record,) = run([case("right")], folder)
     assert (record.status, record.reason) == ("timeout", "the oracle gave no answer within 0 s")
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from ssmperf import Shape, registry
-from ssmperf.measure.oracle import evaluate
-from ssmperf.measure.verify import Values, contract, draw_cotangents, refer, relative_error, tolerance
+from ssmperf.judge.oracle import evaluate
+from ssmperf.judge.reference import reference_of
+from ssmperf.judge.tolerance import relative_error, tolerance
+from ssmperf.operands.values import Values, contract, draw_cotangents
 
 SUBJECTS = [
     ("scan", Shape(B=2, T=13, C=3), ("data", "const", "data_complex", "const_complex")),
@@ -68,7 +70,7 @@ def test_the_low_precision_error_is_of_the_dtype_s_size() -> None:
             key: value.to(dtype) if key in ("q", "k", "v") else value
             for key, value in values.operands.items()
         }
-        reference = refer(
+        reference = reference_of(
             definition,
             Values(operands, values.grad_output.to(dtype), values.grad_state),
             length=33,

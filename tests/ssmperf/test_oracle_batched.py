@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from ssmperf.measure import batched
-from ssmperf.measure.batched import SideBySide
-from ssmperf.measure.oracle import Evaluation, as_backend, evaluate, widen
-from ssmperf.measure.segments import SEGMENT_BYTES, SLACK, Step, measure_step
-from ssmperf.measure.verify import draw_cotangents, relative_error
-from ssmperf.operands import laid_out, sample_state
+from ssmperf.judge import parallel_segments as batched
+from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
+from ssmperf.judge.parallel_segments import SideBySide
+from ssmperf.judge.segments import SEGMENT_BYTES, SLACK, Step, measure_step
+from ssmperf.judge.tolerance import relative_error
+from ssmperf.operands.build import sample_state
+from ssmperf.operands.dtypes import widen
+from ssmperf.operands.time_axis import laid_out
+from ssmperf.operands.values import draw_cotangents
 
 Definition = Callable[..., Any]
 SHAPES = {

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ssmperf import UnknownName, UsageError, api, registry, suite
-from ssmperf.case import Case
-from ssmperf.command import repeating
-from ssmperf.plan import Selection, make_plan
-from ssmperf.suite import Section
+from ssmperf import UnknownName, UsageError, registry, suite
+from ssmperf.cases.case import Case
+from ssmperf.execute.request import select
+from ssmperf.plan.command import repeating
+from ssmperf.plan.plan import make_plan
+from ssmperf.plan.refusal import gate_kind
+from ssmperf.plan.selection import Selection
+from ssmperf.registry.sections import Section
 
 OPTIONS = {
     "--models": "models",
@@ -41,7 +44,7 @@ def repeated(command: str) -> list[Case]:
             axes.append(value)
         elif option != "--plugin":
             choices[OPTIONS[option]] = int(value) if option == "--seed" else value
-    selection, _ = api.select(axis=axes, **choices)  # type: ignore[arg-type]
+    selection, _ = select(axis=axes, **choices)  # type: ignore[arg-type]
     return [item.case for item in make_plan(selection, [words[3]]).cases]
 
 
@@ -49,7 +52,7 @@ def repeated(command: str) -> list[Case]:
 @pytest.mark.parametrize("gate_dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("regime", [None, "sigmoid"])
 def test_the_repeating_command_plans_that_case_alone(dtype: str, gate_dtype: str, regime: str | None) -> None:
-    selection, _ = api.select(
+    selection, _ = select(
         device="cpu",
         models=("hgrn", "gla"),
         backends="sequential",
@@ -61,26 +64,26 @@ def test_the_repeating_command_plans_that_case_alone(dtype: str, gate_dtype: str
     )
     for item in make_plan(selection, ["throughput"]).cases:
         assert repeated(repeating(item.case, ())) == [item.case]
-        assert repeated(repeating(item.case, ["a b.py"], "smoke")) == [item.case]
+        assert repeated(repeating(item.case, ["--preset", "smoke", "--plugin", "a b.py"])) == [item.case]
 
 
 def test_the_command_names_what_is_not_default() -> None:
-    selection = Selection(models=("hgrn",), backends=("blelloch",))
+    selection = Selection.of(models=("hgrn",), backends=("blelloch",))
     case = make_plan(selection, ["throughput"]).cases[0].case
     plain = repeating(case, ())
     assert not any(word in plain for word in ("--gate-dtype", "--layout", "--level", "--timing", "--preset"))
     other = replace(case, layout="time_last", level="block", timing="end-to-end")
-    command = repeating(other, ["my kernel.py"], "long")
-    assert "--layout time_last --level block --timing end-to-end" in command
+    command = repeating(other, ["--preset", "long", "--plugin", "my kernel.py"])
+    assert all(part in command for part in ("--layout time_last", "--level block", "--timing end-to-end"))
     assert "--preset long" in command
     assert command.endswith("--plugin 'my kernel.py'")
 
 
 @pytest.mark.parametrize("regime", ["sigmoid", "sigmoid/const", "gla/data_complex"])
 def test_a_bare_recurrence_is_repeated_by_its_own_command(regime: str) -> None:
-    selection, _ = api.select(device="cpu", models="scan", backends="blelloch", preset="smoke", regime=regime)
+    selection, _ = select(device="cpu", models="scan", backends="blelloch", preset="smoke", regime=regime)
     cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
-    kinds = {case.gate_kind for case in cases}
+    kinds = {gate_kind(case) for case in cases}
     assert kinds == (
         {regime.partition("/")[2]} if "/" in regime else set(registry.recurrence("scan").gate_kinds)
     )
@@ -90,34 +93,34 @@ def test_a_bare_recurrence_is_repeated_by_its_own_command(regime: str) -> None:
 
 
 def test_a_regime_without_names_asks_for_every_recurrence() -> None:
-    selection = Selection(regimes=("ones",), backends=("sequential",))
+    selection = Selection.of(regimes=("ones",), backends=("sequential",))
     cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
     assert {case.recurrence for case in cases} == set(registry.recurrences())
     assert {case.model for case in cases} == {None}
 
 
 def test_phases_are_for_complex_gates() -> None:
-    selection = Selection(regimes=("phase",), models=("scan",), backends=("sequential",))
-    kinds = {item.case.gate_kind for item in make_plan(selection, ["throughput"]).cases}
+    selection = Selection.of(regimes=("phase",), models=("scan",), backends=("sequential",))
+    kinds = {gate_kind(item.case) for item in make_plan(selection, ["throughput"]).cases}
     assert kinds == {"data_complex", "const_complex"}
 
 
 def test_a_gate_kind_that_the_model_lacks_selects_nothing() -> None:
     with pytest.raises(UsageError, match="nothing is selected"):
-        make_plan(Selection(models=("gla",), regimes=("sigmoid/scalar",)), ["throughput"])
+        make_plan(Selection.of(models=("gla",), regimes=("sigmoid/scalar",)), ["throughput"])
 
 
 @pytest.mark.parametrize("name", ["regime", "analytical/x", "sigmoids/key"])
 def test_unknown_regimes_are_refused(name: str) -> None:
     with pytest.raises(UnknownName, match="regime"):
-        Selection(regimes=(name,))
+        Selection.of(regimes=(name,))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_seeds_are_those_that_torch_takes(seed: int) -> None:
     with pytest.raises(UsageError, match="seed"):
-        Selection(seed=seed)
-    assert Selection(seed=2**63 - 1).seed == 2**63 - 1
+        Selection.of(seed=seed)
+    assert Selection.of(seed=2**63 - 1).chosen("seed") == 2**63 - 1
 
 
 def test_no_suite_names_the_suites() -> None:

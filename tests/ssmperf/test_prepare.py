@@ -21,10 +21,12 @@ import ssmperf
 from ssmperf import Case, Prepared, Record, Shape, Status, UnknownName, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
-from ssmperf.measure.calls import call_of, values_of
-from ssmperf.measure.timed import Timed, timed
-from ssmperf.plan import Selection
-from ssmperf.roofline import Ceilings
+from ssmperf.measure.passes import TimedPass, pass_of
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.values import call_of
+from ssmperf.plan.selection import Selection
+from ssmperf.registry import discovery, tables
+from ssmperf.registry.ceilings import Ceilings
 
 NAME = "planted_native"
 SLEEP_S = 0.02
@@ -74,7 +76,7 @@ def register(prepare: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _no_traces() -> Iterator[None]:
     yield
-    registry._forget({("backend", f"scan/{NAME}")} & set(registry._origins), set())
+    discovery.forget({("backend", f"scan/{NAME}")} & set(tables.origins), set())
 
 
 def measure(**changes: Any) -> Record:
@@ -83,11 +85,11 @@ def measure(**changes: Any) -> Record:
     return run_case(replace(CASE, **changes), context)
 
 
-def measured(pass_: str, timing: str = "native") -> tuple[Timed, Any]:
+def measured(pass_: str, timing: str = "native") -> tuple[TimedPass, Any]:
     case = replace(CASE, pass_=pass_, timing=timing)
-    values = values_of(case, 0, device="cpu", with_state=False)
+    values = subject_of(case, "cpu").values(0, with_state=False)
     backend = registry.backend("scan", NAME)
-    return timed(case, backend, backend.function, values), values
+    return pass_of(case, backend, backend.function, values), values
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -205,7 +207,7 @@ def test_no_operand_counts_wider_than_the_native_ones() -> None:
     register(to_native)
     work, _ = measured("forward")
     assert {name: spec.itemsize for name, spec in work.specs.items()} == {"log_a": 4, "b": 4}
-    registry._forget({("backend", f"scan/{NAME}")}, set())
+    discovery.forget({("backend", f"scan/{NAME}")}, set())
     register(halves)
     for pass_ in PASSES:
         work, _ = measured(pass_)
@@ -228,6 +230,6 @@ def test_the_example_of_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timings_that_can_be_selected() -> None:
-    assert Selection(timing="end-to-end").timing == "end-to-end"
+    assert Selection.of(timing="end-to-end").chosen("timing") == "end-to-end"
     with pytest.raises(UnknownName, match="end-to-end, native"):
-        Selection(timing="wall")
+        Selection.of(timing="wall")

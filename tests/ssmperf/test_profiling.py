@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf import UnknownName, Unsupported, UsageError, api, profiling
+from ssmperf import UnknownName, Unsupported, UsageError
+from ssmperf.execute.request import select
+from ssmperf.measure import kernels as profiling
 
 SMOKE = {"device": "cpu", "preset": "smoke", "dtype": "float32", "pass_": "forward"}
 
 
 def profiled(folder: Path, **choices: object) -> profiling.Profile:
-    selection, devices = api.select(**{**SMOKE, **choices})  # type: ignore[arg-type]
+    selection, devices = select(**{**SMOKE, **choices})  # type: ignore[arg-type]
     return profiling.profile(selection, devices[0], folder)
 
 

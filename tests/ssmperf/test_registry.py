@@ -135,4 +135,4 @@ def test_models_tell_their_paper_and_recurrence() -> None:
     for entry in ssmperf.models():
         assert entry.paper
         assert entry.recurrence in registry.recurrences()
-        assert entry.shapes("smoke")
+        assert registry.shapes(entry, "smoke")

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import ssmperf
-from ssmperf import api
-from ssmperf.plan import make_plan
+from ssmperf.execute.request import select
+from ssmperf.plan.plan import make_plan
 
 MODELS = "hgrn,mingru,rg_lru,gateloop"
 BACKENDS = "sequential,blelloch,hillis_steele,logspace,surrogate,triton"
@@ -50,7 +50,7 @@ def wait_for_records(process: subprocess.Popen[bytes], path: Path, count: int) -
 
 
 def planned() -> set[str]:
-    selection, _ = api.select(models=MODELS, backends=BACKENDS, dtype=DTYPES, device="cpu", axis=AXES)
+    selection, _ = select(models=MODELS, backends=BACKENDS, dtype=DTYPES, device="cpu", axis=AXES)
     return {item.case.id for item in make_plan(selection, ["correctness"]).cases}
 
 

@@ -7,8 +7,10 @@ import json
 import pytest
 import torch
 
-from ssmperf import Cost, roofline
-from ssmperf.roofline import Ceilings
+from ssmperf import Cost
+from ssmperf.machine import ceilings as roofline
+from ssmperf.operands.values import specs
+from ssmperf.registry.ceilings import Ceilings, floor_s, limit
 
 CEILINGS = Ceilings(
     copy_bytes_per_s=4e12,
@@ -20,38 +22,35 @@ CEILINGS = Ceilings(
 
 
 def test_the_slower_ceiling_binds() -> None:
-    assert roofline.limit(Cost(4e9, 1e9), CEILINGS, "float32") == ("bandwidth", 1e-3)
-    assert roofline.limit(Cost(4e6, 5e11), CEILINGS, "float32") == ("matmul", 1e-2)
-    assert roofline.limit(Cost(4e6, 8e11), CEILINGS, "bfloat16") == ("matmul", 1e-3)
+    assert limit(Cost(4e9, 1e9), CEILINGS, "float32") == ("bandwidth", 1e-3)
+    assert limit(Cost(4e6, 5e11), CEILINGS, "float32") == ("matmul", 1e-2)
+    assert limit(Cost(4e6, 8e11), CEILINGS, "bfloat16") == ("matmul", 1e-3)
 
 
 def test_a_dtype_without_a_matmul_is_held_against_the_best() -> None:
-    assert roofline.limit(Cost(0, 8.2e11), CEILINGS, "float8") == ("matmul", pytest.approx(1e-3))
+    assert limit(Cost(0, 8.2e11), CEILINGS, "float8") == ("matmul", pytest.approx(1e-3))
 
 
 def test_no_call_at_its_limit_is_below_the_floor() -> None:
     for cost in (Cost(4e9, 1e9), Cost(4e6, 5e11), Cost(1e3, 1e3)):
         for dtype in ("float32", "bfloat16"):
-            assert (
-                roofline.floor_s(cost, CEILINGS, dtype, CEILINGS.cache_bytes)
-                < roofline.limit(cost, CEILINGS, dtype)[1]
-            )
+            assert floor_s(cost, CEILINGS, dtype, CEILINGS.cache_bytes) < limit(cost, CEILINGS, dtype)[1]
 
 
 def test_a_call_whose_data_fit_the_cache_has_no_bandwidth_floor() -> None:
-    assert roofline.floor_s(Cost(6e7, 0), CEILINGS, "float32", 60_000_000) == 0
-    assert roofline.floor_s(Cost(6e7, 0), CEILINGS, "float32", 0) == pytest.approx(0.9 * 6e7 / 4.4e12)
+    assert floor_s(Cost(6e7, 0), CEILINGS, "float32", 60_000_000) == 0
+    assert floor_s(Cost(6e7, 0), CEILINGS, "float32", 0) == pytest.approx(0.9 * 6e7 / 4.4e12)
 
 
 def test_a_claim_that_no_device_could_reach_is_below_the_floor() -> None:
     """Eight gigabytes in a microsecond."""
-    assert roofline.floor_s(Cost(8e9, 0), CEILINGS, "float32", CEILINGS.cache_bytes) > 1e-3
-    assert roofline.floor_s(Cost(0, 8e14), CEILINGS, "float32", 0) > 0.8
+    assert floor_s(Cost(8e9, 0), CEILINGS, "float32", CEILINGS.cache_bytes) > 1e-3
+    assert floor_s(Cost(0, 8e14), CEILINGS, "float32", 0) > 0.8
 
 
 def test_the_floor_uses_the_best_rate_of_any_dtype() -> None:
     cost = Cost(0, 1e12)
-    assert roofline.floor_s(cost, CEILINGS, "float32", 0) == roofline.floor_s(cost, CEILINGS, "bfloat16", 0)
+    assert floor_s(cost, CEILINGS, "float32", 0) == floor_s(cost, CEILINGS, "bfloat16", 0)
 
 
 def test_ceilings_survive_json() -> None:
@@ -84,7 +83,7 @@ def test_specs_count_what_lies_in_memory() -> None:
     q = torch.zeros(2, 8, 4, 16, dtype=torch.bfloat16)
     gate = torch.zeros(4).view(1, 1, 4, 1).expand(2, 8, 4, 16)
     turned = torch.zeros(3, 5, dtype=torch.complex64).T
-    found = roofline.specs({"q": q, "log_a": gate, "phase": None, "b": turned})
+    found = specs({"q": q, "log_a": gate, "phase": None, "b": turned})
     assert set(found) == {"q", "log_a", "b"}
     assert found["q"].shape == (2, 8, 4, 16) and found["q"].nbytes == 2 * 2 * 8 * 4 * 16
     assert found["log_a"].shape == (1, 1, 4, 1) and found["log_a"].nbytes == 16

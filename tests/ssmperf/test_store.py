@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
-from ssmperf.record import SCHEMA_VERSION
-from ssmperf.store import RECORDS_FILE, RUN_FILE, Writer, load, merge
+from ssmperf.cases.record import SCHEMA_VERSION
+from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load, merge
 
 
 def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf.measure import telemetry
+from ssmperf.machine import telemetry
+from ssmperf.machine.telemetry import Reading, Telemetry
 from ssmperf.measure.sampling import Samples
-from ssmperf.measure.telemetry import Reading, Telemetry
 
 
 class FakeNvml:

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, configurations, registry, tuning
-from ssmperf.configurations import Place, as_json, from_json, noted, using
+from ssmperf import Case, Record, Shape, Status, UsageError, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
-from ssmperf.measure.calls import call_of, values_of
-from ssmperf.measure.search import Refused, search
-from ssmperf.roofline import Ceilings
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.values import call_of
+from ssmperf.registry.ceilings import Ceilings
+from ssmperf.tune import files as tuning
+from ssmperf.tune import tables as configurations
+from ssmperf.tune.search import Refused, search
+from ssmperf.tune.tables import Place, as_json, from_json, noted, using
 
 PLUGIN = Path(__file__).parents[1] / "tunable.py"
 FORWARD, BACKWARD = ("scan/tunable", ("forward", 4)), ("scan/tunable", ("backward", 4))
@@ -57,7 +60,7 @@ class FakeStopwatch:
         return size + (waiting.pop(0) if waiting else 0.0)
 
     def time(self, call: Any, **more: Any) -> Any:
-        from ssmperf.measure.timing import Stopwatch
+        from ssmperf.measure.stopwatch import Stopwatch
 
         return Stopwatch.of("cpu", "hot").time(
             call, touched=(), min_time_s=0.0, max_time_s=0.001, relative_width=1.0
@@ -76,7 +79,7 @@ def measure(
     said: list[str] = []
     settings = Settings(0.001, 0.01, autotune=autotune)
     context = Context(
-        "cpu", "env", settings, Ceilings(1e15, {"float32": 1e18}, 1e15, 1e18, 0), say=said.append
+        "cpu", "env", settings, Ceilings(1e15, {"float32": 1e18}, 1e15, 1e18, 0), on_progress=said.append
     )
     context._stopwatches["hot"] = FakeStopwatch(toy, noise or {})  # type: ignore[assignment]
     case = Case(shape=Shape(B=1, T=7, C=2), cache="hot", pass_=pass_, **{**CASE, **more})  # type: ignore[arg-type]
@@ -136,7 +139,7 @@ def test_the_first_call_is_the_one_before_the_search(
         call_of("forward", self.function(case), values)()
         sizes.extend(toy.used)
 
-    monkeypatch.setattr(Context, "_time_first_call", first)
+    monkeypatch.setattr(Context, "time_first_call", first)
     measure(toy, "forward")
     assert sizes == [("forward", 8)]
 
@@ -181,7 +184,7 @@ def test_keys_are_searched_one_after_the_other(toy: ModuleType) -> None:
 
 def test_an_override_reaches_the_thread_of_autograd(toy: ModuleType) -> None:
     case = Case(shape=Shape(B=1, T=7, C=2), pass_="backward", **CASE)  # type: ignore[arg-type]
-    call = call_of("backward", toy.tunable, values_of(case, 0, device="cpu", with_state=False))
+    call = call_of("backward", toy.tunable, subject_of(case, "cpu").values(0, with_state=False))
     toy.used.clear()
     with using({BACKWARD: toy.Cut(6)}), noted() as note:
         thread = threading.Thread(target=call)  # on a CPU, a backward pass runs in its caller's thread

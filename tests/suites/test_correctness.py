@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf import Backend, Record, Status, registry
-from ssmperf.case import split_source
-from ssmperf.command import repeating
-from ssmperf.execute.context import Context, Settings, decay_span
+from ssmperf import REGIMES, Backend, Record, Status, registry
+from ssmperf.cases.case import split_source
+from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.judging import Judging
 from ssmperf.execute.worker import run_case
-from ssmperf.measure.verify import shake
-from ssmperf.plan import Device, Plan, Selection, make_plan
-from ssmperf.regimes import REGIMES
+from ssmperf.judge.tolerance import perturb
+from ssmperf.operands.decay import decay_span
+from ssmperf.plan.command import repeating
+from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.plan.selection import Device, Selection
+from ssmperf.registry import tables
 
 TESTS = Path(__file__).parent.parent
 MUST_BE_OK = json.loads((TESTS / "must_be_ok.json").read_text())
@@ -32,7 +35,7 @@ def new_context() -> Context:
 
 
 def plan(**choices: Any) -> Plan:
-    return make_plan(Selection(**choices), ["correctness"])
+    return make_plan(Selection.of(**choices), ["correctness"])
 
 
 def run(**choices: Any) -> list[Record]:
@@ -45,7 +48,7 @@ def with_backend(monkeypatch: pytest.MonkeyPatch, of: str, name: str, **changes:
     """Change what a built-in backend is or declares, in this test."""
     entry = registry.backend(of, name)
     fields = {field: getattr(entry, field) for field in Backend.__dataclass_fields__}
-    monkeypatch.setitem(registry._tables["backend"], f"{of}/{name}", Backend(**{**fields, **changes}))
+    monkeypatch.setitem(tables.entries["backend"], f"{of}/{name}", Backend(**{**fields, **changes}))
 
 
 def test_the_default_selection_covers_models_regimes_closed_forms_and_identities() -> None:
@@ -218,7 +221,7 @@ def test_a_wrong_definition_is_not_taken_for_a_wrong_backend(monkeypatch: pytest
     def wrong(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any:
         return right(log_a, b * 1.001, initial_state, phase=phase)
 
-    monkeypatch.setitem(registry._tables["recurrence"], "scan", replace(entry, definition=wrong))
+    monkeypatch.setitem(tables.entries["recurrence"], "scan", replace(entry, definition=wrong))
     (record,) = run(models=("scan",), regimes=("analytic/geometric",), backends=("blelloch",))
     assert record.status is Status.WRONG and "the definition does not give" in str(record.reason)
 
@@ -298,16 +301,16 @@ def test_an_error_bound_counts_a_reset_as_what_logarithms_are_clamped_to() -> No
     context = new_context()
     (case,) = plan(models=("scan",), regimes=("gla/data",), backends=("logspace",)).to_run
     operands = {"log_a": torch.full((1, 9, 2), -1000.0), "b": torch.zeros(1, 9, 2)}
-    bounds = [context.error_bound(case, operands)]
+    bounds = [Judging(case, context).bound(operands)]
     operands["log_a"][:] = -torch.inf
-    bounds.append(context.error_bound(case, operands))
+    bounds.append(Judging(case, context).bound(operands))
     assert bounds[0] == bounds[1] == pytest.approx(4e-7 * 9 * 104)
-    assert context.error_bound(replace(case, backend="blelloch"), operands) is None
+    assert Judging(replace(case, backend="blelloch"), context).bound(operands) is None
 
 
 def test_operands_are_moved_without_making_infinite_ones_no_number() -> None:
     value = torch.complex(torch.tensor([-torch.inf, 1.0]), torch.tensor([0.3, 2.0]))
-    moved = shake({"A": value}, torch.float64)["A"]
+    moved = perturb({"A": value}, torch.float64)["A"]
     assert moved[0].real == -torch.inf and bool(torch.isfinite(torch.view_as_real(moved)[:, 1]).all())
     torch.testing.assert_close(moved[1], value[1].to(moved.dtype), rtol=1e-7, atol=0)
     assert moved[1] != value[1]

@@ -22,7 +22,7 @@ from ssmperf.suites.training import Diverged, majority, pace, right, train, unse
 
 import ssmperf
 from ssmperf import Case, Record, Shape, UnknownName, registry
-from ssmperf.plan import Device, Selection
+from ssmperf.plan.selection import Device, Selection
 
 PLUGIN = Path(__file__).parent / "faulty.py"
 TASK = tasks()["memory_horizon"]
@@ -30,7 +30,7 @@ SHAPE = Shape(B=8, T=16, C=16)
 
 
 def cases(**choices: object) -> list[Case]:
-    selection = Selection(Device("cpu"), **choices)
+    selection = Selection.of(Device("cpu"), **choices)
     return list(registry.suite("extrapolation").cases(selection))
 
 
@@ -157,8 +157,8 @@ def test_backends_that_are_named_are_all_trained() -> None:
 
 
 def test_the_quickest_is_exact_and_not_refused() -> None:
-    selection = Selection(Device("cpu"))
-    named = Selection(Device("cpu"), models=("hgrn",), backends=("logspace", "triton", "sequential"))
+    selection = Selection.of(Device("cpu"))
+    named = Selection.of(Device("cpu"), models=("hgrn",), backends=("logspace", "triton", "sequential"))
     several = learned(list(registry.suite("extrapolation").cases(named)))
     assert [case.backend for case in quickest(several, selection)] == ["sequential"]
     hopeless = [replace(case, backend="triton") for case in several]

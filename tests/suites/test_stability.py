@@ -10,8 +10,8 @@ from in_process import records_of
 from ssmperf.suites.stability import PIECES, along, growing, state_envelope, usual_sources
 
 from ssmperf import Case, Record, Shape, registry
-from ssmperf.operands import build
-from ssmperf.plan import Device, Selection
+from ssmperf.operands.build import build_operands
+from ssmperf.plan.selection import Device, Selection
 
 PLUGIN = Path(__file__).parent / "faulty.py"
 NAN_STEP = 40
@@ -107,7 +107,7 @@ def test_the_envelope_is_the_state_at_the_ends(T: int) -> None:
         operand_source="sigmoid/data",
     )
     ends, envelope = state_envelope(case, "cpu")
-    states, _ = registry.recurrence("scan").definition(**build(case))
+    states, _ = registry.recurrence("scan").definition(**build_operands(case))
     assert ends[-1] == T and len(ends) == min(PIECES, T)
     assert envelope == pytest.approx([float(states[:, end - 1].abs().max()) for end in ends])
 
@@ -131,7 +131,7 @@ def test_usual_gates_and_phases() -> None:
 
 def test_a_model_stands_for_its_recurrence() -> None:
     suite = registry.suite("stability")
-    cases = list(suite.cases(Selection(Device("cpu"), models=("gla",), regimes=("mamba",))))
+    cases = list(suite.cases(Selection.of(Device("cpu"), models=("gla",), regimes=("mamba",))))
     assert {case.model for case in cases} == {None}
     assert {case.operand_source for case in cases} == {"mamba/key"}
     assert {case.recurrence for case in cases} == {"linear_attention"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ssmperf.configurations import Table
+from ssmperf import Table
 
 # Of a span of time there is the summary, and the pass itself: `spans`.
 PASSES = tuple(pass_ + part for pass_ in ("forward", "backward") for part in ("", "_spans", "_summary"))

@@ -1,0 +1,200 @@
+"""Case: one point to measure. Frozen, hashable and plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ssmperf.cases.axis import Axis, axes_of, axis
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import UsageError
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+PASSES = ("forward", "backward", "forward_backward", "decode")
+TRAINING_PASSES = PASSES[:3]  # decode is inference: one token, from one state to the next
+LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: unchanged, or time innermost
+LEVELS = ("op", "block")  # a recurrence, or a model's whole layer
+TIMINGS = ("native", "end-to-end")
+CACHES = ("cold", "hot")
+SEEDS = 2**63
+JSON_NAMES = {"pass_": "pass"}  # of fields whose name is a keyword of Python
+
+
+def check_seed(seed: Any) -> None:
+    """Raise UsageError for a number that no generator takes as a seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
+        raise UsageError(f"the seed must be a whole number from 0 to {SEEDS - 1}, got {seed!r}")
+
+
+def split_source(source: str) -> tuple[str, str | None]:
+    """Split a source of operands, REGIME or REGIME/KIND, into regime and gate kind (None: any)."""
+    regime, _, kind = source.partition("/")
+    return regime, kind or None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point to measure: suite × model × backend × shape × the axes below.
+
+    A field with an axis is declared here and nowhere else. From it follow validation, the id, `str(case)`,
+    the product and order of a plan, the command that repeats a case, the keyword of `ssmperf.run` and the
+    option of the command line.
+
+    `model` is None for a case of a bare recurrence. `operand_source` is "model" (the model's parameterisation
+    of embedded text), a gate regime with a gate kind such as "sigmoid/key", or a source that a suite
+    declares. The pass "decode" is one token, T = 1, from a given state.
+
+    Raises:
+        UnknownName, UsageError: an illegal value of an axis.
+    """
+
+    suite: str
+    recurrence: str
+    backend: str
+    shape: Shape
+    model: str | None = None
+    dtype: str = axis(
+        "float32",
+        help="Dtypes: float64, float32, bfloat16, float16.",
+        valid=DTYPES,
+        plural="dtypes",
+        shown=None,
+        repeated=True,
+        founding=True,
+    )
+    gate_dtype: str = axis(
+        "float32",
+        help="Dtypes of the log gates.",
+        valid=DTYPES,
+        plural="gate_dtypes",
+        shown="{} gates",
+        founding=True,
+    )
+    layout: str = axis(
+        "channels_last",
+        help="Layouts of the operands: channels_last, time_last.",
+        valid=LAYOUTS,
+        plural="layouts",
+        founding=True,
+    )
+    operand_source: str = axis(
+        "model",
+        help="Gate regimes instead of the models' own operands, separated by commas.",
+        keyword="regime",
+        plural="regimes",
+        shown=None,
+        founding=True,
+    )
+    device: str = axis("cpu", shown=None, founding=True)
+    pass_: str = axis(
+        "forward",
+        help="Passes: forward, backward, forward_backward, decode.",
+        valid=PASSES,
+        plural="passes",
+        operands=False,
+        shown=None,
+        repeated=True,
+        founding=True,
+    )
+    cache: str = axis("cold", valid=CACHES, operands=False, shown="{} cache", founding=True)
+    timing: str = axis(
+        "native",
+        help="native, or end-to-end: with the layout changes that a peer's kernel needs.",
+        valid=TIMINGS,
+        many=False,
+        operands=False,
+        founding=True,
+    )
+    level: str = axis(
+        "op",
+        help="op, the recurrence alone, or block, the model's whole layer around it.",
+        valid=LEVELS,
+        many=False,
+        founding=True,
+    )
+    seed: int = axis(
+        0,
+        help="Seed of parameters, text and states; not negative.",
+        check=check_seed,
+        many=False,
+        shown="seed {}",
+        repeated=True,
+        founding=True,
+    )
+
+    def __post_init__(self) -> None:
+        for name, declared in axes().items():
+            declared.checked(getattr(self, name))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a flat JSON object; `pass_` is written as `pass`, the shape as an object."""
+        fields = {JSON_NAMES.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
+        return fields | {"shape": dict(self.shape)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Case:
+        """Undo `to_json`; keys that are no field of a case are ignored."""
+        names = {JSON_NAMES.get(f.name, f.name): f.name for f in dataclasses.fields(cls)}
+        fields = {names[key]: value for key, value in data.items() if key in names}
+        fields["shape"] = Shape(fields["shape"])
+        return cls(**fields)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether its pass takes gradients."""
+        return self.pass_ in ("backward", "forward_backward")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is a step of inference: one token, from a given state and without gradients."""
+        return self.pass_ == "decode"
+
+    @property
+    def subject(self) -> str:
+        """Name, as text, the model, or the recurrence and the source of its operands."""
+        return self.model or f"{self.recurrence}[{self.operand_source}]"
+
+    @property
+    def owner(self) -> str:
+        """Name the model or recurrence whose backends can run it."""
+        return self.model or self.recurrence
+
+    @property
+    def id(self) -> str:
+        """Hash all fields and nothing else (no device index, no path, no version) to a stable id."""
+        fields = self.to_json()
+        for name, declared in axes().items():
+            if not declared.founding and getattr(self, name) == declared.default:
+                del fields[JSON_NAMES.get(name, name)]
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def operand_key(self) -> tuple[object, ...]:
+        """Key of the operands: cases with equal keys share operands and oracle."""
+        values = (getattr(self, name) for name, declared in axes().items() if declared.operands)
+        return (self.model, self.recurrence, self.shape, *values)
+
+    def __str__(self) -> str:
+        text = f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
+        for name, declared in axes().items():
+            value = getattr(self, name)
+            if declared.shown is not None and value != declared.default:
+                text += " " + declared.shown.format(value)
+        return text
+
+
+@cache
+def axes() -> dict[str, Axis]:
+    """The axes of a case by field name, in order."""
+    return axes_of(Case)
+
+
+def chosen_axes() -> dict[str, Axis]:
+    """The axes that a user chooses, by field name."""
+    return {name: declared for name, declared in axes().items() if declared.help is not None}

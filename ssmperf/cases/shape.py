@@ -1,0 +1,53 @@
+"""Shape: operand dimensions by letter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ssmperf.errors import UsageError
+
+DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N")
+
+
+class Shape(Mapping[str, int]):
+    """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N).
+
+    Raises:
+        UsageError: for an unknown dimension letter or a size below 1.
+    """
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self, sizes: Mapping[str, int] | None = None, /, **named: int) -> None:
+        merged = {**(sizes or {}), **named}
+        for letter, size in merged.items():
+            if letter not in DIMENSIONS:
+                raise UsageError(f"unknown dimension {letter!r} (valid: {', '.join(DIMENSIONS)})")
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise UsageError(f"dimension {letter} must be a positive integer, got {size!r}")
+        self._sizes = {letter: merged[letter] for letter in DIMENSIONS if letter in merged}
+
+    def __getitem__(self, letter: str) -> int:
+        return self._sizes[letter]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._sizes.items()))
+
+    def __str__(self) -> str:
+        return " ".join(f"{letter}{size}" for letter, size in self._sizes.items())
+
+    def __repr__(self) -> str:
+        return f"Shape({', '.join(f'{letter}={size}' for letter, size in self._sizes.items())})"
+
+    def with_(self, **sizes: int) -> Shape:
+        """Replace some sizes; letters that the shape lacks are refused."""
+        for letter in sizes:
+            if letter not in self._sizes:
+                raise UsageError(f"axis {letter!r} is not in this shape (it has {', '.join(self._sizes)})")
+        return Shape({**self._sizes, **sizes})

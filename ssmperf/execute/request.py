@@ -1,0 +1,156 @@
+"""Request: all that a run was asked for. The command line and `ssmperf.run` build the same one."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssmperf.cases.axis import Axis
+from ssmperf.cases.case import chosen_axes
+from ssmperf.errors import UsageError
+from ssmperf.machine import devices as devices_
+from ssmperf.plan.axes import parse_axes
+from ssmperf.plan.selection import Selection
+from ssmperf.tune.files import CURATED, Tuning
+
+Names = str | Sequence[str]
+File = str | os.PathLike[str]
+DEFAULT_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure, on which torch devices, how, and in which folder to keep it.
+
+    argv: the command line that asked for it, empty for a call from Python.
+
+    Raises:
+        UsageError: a timeout that is not a positive number of seconds.
+    """
+
+    suites: tuple[str, ...]
+    selection: Selection
+    devices: tuple[str, ...]
+    out: Path
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    tag: str | None = None
+    resume: bool = False
+    argv: tuple[str, ...] = ()
+    tuning: Tuning = CURATED
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(f"the timeout must be above 0 seconds and finite, got {self.timeout_s:g}")
+
+    @classmethod
+    def of(
+        cls,
+        suite: Names | None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        out: File | None = None,
+        tag: str | None = None,
+        resume: bool = False,
+        autotune: bool = False,
+        configurations: File | None = None,
+        write_configurations: File | None = None,
+        argv: Sequence[str] = (),
+        **choices: Any,
+    ) -> Request:
+        """Read a request from arguments as `ssmperf.run` takes them, those of `select` among them.
+
+        Raises:
+            UsageError: an unknown name, an illegal value, an unusable file or folder.
+        """
+        tuning = Tuning.of(autotune, configurations, write_configurations)
+        suites = names(suite) or ()
+        selection, devices = select(**choices)
+        folder = run_folder(out, suites, resume=resume)
+        return cls(suites, selection, devices, folder, timeout, tag, resume, tuple(argv), tuning)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of this run that a command which repeats one of its cases needs."""
+        words = ["--preset", self.selection.preset] if self.selection.preset else []
+        words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s != DEFAULT_TIMEOUT_S else []
+        return (*words, *self.tuning.options)
+
+
+def select(
+    *,
+    device: str = "auto",
+    devices: Sequence[int] | None = None,
+    models: Names | None = None,
+    backends: Names | None = None,
+    preset: str | None = None,
+    axis: Names = (),
+    **choices: Any,
+) -> tuple[Selection, tuple[str, ...]]:
+    """Read a selection from arguments as `ssmperf.run` takes them, and the torch devices to run it on.
+
+    choices: by the keyword of an axis of `Case`: a value, or, for an axis that takes many, names.
+
+    Raises:
+        UsageError: an unknown name, an illegal value, no such device.
+    """
+    type_, found = devices_.resolve(device, tuple(devices) if devices is not None else None)
+    fields = {declared.argument: declared for declared in chosen_axes().values()}
+    unknown = [keyword for keyword in choices if keyword not in fields]
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r} (axes: {', '.join(fields)})")
+    values = {
+        fields[keyword].name: names(value) if fields[keyword].many else value
+        for keyword, value in choices.items()
+        if value is not None
+    }
+    selection = Selection(
+        device=devices_.describe(type_, found),
+        models=names(models),
+        backends=names(backends),
+        preset=preset,
+        axes=parse_axes([axis] if isinstance(axis, str) else axis),
+        choices=values,
+    )
+    return selection, tuple(found)
+
+
+def names(given: Names | None) -> tuple[str, ...] | None:
+    """Read a name, comma-separated names or a sequence of names as a tuple without repetitions.
+
+    Raises:
+        UsageError: there is no name in it.
+    """
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given
+    if not all(isinstance(part, str) for part in parts):
+        raise UsageError(f"expected names, got {given!r}")
+    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not found:
+        raise UsageError(f"expected names separated by commas, got {given!r}")
+    return found
+
+
+def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False) -> Path:
+    """Choose the folder of a run: `out`, or a new one under `runs/` named after the time and the suites.
+
+    Raises:
+        UsageError: a run to resume must be named.
+    """
+    if out is not None:
+        return Path(out)
+    if resume:
+        raise UsageError("--resume needs --out, the folder of the run to continue")
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'-'.join(suites)}"
+    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
+    return next(path for path in candidates if not path.exists())
+
+
+def keyword_default(declared: Axis) -> Any:
+    """The default of an axis's keyword: None where the suite decides, else that of the case."""
+    return None if declared.many else declared.default

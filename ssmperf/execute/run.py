@@ -1,0 +1,129 @@
+"""Carrying out a request: plan, execute, store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import UsageError
+from ssmperf.execute.executor import LocalExecutor
+from ssmperf.execute.lane import Events
+from ssmperf.execute.request import Request
+from ssmperf.plan.command import repeating
+from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.runs import store
+from ssmperf.runs.store import Run, Writer
+from ssmperf.tune.files import META, resumed, write_configurations
+
+
+class Progress(Protocol):
+    """Told how a run goes; called from several threads, one call at a time."""
+
+    def begin(self, total: int, done: int) -> None: ...
+    def start(self, case: Case, device: str) -> None: ...
+    def progress(self, case: Case, text: str) -> None: ...
+    def finish(self, record: Record) -> None: ...
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Progress that nobody is told of."""
+
+    def begin(self, total: int, done: int) -> None:
+        """Ignore it, as all the others."""
+
+    def start(self, case: Case, device: str) -> None: ...
+    def progress(self, case: Case, text: str) -> None: ...
+    def finish(self, record: Record) -> None: ...
+    def end(self) -> None: ...
+
+
+def execute(request: Request, progress: Progress | None = None) -> Run:
+    """Plan, run and store a request.
+
+    Raises:
+        UsageError: an empty selection, an unusable folder, or a call from a plug-in while it is loaded.
+        WorkerFailed: no worker could be started.
+    """
+    if registry.loading():
+        raise UsageError('a plug-in must not start a run when it is loaded (use if __name__ == "__main__")')
+    planned = make_plan(request.selection, request.suites)
+    earlier: list[Record] = []
+    if request.resume:
+        request = replace(request, tuning=resumed(request.tuning, request.out))
+        writer, before = Writer.resume(request.out, _meta(planned, request))
+        earlier = before.records
+    else:
+        writer = Writer.create(request.out, _meta(planned, request))
+    try:
+        _run_plan(planned, request, writer, {record.case.id for record in earlier}, progress or Silent())
+    finally:
+        writer.close()
+    result = store.load(request.out)
+    write_configurations(result, request.tuning)
+    return result
+
+
+def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], progress: Progress) -> None:
+    """Run the cases that have no record yet; one lock keeps writer and progress to one thread at a time."""
+    lock = threading.Lock()
+
+    def on_environment(env_id: str, environment: Mapping[str, Any]) -> None:
+        with lock:
+            writer.add_environment(env_id, environment)
+
+    def on_start(case: Case, device: str) -> None:
+        with lock:
+            progress.start(case, device)
+
+    def on_record(record: Record) -> None:
+        with lock:
+            writer.append(record)
+            progress.finish(record)
+
+    def on_progress(case: Case, text: str) -> None:
+        with lock:
+            progress.progress(case, text)
+
+    options = (*_plugin_options(registry.plugins()), *request.options)
+    executor = LocalExecutor(
+        devices=request.devices,
+        log_dir=writer.path / "logs",
+        timeout_s=request.timeout_s,
+        preset=request.selection.size,
+        plugins=registry.plugins(),
+        tuning=request.tuning,
+        options=options,
+    )
+    progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
+    try:
+        for item in plan.refused:
+            if item.case.id not in done:
+                command = repeating(item.case, options)
+                on_record(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
+        todo = [case for case in plan.to_run if case.id not in done]
+        executor.run(todo, Events(on_environment, on_start, on_record, on_progress))
+    finally:
+        progress.end()
+
+
+def _plugin_options(files: Sequence[str]) -> list[str]:
+    return [word for file in files for word in ("--plugin", file)]
+
+
+def _meta(plan: Plan, request: Request) -> dict[str, Any]:
+    """What `run.json` says of a run, beside the environments."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tag": request.tag,
+        "argv": list(request.argv),
+        META: request.tuning.to_json(),
+        "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
+        "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
+    }

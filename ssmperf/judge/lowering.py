@@ -1,0 +1,54 @@
+"""Whether a model's operands and readout compute its definition, whatever backend runs in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.judge.oracle import evaluate
+from ssmperf.judge.tolerance import perturb, relative_error, tolerance
+from ssmperf.operands.build import build_model, embed_text
+
+LONGEST = 67  # a definition is a literal loop, and some take all pairs of steps
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """How far a model's lowering is from its definition in float64, and how far it may be."""
+
+    error: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.limit
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"lowering: its operands and readout give another y than its definition, relative error "
+            f"{self.error:.2e} above the tolerance {self.limit:.2e}"
+        )
+
+
+def judge_lowering(case: Case, device: str) -> Lowering:
+    """Compare y by the model's definition with y by the recurrence's, on embedded text, in float64."""
+    assert case.model is not None
+    T = min(case.shape["T"], LONGEST)
+    definition = registry.recurrence(case.recurrence).definition
+    layer = build_model(case.model, case.shape.with_(B=1, T=1), case.seed).to(device).double()
+    x = embed_text(1, T, layer.width, seed=case.seed, device=device).double()
+    with torch.no_grad():
+        operands = layer.operands(x)
+        exact, moved = (
+            layer.readout(evaluate(definition, values, length=T).output, x)
+            for values in (operands, perturb(operands, torch.float64))
+        )
+        expected = layer.definition(x)
+    if expected.shape != exact.shape:
+        return Lowering(float("nan"), 0.0)
+    limit = tolerance(relative_error(moved, exact), torch.float64, gradient=True)
+    return Lowering(relative_error(exact, expected), limit)

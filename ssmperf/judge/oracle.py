@@ -1,0 +1,162 @@
+"""The float64 oracle of a recurrence: its literal loop, forward and by autograd, at any length.
+
+Autograd of a long literal loop keeps every step, and its launches take long. So the loop runs in segments:
+the states and adjoints between them bound the memory, and many small ones run side by side as one batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.errors import Unsupported
+from ssmperf.judge.parallel_segments import SideBySide, segment_length
+from ssmperf.judge.segments import (
+    SEGMENT_BYTES,
+    Definition,
+    OneByOne,
+    Pass,
+    measure_step,
+)
+from ssmperf.operands.dtypes import differentiable, widen
+from ssmperf.operands.time_axis import length_of, steps, with_time
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Output, final state (None without one) and, where asked for, the gradients by operand name."""
+
+    output: Tensor
+    final_state: Tensor | None
+    gradients: Mapping[str, Tensor]
+
+
+def evaluate(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    *,
+    length: int,
+    dtype: torch.dtype = torch.float64,
+    grad_output: Tensor | None = None,
+    grad_state: Tensor | None = None,
+    segment: int | None = None,
+) -> Evaluation:
+    """Evaluate a definition in a dtype; with `grad_output`, also the gradients of all operands that have one.
+
+    operands: by name, `initial_state` among them if there is one.
+    grad_output, grad_state: the loss's gradients at the output and (optional) at the final state.
+    segment: steps of segments that run one after another; None chooses the fastest way. Without a state there
+        is one segment.
+    """
+    wide = {name: widen(value, dtype) for name, value in operands.items()}
+    if "initial_state" not in inspect.signature(definition).parameters:
+        return _evaluate_whole(definition, wide, None if grad_output is None else widen(grad_output, dtype))
+    state = wide.pop("initial_state", None)
+    loop = _loop(definition, wide, with_time(wide, length), state, length, segment)
+    output, final = loop.forward(state)
+    if grad_output is None:
+        return Evaluation(output, final, {})
+    adjoint = torch.zeros_like(final) if grad_state is None else widen(grad_state, dtype)
+    gradients, start = loop.backward(widen(grad_output, dtype), adjoint)
+    given = {} if start is None else {"initial_state": start}
+    return Evaluation(output, final, {**gradients, **given})
+
+
+def _loop(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    timed: Collection[str],
+    state: Tensor | None,
+    length: int,
+    segment: int | None,
+) -> Pass:
+    """The loop in segments: side by side where that gains, else one by one."""
+    if segment is None:
+        segment = length
+        step = measure_step(definition, operands, timed, state) if timed else None
+        if step is not None:
+            device = next(operands[name].device for name in timed)
+            rows = segment_length(step, length, device)
+            if rows is not None:
+                return SideBySide(definition, operands, timed, length, rows, step)
+            segment = step.fit(SEGMENT_BYTES[device.type])
+    return OneByOne(definition, operands, timed, length, segment)
+
+
+def as_backend(definition: Definition, dtype: torch.dtype) -> Definition:
+    """A definition as a backend: evaluated in a dtype, differentiable once, in bounded memory at any length.
+
+    Results and gradients have the dtypes of the contract.
+    """
+
+    has_state = "initial_state" in inspect.signature(definition).parameters
+
+    def compute(**operands: Any) -> tuple[Any, Any]:
+        if not has_state and operands.pop("initial_state", None) is not None:
+            raise Unsupported("this definition takes no initial state")
+        names = [name for name, value in operands.items() if differentiable(value)]
+        others = {name: value for name, value in operands.items() if name not in names}
+        tensors = (operands[name] for name in names)
+        output, state = _Evaluated.apply(definition, dtype, names, others, *tensors)  # type: ignore[no-untyped-call]
+        return output, state
+
+    return compute
+
+
+class _Evaluated(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        definition: Definition,
+        dtype: torch.dtype,
+        names: list[str],
+        others: dict[str, Any],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        operands = {**others, **dict(zip(names, tensors, strict=True))}
+        length = length_of(operands)
+        ctx.save_for_backward(*tensors)
+        ctx.call = definition, dtype, names, others, length
+        found = evaluate(definition, operands, length=length, dtype=dtype)
+        output, state = definition(**steps(operands, 0, 1, length))
+        final = None if found.final_state is None else found.final_state.to(state.dtype)
+        return found.output.to(output.dtype), final
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor, grad_state: Tensor | None) -> tuple[Any, ...]:
+        definition, dtype, names, others, length = ctx.call
+        tensors = dict(zip(names, ctx.saved_tensors, strict=True))
+        found = evaluate(
+            definition,
+            {**others, **tensors},
+            length=length,
+            dtype=dtype,
+            grad_output=grad_output,
+            grad_state=grad_state,
+        )
+        given = (found.gradients[name].to(value.dtype) for name, value in tensors.items())
+        return None, None, None, None, *given
+
+
+def _evaluate_whole(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    grad_output: Tensor | None,
+) -> Evaluation:
+    leaves = {
+        name: value.detach().requires_grad_(grad_output is not None)
+        for name, value in operands.items()
+        if differentiable(value)
+    }
+    with torch.set_grad_enabled(grad_output is not None):
+        output, _ = definition(**{**operands, **leaves})
+    if grad_output is None:
+        return Evaluation(output, None, {})
+    found = torch.autograd.grad(output, list(leaves.values()), grad_output)
+    return Evaluation(output.detach(), None, dict(zip(leaves, found, strict=True)))

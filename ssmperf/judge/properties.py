@@ -1,0 +1,352 @@
+"""What must hold of a backend beside its accuracy: the properties of RECURRENCES.md §6.4.
+
+They are put to float64 operands of a small shape, or float32 ones where a backend has no float64. Each
+compares a backend with itself, or with the definition, and applies where the definition has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Status
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import Unsupported
+from ssmperf.judge.reference import Reference, make_reference
+from ssmperf.judge.tolerance import relative_error, tolerance
+from ssmperf.judge.verdict import judge_call
+from ssmperf.operands.dtypes import dtype_of
+from ssmperf.operands.subject import OperationSubject
+from ssmperf.operands.time_axis import has_time, laid_out, length_of, steps
+from ssmperf.operands.values import Values
+from ssmperf.registry.declarations import Backend, Recurrence
+
+# The sizes differ, so that no axis can stand for another; a batch item and a head are not the only ones.
+SIZES = {"B": 2, "C": 5, "H": 3, "K": 4, "V": 2, "D": 5, "N": 3}
+LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65)
+LENGTH = 37
+SPLITS = (1, 16, 20, 36)  # a chunk's end among them
+CHANGED_FROM = (1, 16, 35)
+RESET_AT = 11
+DELAY = 3
+
+Bound = Callable[[Any], float | None]
+
+
+class DoesNotApply(Exception):
+    """A property that this recurrence, gate kind or backend does not have; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The worst error of a property over its limit (0: bitwise), or why it does not apply."""
+
+    name: str
+    error: float | None = None
+    limit: float | None = None
+    reason: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.error is None or (self.reason is None and self.error <= (self.limit or 0.0))
+
+
+class Probe:
+    """Operands of one source, and the oracle's answers, shared by all backends put to them."""
+
+    def __init__(self, case: Case, dtype: str, device: str) -> None:
+        shape = Shape({letter: min(SIZES.get(letter, size), size) for letter, size in case.shape.items()})
+        shape = shape.with_(B=SIZES["B"])
+        self.case = replace(case, shape=shape, dtype=dtype, gate_dtype=dtype)
+        self.dtype = dtype_of(dtype)
+        self.device = device
+        self.recurrence: Recurrence = registry.recurrence(case.recurrence)
+        self.values = cache(self._values)
+        self.reference = cache(self._reference)
+
+    def _values(self, T: int = LENGTH, number: int = 0) -> Values:
+        return self._subject(T).values(number, with_state=True)
+
+    def _reference(self, T: int = LENGTH, gradients: bool = True) -> Reference:
+        return make_reference(
+            self._subject(T), self.recurrence.definition, self.values(T), gradients=gradients
+        )
+
+    def _subject(self, T: int) -> OperationSubject:
+        return OperationSubject(replace(self.case, shape=self.case.shape.with_(T=T)), self.device)
+
+    def timed(self, name: str, T: int = LENGTH) -> bool:
+        return has_time(name, self.values(T).operands[name], T)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A backend on a probe's operands. bound: operands -> the error bound that it declares, if any."""
+
+    backend: Backend
+    probe: Probe
+    bound: Bound
+
+    @property
+    def gradients(self) -> bool:
+        return "forward_backward" in self.backend.passes
+
+    @property
+    def operands(self) -> dict[str, Any]:
+        return dict(self.probe.values().operands)
+
+    def forward(self, operands: Any) -> dict[str, Tensor]:
+        """Output and final state by name, of operands that are laid out as the case says."""
+        given = laid_out(operands, self.probe.case.layout, length_of(operands))
+        with torch.no_grad():
+            return named(self.backend.function(**given))
+
+    @cached_property
+    def whole(self) -> dict[str, Tensor]:
+        return self.forward(self.operands)
+
+    def limit(self, *, gradient: bool = False) -> float:
+        """What two results that should agree may differ by: each may be off by its tolerance."""
+        low = self.probe.reference(LENGTH, self.gradients).low_errors
+        worst = max(e for name, e in low.items() if (name not in ("output", "final_state")) == gradient)
+        bound = self.bound(self.operands)
+        return 2 * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
+
+
+def named(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
+    """Output and final state (where there is one) by name."""
+    output, state = result
+    return {"output": output, **({} if state is None else {"final_state": state})}
+
+
+def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Finding]:
+    """Every property in turn; what the backend refuses does not apply."""
+    trial = Trial(backend, probe, bound)
+    for name, measure in PROPERTIES.items():
+        try:
+            yield measure(trial)
+        except (DoesNotApply, Unsupported) as error:
+            yield Finding(name, reason=str(error))
+
+
+def lengths(trial: Trial) -> Finding:
+    """Every length, also those around a tile's, has the definition's outputs, states and gradients."""
+    probe, found = trial.probe, []
+    for T in LENGTHS:
+        if trial.backend.lengths is not None and trial.backend.lengths(T):
+            continue
+        values = probe.values(T)
+        verdict = judge_call(
+            trial.backend.function,
+            values,
+            probe.reference(T, trial.gradients),
+            dtype=probe.dtype,
+            gradients=trial.gradients,
+            bound=trial.bound(values.operands),
+            poison=False,
+        )
+        if verdict.status is not Status.OK:
+            error = max(verdict.errors.values(), default=math.nan)
+            return Finding("lengths", error, reason=f"T = {T}: {verdict.reason}")
+        found += [(error, verdict.tolerances[name]) for name, error in verdict.errors.items()]
+    return worst("lengths", found)
+
+
+def state_passing(trial: Trial) -> Finding:
+    """Two runs, the second from the first's final state, equal one run, and so do all gradients."""
+    if not trial.probe.recurrence.has_state:
+        raise DoesNotApply("the recurrence has no state")
+    function, values = trial.backend.function, trial.probe.values()
+    whole = evaluate(function, values, trial.gradients)
+    found: list[tuple[float, float]] = []
+    for split in SPLITS:
+
+        def in_two(split: int = split, **operands: Any) -> tuple[Tensor, Tensor]:
+            first, state = function(**steps(operands, 0, split, LENGTH))
+            rest = {**steps(operands, split, LENGTH, LENGTH), "initial_state": state}
+            second, state = function(**rest)
+            return torch.cat([first, second], dim=1), state
+
+        found += differences(evaluate(in_two, values, trial.gradients), whole, trial)
+    return worst("state_passing", found)
+
+
+def causality(trial: Trial) -> Finding:
+    """Other inputs from some step on leave all earlier outputs as they were."""
+    if trial.backend.causal == "none":
+        raise DoesNotApply("it declares causal='none'")
+    other = trial.probe.values(number=1).operands
+    limit = 0.0 if trial.backend.causal == "bitwise" else trial.limit()
+    found = []
+    for step in CHANGED_FROM:
+        changed = {
+            name: torch.cat([value[:, :step], other[name][:, step:]], dim=1)
+            if trial.probe.timed(name)
+            else value
+            for name, value in trial.operands.items()
+        }
+        after = trial.forward(changed)["output"][:, :step]
+        found.append((relative_error(after, trial.whole["output"][:, :step]), limit))
+    return worst("causality", found)
+
+
+def prefix(trial: Trial) -> Finding:
+    """A shorter run gives the first outputs of the longer one."""
+    short = trial.forward(steps(trial.operands, 0, 19, LENGTH))["output"]
+    return worst("prefix", [(relative_error(short, trial.whole["output"][:, :19]), trial.limit())])
+
+
+def batch_independence(trial: Trial) -> Finding:
+    """Other values in one batch item leave the others' results the same, bit by bit."""
+    other = trial.probe.values(number=1).operands
+    changed = {
+        name: torch.cat([value[:1], other[name][1:]])
+        if name == "initial_state" or trial.probe.timed(name)
+        else value
+        for name, value in trial.operands.items()
+    }
+    after = trial.forward(changed)
+    return worst(
+        "batch_independence",
+        [(relative_error(after[name][:1], value[:1]), 0.0) for name, value in trial.whole.items()],
+    )
+
+
+def determinism(trial: Trial) -> Finding:
+    """The same bits twice, gradients included."""
+    if not trial.backend.deterministic:
+        raise DoesNotApply("it declares deterministic=False")
+    values = trial.probe.values()
+    first, second = (evaluate(trial.backend.function, values, trial.gradients) for _ in range(2))
+    return worst("determinism", [(relative_error(second[name], first[name]), 0.0) for name in first])
+
+
+def linearity(trial: Trial) -> Finding:
+    """Outputs and final state of 2x − 3y are those of x twice minus those of y thrice."""
+    inputs = trial.probe.recurrence.linear
+    if not inputs:
+        raise DoesNotApply("the recurrence is linear in none of its operands")
+    other = trial.probe.values(number=1).operands
+    kept = {n: v for n, v in trial.operands.items() if n in inputs or n != "initial_state"}
+    parts = [{**kept, **{name: of[name] for name in inputs}} for of in (kept, other)]
+    mixed = {**kept, **{name: 2 * parts[0][name] - 3 * parts[1][name] for name in inputs}}
+    one, two = (trial.forward(part) for part in parts)
+    sums = {name: 2 * one[name] - 3 * two[name] for name in one}
+    return worst("linearity", [(e, 3 * limit) for e, limit in differences(trial.forward(mixed), sums, trial)])
+
+
+def delay(trial: Trial) -> Finding:
+    """Some steps of zeros first, without a state, delay the outputs by as many and change nothing else."""
+    if not trial.probe.recurrence.linear:
+        raise DoesNotApply("zeros may change the state of a recurrence that is not linear")
+    operands = {name: value for name, value in trial.operands.items() if name != "initial_state"}
+    late = {
+        name: torch.cat([torch.zeros_like(value[:, :DELAY]), value], dim=1)
+        if trial.probe.timed(name)
+        else value
+        for name, value in operands.items()
+    }
+    delayed = trial.forward(late)
+    delayed["output"] = delayed["output"][:, DELAY:]
+    return worst("delay", differences(delayed, trial.forward(operands), trial))
+
+
+def reset(trial: Trial) -> Finding:
+    """A gate of zero at one step makes all that follows independent of what was before."""
+    gates = [
+        name for name in trial.probe.recurrence.gates if name.startswith("log_") and name in trial.operands
+    ]
+    timed = [name for name in gates if trial.probe.timed(name)]
+    if not timed:
+        raise DoesNotApply("no gate is given by its logarithm, step by step")
+    operands = trial.operands
+    for name in timed:
+        operands[name] = operands[name].clone()
+        operands[name][:, RESET_AT] = -math.inf
+    fresh = steps(operands, RESET_AT, LENGTH, LENGTH)
+    del fresh["initial_state"]
+
+    def both(function: Callable[..., Any]) -> list[dict[str, Tensor]]:
+        with torch.no_grad():
+            after, alone = named(function(**operands)), named(function(**fresh))
+        # a recurrence that reads before it writes still sees the past in the step of the reset
+        return [
+            {**after, "output": after["output"][:, RESET_AT + 1 :]},
+            {**alone, "output": alone["output"][:, 1:]},
+        ]
+
+    after, alone = both(trial.probe.recurrence.definition)
+    if any(error > limit for error, limit in differences(after, alone, trial)):
+        raise DoesNotApply("a gate of zero does not clear this recurrence's state")
+    after, alone = both(trial.backend.function)
+    return worst("reset", differences(after, alone, trial))
+
+
+PROPERTIES: dict[str, Callable[[Trial], Finding]] = {
+    function.__name__: function
+    for function in (
+        lengths,
+        state_passing,
+        causality,
+        prefix,
+        batch_independence,
+        determinism,
+        linearity,
+        delay,
+        reset,
+    )
+}
+
+
+def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> dict[str, Tensor]:
+    """Output, final state and, where asked for, `gradient of NAME` for each tensor operand."""
+    leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
+    with torch.set_grad_enabled(gradients):
+        found = named(function(**{**values.operands, **leaves}))
+    if gradients:
+        cotangents = {"output": values.grad_output, "final_state": values.grad_state}
+        ends = [name for name, end in found.items() if end.requires_grad]
+        by_leaf = torch.autograd.grad(
+            [found[name] for name in ends],
+            list(leaves.values()),
+            [cotangents[name] for name in ends],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        gradient_of = {f"gradient of {n}": g for n, g in zip(leaves, by_leaf, strict=True)}
+        found = {**{name: end.detach() for name, end in found.items()}, **gradient_of}
+    return found
+
+
+def differences(
+    got: dict[str, Tensor], expected: dict[str, Tensor], trial: Trial
+) -> Iterable[tuple[float, float]]:
+    """(error, limit) of each result, by name."""
+    return [
+        (relative_error(got[name], expected[name]), trial.limit(gradient=name.startswith("gradient")))
+        for name in expected
+    ]
+
+
+def worst(name: str, found: Iterable[tuple[float, float]]) -> Finding:
+    """The pair of error and limit that exceeds the most; not a number exceeds everything."""
+
+    def excess(pair: tuple[float, float]) -> float:
+        error, limit = pair
+        if math.isnan(error):
+            return math.inf
+        return error / limit if limit else math.inf if error else 0.0
+
+    pairs = list(found)
+    if not pairs:
+        raise DoesNotApply("nothing to compare")
+    error, limit = max(pairs, key=excess)
+    return Finding(name, error, limit)

@@ -1,0 +1,127 @@
+"""Reference: the oracle's float64 answer for some values, and how exact a low precision can be on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.errors import Unsupported
+from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
+from ssmperf.judge.tolerance import perturb, relative_error
+from ssmperf.operands.dtypes import dtype_of
+from ssmperf.operands.subject import Subject
+from ssmperf.operands.values import Values, contract
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The oracle's answer for some values, and the error of an independent low-precision evaluation.
+
+    output_scale: what errors of the output are relative to, if not to its largest value.
+    """
+
+    exact: Evaluation
+    low_errors: Mapping[str, float]
+    output_dtype: torch.dtype
+    state_dtype: torch.dtype | None
+    output_scale: float | None = None
+
+
+def make_reference(
+    subject: Subject, definition: Callable[..., Any], values: Values, *, gradients: bool
+) -> Reference:
+    """Evaluate a definition on a subject's values in float64, and independently in a low precision.
+
+    A block runs in float64 around the definition. Its low-precision evaluation runs it in the case's dtype,
+    around the definition in float32 or wider; its errors are relative to what it adds to x.
+
+    Raises:
+        Unsupported: these values overflow the case's dtype.
+    """
+    case, dtype = subject.case, dtype_of(subject.case.dtype)
+    residual = subject.residual(values)
+    if residual is None:
+        return reference_of(definition, values, length=case.shape["T"], dtype=dtype, gradients=gradients)
+    exact, low = (
+        subject.function(as_backend(definition, torch.promote_types(precision, torch.float32)), precision)
+        for precision in (torch.float64, dtype)
+    )
+    return reference_of(
+        exact,
+        values,
+        length=case.shape["T"],
+        dtype=dtype,
+        gradients=gradients,
+        low=low,
+        residual=residual,
+    )
+
+
+def reference_of(
+    definition: Callable[..., Any],
+    values: Values,
+    *,
+    length: int,
+    dtype: torch.dtype,
+    gradients: bool,
+    low: Callable[..., Any] | None = None,
+    residual: Tensor | None = None,
+) -> Reference:
+    """Evaluate a function in float64, and measure the error of an independent low-precision evaluation.
+
+    That evaluation is the definition in float32 (float64 for a float64 case) on operands moved by
+    up to half a unit in the last place of the case's dtype, its output rounded to that dtype.
+
+    low: what to evaluate instead, of no state: in the case's own dtype throughout, and twice, with the
+        operands as they are too, for there the rounding inside counts and not that of the operands.
+    residual: a part of the output that is given: errors are relative to what is added to it.
+
+    Raises:
+        Unsupported: these values overflow the dtype, so that no error could be told from another.
+    """
+    grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
+    exact = evaluate(
+        definition, values.operands, length=length, grad_output=grad_output, grad_state=grad_state
+    )
+    if low is None:
+        working = torch.promote_types(dtype, torch.float32)
+        output, state = contract(definition, values.operands, length)
+        output_dtype, state_dtype = output.dtype, None if state is None else state.dtype
+        samples: list[Mapping[str, Any]] = [perturb(values.operands, working)]
+    else:
+        working = output_dtype = dtype
+        state_dtype = None
+        samples = [perturb(values.operands, dtype), values.operands]
+    scale = None if residual is None else float((exact.output - residual).abs().max())
+    found = []
+    for operands in samples:
+        rounded = evaluate(
+            low or definition,
+            operands,
+            length=length,
+            dtype=working,
+            grad_output=grad_output,
+            grad_state=grad_state,
+        )
+        found.append(_errors(rounded, exact, output_dtype, scale))
+    overflown = {name for errors in found for name, error in errors.items() if not math.isfinite(error)}
+    if overflown:
+        raise Unsupported(f"these operands overflow {dtype} ({', '.join(sorted(overflown))})")
+    low_errors = {name: max(errors[name] for errors in found) for name in found[0]}
+    return Reference(exact, low_errors, output_dtype, state_dtype, scale)
+
+
+def _errors(
+    rounded: Evaluation, exact: Evaluation, output_dtype: torch.dtype, scale: float | None
+) -> dict[str, float]:
+    errors = {"output": relative_error(rounded.output.to(output_dtype), exact.output, scale)}
+    if exact.final_state is not None and rounded.final_state is not None:
+        errors["final_state"] = relative_error(rounded.final_state, exact.final_state)
+    for name, gradient in rounded.gradients.items():
+        errors[name] = relative_error(gradient, exact.gradients[name])
+    return errors

@@ -1,0 +1,158 @@
+"""A literal loop in segments, one after another: what autograd of the whole computes, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ssmperf.errors import UsageError
+from ssmperf.operands.dtypes import differentiable
+from ssmperf.operands.time_axis import cut
+
+SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
+SLACK = 2  # what a graph and its backward pass take, over what the graph keeps
+
+# operands by name -> output, final state (None where the recurrence has none)
+Definition = Callable[..., tuple[Any, Any]]
+
+
+class Pass(Protocol):
+    """A loop over its operands: forward first, then backward with the loss's gradients at both results."""
+
+    def forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Output and final state, from an initial state, without a graph."""
+
+    def backward(self, grad_output: Tensor, adjoint: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Gradients by operand name, and that of the initial state, None if it was None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of a loop costs: elements of its state, and bytes that autograd keeps for it."""
+
+    elements: int
+    kept_bytes: int
+
+    def fit(self, available_bytes: int) -> int:
+        """How many steps fit, their backward pass included; at least one."""
+        return max(1, available_bytes // (SLACK * self.kept_bytes))
+
+
+def measure_step(
+    definition: Definition, operands: Mapping[str, Any], timed: Collection[str], state: Tensor | None
+) -> Step | None:
+    """The cost of a step, of the first two steps. None where they cannot be taken apart from the others."""
+    taken = 2 if all(operands[name].shape[1] > 1 for name in timed) else 1
+    own = {value.untyped_storage().data_ptr() for value in operands.values() if isinstance(value, Tensor)}
+    kept: dict[int, torch.UntypedStorage] = {}  # held, so that no address is that of two
+
+    def keep(tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+
+    leaves = {
+        name: value.detach().requires_grad_() if differentiable(value) else value
+        for name, value in cut(operands, timed, 0, taken).items()
+    }
+    begin = None if state is None else state.detach().requires_grad_()
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, _unpack):
+            _, after = definition(**leaves, initial_state=begin)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, UsageError):
+        return None
+    state_bytes = after.numel() * after.element_size()
+    kept_bytes = sum(storage.nbytes() for storage in kept.values()) // taken
+    return Step(after.numel(), max(kept_bytes, state_bytes, 1))
+
+
+def _unpack(_: None) -> Tensor:
+    raise AssertionError("this graph is never differentiated")
+
+
+class Gradients:
+    """Gradients by operand name, gathered from the last steps to the first."""
+
+    def __init__(self, timed: Collection[str]) -> None:
+        self.timed = timed
+        self.pieces: dict[str, list[Tensor]] = {}
+
+    def add(self, found: Mapping[str, Tensor]) -> None:
+        for name, gradient in found.items():
+            if name in self.timed or name not in self.pieces:
+                self.pieces.setdefault(name, []).append(gradient)
+            else:
+                self.pieces[name] = [self.pieces[name][0] + gradient]
+
+    def join(self) -> dict[str, Tensor]:
+        """Of all steps added: over time where the operand has it, else the sum. Gives up its own."""
+        joined = {}
+        for name in list(self.pieces):
+            parts = self.pieces.pop(name)
+            joined[name] = torch.cat(parts[::-1], dim=1) if len(parts) > 1 else parts[0]
+        return joined
+
+
+class OneByOne:
+    """Segments one after another: forward without a graph, keeping the states between them, then backward
+    from the last to the first, each given its initial state and the adjoint of its final state.
+
+    timed: operands with a time axis (the second), of `length` steps. segment: steps of each, the last may
+    have fewer.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        operands: Mapping[str, Any],
+        timed: Collection[str],
+        length: int,
+        segment: int,
+    ) -> None:
+        self.definition, self.operands, self.timed, self.segment = definition, operands, timed, segment
+        self.starts = range(0, length, segment)
+        self.states: list[Tensor | None] = []
+
+    def forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.states = [state]
+        outputs: list[Tensor] = []
+        with torch.no_grad():
+            for start in self.starts:
+                piece = cut(self.operands, self.timed, start, start + self.segment)
+                output, state = self.definition(**piece, initial_state=state)
+                outputs.append(output)
+                self.states.append(state)
+        assert state is not None
+        return torch.cat(outputs, dim=1), state
+
+    def backward(self, grad_output: Tensor, adjoint: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        gradients = Gradients(self.timed)
+        back: Tensor | None = adjoint
+        for start, begin in zip(reversed(self.starts), reversed(self.states[:-1]), strict=True):
+            piece = cut(self.operands, self.timed, start, start + self.segment)
+            leaves = {
+                name: value.detach().requires_grad_()
+                for name, value in piece.items()
+                if differentiable(value)
+            }
+            if begin is not None:
+                leaves["initial_state"] = begin.detach().requires_grad_()
+            with torch.enable_grad():
+                output, final = self.definition(**{**piece, **leaves})
+            found = torch.autograd.grad(
+                [output, final],
+                list(leaves.values()),
+                [grad_output[:, start : start + self.segment], back],
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            by_name = dict(zip(leaves, found, strict=True))
+            back = by_name.pop("initial_state", None)
+            gradients.add(by_name)
+        return gradients.join(), back

@@ -1,0 +1,86 @@
+"""The base class of models: one mixing layer of a paper, lowered to a recurrence."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ssmperf import registry
+from ssmperf.errors import Unsupported
+from ssmperf.layers.block import Block, Compute
+
+GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+
+
+class Model(nn.Module):
+    """One mixing layer, x (B, T, width) -> y (B, T, ·).
+
+    A subclass builds its projections in `__init__(self, shape)` (calling `super().__init__(shape)`
+    first) from the sizes of `shape`, and provides `operands`, `readout` and `definition`. `block` is the
+    layer of the paper around it; the default is a residual pre-norm layer with an output projection.
+    Parameters are created under the caller's random seed, in float32, on the CPU.
+    """
+
+    name: ClassVar[str]
+    depends_on_length: ClassVar[bool] = False  # whether T enters its operands: a prefix is another model
+    block: ClassVar[type[Block]] = Block
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__()
+        self.shape = dict(shape)
+
+    @property
+    def width(self) -> int:
+        """Width d of the input x: C or D for states by channel, H·V for matrix states."""
+        for letter in ("C", "D"):
+            if letter in self.shape:
+                return self.shape[letter]
+        return self.shape["H"] * self.shape["V"]
+
+    @functools.cached_property
+    def _has_state(self) -> bool:
+        return registry.recurrence(registry.recurrence_of(self.name)).has_state
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        """The recurrence's operands by name, differentiable in x and the parameters.
+
+        Gates are float32 or wider whatever the dtype of x.
+        """
+        raise NotImplementedError
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        """The layer's y from the recurrence's output (and from x, for output gates and skips)."""
+        raise NotImplementedError
+
+    def definition(self, x: Tensor) -> Tensor:
+        """y by the paper's equation, a literal loop over time that calls nothing of ssmperf."""
+        raise NotImplementedError
+
+    def forward(
+        self, x: Tensor, *, backend: Compute = "sequential", state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """y and the final state, computed by the named backend from an optional initial state.
+
+        backend: a name, or a function with the recurrence's signature to compute it with instead.
+
+        Raises:
+            UnknownName: the model has no such backend.
+            Unsupported: the backend refuses these operands, or there is a state and the recurrence has none.
+        """
+        compute = registry.backend(self.name, backend).function if isinstance(backend, str) else backend
+        operands = self.operands(x)
+        if self._has_state:
+            operands["initial_state"] = state
+        elif state is not None:
+            raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot go on from one")
+        output, final_state = compute(**operands)
+        return self.readout(output, x), final_state
+
+
+def gate_precision(x: Tensor) -> Tensor:
+    """x widened to float32 if it is a half type: gates are never formed in half precision."""
+    return x.to(GATE_PRECISION.get(x.dtype, x.dtype))

@@ -1,0 +1,79 @@
+"""Which devices there are, asked through NVML so that the driver process opens no CUDA context."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ssmperf.errors import UsageError
+from ssmperf.plan.selection import Device
+
+
+def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, list[str]]:
+    """The device type and the torch devices to use.
+
+    device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, for a worker each.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    count = cuda_count()
+    if devices is not None:
+        return "cuda", [_checked(index, count) for index in devices]
+    if device == "auto":
+        return ("cuda", ["cuda:0"]) if count else ("cpu", ["cpu"])
+    if device == "cpu":
+        return "cpu", ["cpu"]
+    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not match:
+        raise UsageError(f"unknown device {device!r} (valid: auto, cpu, cuda, cuda:N)")
+    return "cuda", [_checked(int(match[1] or 0), count)]
+
+
+def describe(type_: str, devices: list[str]) -> Device:
+    """What planning needs to know: the least memory and capability of the chosen devices."""
+    if type_ == "cpu":
+        return Device("cpu")
+    nvml = _nvml()
+    if nvml is None:
+        return Device("cuda")
+    handles = [nvml.nvmlDeviceGetHandleByIndex(_physical(int(name.partition(":")[2]))) for name in devices]
+    memory = min(int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles)
+    capability = min(tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles)
+    return Device("cuda", memory, (int(capability[0]), int(capability[1])))
+
+
+def cuda_count() -> int:
+    """CUDA devices that this process may use: 0 without a driver or without torch's CUDA build."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import torch
+
+    if torch.version.cuda is None:
+        return 0
+    return torch.cuda.device_count()
+
+
+def _checked(index: int, count: int) -> str:
+    if index >= count:
+        have = f"cuda:0 to cuda:{count - 1}" if count else "none"
+        raise UsageError(f"no device cuda:{index} here (CUDA devices: {have}; or use --device cpu)")
+    return f"cuda:{index}"
+
+
+def _physical(index: int) -> int:
+    """NVML's index of torch's device `index` under CUDA_VISIBLE_DEVICES, where that lists numbers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    numbers = [part.strip() for part in visible.split(",") if part.strip()]
+    return int(numbers[index]) if index < len(numbers) and numbers[index].isdigit() else index
+
+
+def _nvml() -> Any:
+    """NVML, initialised, or None where it is absent or refused."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

@@ -1,0 +1,205 @@
+"""Where a run happened: hardware, driver, versions, limits, git state. Plain nested data.
+
+The versions are read from package metadata and need no torch. CUDA is started only for a CUDA device.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ssmperf.registry.ceilings import Ceilings
+
+PACKAGES = ("ssmperf", "torch", "triton", "numpy", "nvidia-ml-py")
+VARIABLES = (  # an allowlist: anything else in the environment may be a secret
+    "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+    "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TRITON_CACHE_AUTOTUNING", "TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_INTERPRET",
+)  # fmt: skip
+CGROUP = Path("/sys/fs/cgroup")
+_GIT_TIMEOUT_S = 10.0
+
+
+def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
+    """Everything about this machine and process that a result depends on, as plain JSON.
+
+    Args:
+        device: `cpu`, `cuda` or `cuda:N`; only a CUDA device starts CUDA.
+        ceilings: what was measured on it (`roofline.measure_ceilings`), None if nothing was.
+    """
+    return {
+        "device": device,
+        "hardware": {"cpu": cpu(), "gpu": gpu(device)},
+        "driver": driver(),
+        "versions": versions(),
+        "torch": torch_settings(),
+        "git": git_state(Path(__file__).resolve().parent),
+        "cpu_limit": cpu_limit(),
+        "load_average": list(os.getloadavg()),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "ceilings": None if ceilings is None else ceilings.to_json(),
+    }
+
+
+def env_id(environment: Mapping[str, Any]) -> str:
+    """A hash of what makes two runs comparable: hardware, driver, versions, threads and CPU limit.
+
+    Not hashed: load, git state, ceilings, memory of the host (virtual machines grow it), which copy of a
+    GPU it was (UUID), and the version of ssmperf, whose versions are what one compares.
+    """
+    hardware = environment["hardware"]
+    matters = {
+        "device": str(environment["device"]).partition(":")[0],
+        "cpu": _without(hardware["cpu"], "memory_bytes"),
+        "gpu": _without(hardware["gpu"], "uuid"),
+        "driver": environment["driver"],
+        "versions": _without(environment["versions"], "ssmperf"),
+        "torch": environment["torch"],
+        "cpu_limit": environment["cpu_limit"],
+        "variables": _without(environment["variables"], "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    }
+    text = json.dumps(matters, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, the system and the packages that matter; None for one that is not installed."""
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "os": _os_name(),
+        "kernel": platform.release(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def cpu() -> dict[str, Any]:
+    """Model, cores that this process may use, and memory of the host."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor() or None,
+    )
+    kib = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")), None)
+    return {
+        "model": model,
+        "architecture": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": None if kib is None else int(kib) * 1024,
+    }
+
+
+def gpu(device: str) -> dict[str, Any] | None:
+    """What CUDA tells of a device; None for a device that is no GPU."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    return {
+        "name": properties.name,
+        "uuid": str(properties.uuid),
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "capability": f"{properties.major}.{properties.minor}",
+        "sm_clock_hz": _khz(getattr(properties, "clock_rate", None)),
+        "memory_clock_hz": _khz(getattr(properties, "memory_clock_rate", None)),
+    }
+
+
+def driver() -> str | None:
+    """Version of the NVIDIA kernel driver, None where there is none. Starts no CUDA."""
+    for line in _lines("/proc/driver/nvidia/version"):
+        words = [word for word in line.split() if word[0].isdigit() and "." in word]
+        if words:
+            return words[0]
+    return None
+
+
+def torch_settings() -> dict[str, Any]:
+    """Threads, the CUDA that torch was built for, and its matmul precision."""
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Commit of a package's checkout and whether it was changed; None and the reason if it is none.
+
+    A package that a repository does not track (a virtual environment inside some checkout) is no checkout.
+    """
+    try:
+        tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")
+        if tracked is None:
+            return {"commit": None, "dirty": None, "reason": "not run from a git checkout"}
+        return {
+            "commit": _git(folder, "rev-parse", "HEAD"),
+            "dirty": bool(_git(folder, "status", "--porcelain")),
+            "reason": None,
+        }
+    except FileNotFoundError:
+        return {"commit": None, "dirty": None, "reason": "git is not installed"}
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"commit": None, "dirty": None, "reason": f"git: {error}"}
+
+
+def cpu_limit(cgroup: Path = CGROUP) -> float | None:
+    """Cores that the container grants (cgroup v2, then v1), None for no limit."""
+    quota = _lines(cgroup / "cpu.max")
+    if quota:
+        allowed, period = quota[0].split()
+        return None if allowed == "max" else int(allowed) / int(period)
+    allowed_v1, period_v1 = (_lines(cgroup / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if not allowed_v1 or not period_v1 or int(allowed_v1[0]) <= 0:
+        return None
+    return int(allowed_v1[0]) / int(period_v1[0])
+
+
+@functools.cache
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Output of a git command, None if it fails."""
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_TIMEOUT_S
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _khz(rate: int | None) -> float | None:
+    return None if rate is None else rate * 1e3
+
+
+def _without(data: Mapping[str, Any] | None, *names: str) -> dict[str, Any] | None:
+    return None if data is None else {name: value for name, value in data.items() if name not in names}

@@ -1,0 +1,163 @@
+"""A pass as it is timed: a foreign kernel in its native form, without what prepares its operands.
+
+With `--timing end-to-end`, and for backends that have no native form, that is the whole call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.cases.case import Case
+from ssmperf.operands.values import Values, call_of, specs
+from ssmperf.registry.cost import Spec
+from ssmperf.registry.declarations import Backend
+
+Gradients = Mapping[str, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPass:
+    """A pass on some values.
+
+    call: the pass, without arguments.
+    touched: tensors that it reads and that may change between two calls.
+    gradients: by operand, what this very call gives for the gradient that now lies in `Values.grad_output`.
+    specs: by operand, for the cost; none is wider than what the call really reads.
+    """
+
+    call: Callable[[], Any]
+    touched: Sequence[Tensor]
+    gradients: Callable[[], Gradients]
+    specs: Mapping[str, Spec]
+
+
+def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: Values) -> TimedPass:
+    """Make the pass of a case as its `timing` says: native, or end to end.
+
+    function: called with the operands by name: the backend, or a block around it.
+    """
+    if backend.prepare is None or case.timing != "native" or case.level != "op":
+        call = call_of(case.pass_, function, values)
+        operands = () if case.pass_ == "backward" else values.tensors.values()  # a ready graph holds them
+        return TimedPass(
+            call,
+            [*operands, values.grad_output],
+            lambda: dict(zip(values.tensors, call(), strict=True)),
+            specs(values.tensors),
+        )
+    if not case.gradients:
+        return _forward(backend, values)
+    native = _Native(backend, values, ready=case.pass_ == "backward")
+    touched = [] if case.pass_ == "backward" else _contiguous(native.operands)
+    return TimedPass(native, [*touched, *native.incoming], native.gradients, _specs(values, native.operands))
+
+
+def _forward(backend: Backend, values: Values) -> TimedPass:
+    assert backend.prepare is not None and backend.native is not None
+    native = backend.native
+    with torch.no_grad():
+        operands = backend.prepare(**values.operands).operands
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return native(*operands)
+
+    return TimedPass(forward, _contiguous(operands), dict, _specs(values, operands))
+
+
+class _Native:
+    """Gradients of the native operands from those at the native results, which `finish` hands back.
+
+    ready: whether a call finds its graph ready-made, or runs forward too.
+    """
+
+    def __init__(self, backend: Backend, values: Values, *, ready: bool) -> None:
+        assert backend.prepare is not None and backend.native is not None
+        self._prepare, self._native, self._values = backend.prepare, backend.native, values
+        prepared = self._prepare(**{**values.operands, **_leaves(values)})
+        self.operands = tuple(_detached(each) for each in prepared.operands)
+        self._inputs = [each for each in self.operands if _differentiable(each)]
+        raw = self._native(*self.operands)
+        whole = raw if isinstance(raw, (tuple, list)) else (raw,)
+        ends = tuple(_detached(each) for each in whole)
+        self._ends = [end for end in ends if _differentiable(end)]
+        self._output, _ = prepared.finish(ends if isinstance(raw, (tuple, list)) else ends[0])
+        arriving = self._arriving()
+        self._reached = [index for index, gradient in enumerate(arriving) if gradient is not None]
+        self.incoming = [each.clone(memory_format=torch.contiguous_format) for each in self._given(arriving)]
+        self._results = self._reached_of(raw) if ready else None
+
+    def __call__(self) -> tuple[Tensor | None, ...]:
+        """The gradients of the native operands; None where none arrives."""
+        ready = self._results is not None
+        results = self._results if ready else self._reached_of(self._native(*self.operands))
+        if not results:
+            return (None,) * len(self._inputs)
+        return torch.autograd.grad(
+            results, self._inputs, self.incoming, retain_graph=ready, allow_unused=True
+        )
+
+    def gradients(self) -> Gradients:
+        """Let the gradient at the output in, call, and lead what comes out back to the operands."""
+        for held, fresh in zip(self.incoming, self._given(self._arriving()), strict=True):
+            held.copy_(fresh)
+        leaves = _leaves(self._values)
+        prepared = self._prepare(**{**self._values.operands, **leaves})
+        natives = [each for each in prepared.operands if _differentiable(each)]
+        pairs = [pair for pair in zip(natives, self(), strict=True) if pair[1] is not None]
+        if not pairs:
+            return dict.fromkeys(leaves)
+        outputs, gradients = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
+        return dict(zip(leaves, found, strict=True))
+
+    def _arriving(self) -> tuple[Tensor | None, ...]:
+        """The gradient at the output, led back to the native results."""
+        if not self._ends or not self._output.requires_grad:
+            return ()
+        return torch.autograd.grad(
+            self._output, self._ends, self._values.grad_output, retain_graph=True, allow_unused=True
+        )
+
+    def _given(self, arriving: Sequence[Tensor | None]) -> list[Tensor]:
+        return [gradient for gradient in arriving if gradient is not None]
+
+    def _reached_of(self, raw: Any) -> list[Tensor]:
+        whole = raw if isinstance(raw, (tuple, list)) else (raw,)
+        results = [each for each in whole if _differentiable(each)]
+        return [results[index] for index in self._reached]
+
+
+def _leaves(values: Values) -> dict[str, Tensor]:
+    return {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
+
+
+def _differentiable(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _contiguous(operands: Sequence[Any]) -> list[Tensor]:
+    return [each for each in operands if isinstance(each, Tensor) and each.is_contiguous()]
+
+
+def _specs(values: Values, operands: Sequence[Any]) -> dict[str, Spec]:
+    """Specs of the operands, none wider than the narrowest native one: a kernel may take half gates."""
+    widths = [
+        each.dtype.to_real().itemsize if each.is_complex() else each.element_size()
+        for each in operands
+        if isinstance(each, Tensor)
+    ]
+    narrowest = min(widths, default=8)
+    return {
+        name: spec if spec.complex else replace(spec, itemsize=min(spec.itemsize, narrowest))
+        for name, spec in specs(values.tensors).items()
+    }

@@ -1,0 +1,179 @@
+"""All that is timed of one call: on a GPU by three clocks, on a CPU by the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.machine.cache import flusher
+from ssmperf.machine.telemetry import Telemetry
+from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, WallClock
+from ssmperf.measure.sampling import Samples, sample
+
+FURTHER_CLOCK_SHARE = 0.3  # of the time that the first clock may take
+FEWEST_SAMPLES = 5
+TOO_LONG = "not captured: the call is longer than the time that further clocks have"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Samples of a call by a clock, and the medians of the further clocks in seconds.
+
+    samples: those taken under a throttle are counted in `telemetry` and left out.
+    graph_reason: why there is no graph time. threads: of the CPU, None on a GPU.
+    configuration: what the call looked up in tables of configurations, None if nothing.
+    """
+
+    clock: str
+    samples: Samples
+    telemetry: Mapping[str, Any]
+    graph_s: float | None = None
+    graph_reason: str | None = None
+    host_s: float | None = None
+    threads: int | None = None
+    configuration: Mapping[str, Any] | None = None
+
+    @property
+    def latency_s(self) -> float | None:
+        """The median; None if no sample is left."""
+        return self.samples.summary.median if self.samples.summary else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Record numbers: the median with its interval and quartiles, raw samples, further clocks."""
+        summary = self.samples.summary
+        return {
+            "latency_s": self.latency_s,
+            "latency_low_s": summary.low if summary else None,
+            "latency_high_s": summary.high if summary else None,
+            "quartile_low_s": summary.quartile_low if summary else None,
+            "quartile_high_s": summary.quartile_high if summary else None,
+            "samples": len(self.samples.samples_s),
+            "outliers": summary.outliers if summary else None,
+            "samples_s": list(self.samples.samples_s),
+            "converged": self.samples.converged,
+            "unsettled": self.samples.reason,
+            "clock": self.clock,
+            "graph_latency_s": self.graph_s,
+            "graph_reason": self.graph_reason,
+            "host_latency_s": self.host_s,
+            "threads": self.threads,
+            "configuration": self.configuration,
+            **self.telemetry,
+        }
+
+
+class Before:
+    """What precedes each timed call, outside the time: the operands are touched, the cache is flushed.
+
+    A touch rewrites one element with itself. Values stay, but whoever remembers results by a tensor's
+    version has to compute again.
+    """
+
+    def __init__(self, flush: Callable[[], Any]) -> None:
+        self.flush = flush
+        self.touched: Sequence[Tensor] = ()
+
+    def __call__(self) -> None:
+        with torch.no_grad():
+            for tensor in self.touched:
+                tensor[(slice(1),) * tensor.dim()].mul_(1)
+        self.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """The clocks of one device and cache state, calibrated once."""
+
+    device: str
+    before: Before
+    first: Clock
+    graph: GraphClock | None = None
+    host: HostClock | None = None
+
+    @classmethod
+    def of(cls, device: str, cache: str) -> Stopwatch:
+        """Clocks for a device; `cache` is "cold" or "hot"."""
+        before = Before(flusher(device, cache).flush)
+        if not device.startswith("cuda"):
+            return cls(device, before, WallClock(before))
+        return cls(
+            device,
+            before,
+            EventClock(device, before),
+            GraphClock(device, before),
+            HostClock(device, before),
+        )
+
+    @property
+    def broken(self) -> bool:
+        """Whether a failed capture left the allocator of this process unusable."""
+        return self.graph is not None and self.graph.broken
+
+    def time(
+        self,
+        call: Callable[[], Any],
+        *,
+        touched: Sequence[Tensor],
+        min_time_s: float,
+        max_time_s: float,
+        relative_width: float,
+        peak_bytes: int = 0,
+    ) -> Timing:
+        """Time a call that has run before (compilation is over), and whose peak memory is known.
+
+        touched: tensors that the call reads, one element of each rewritten before every call.
+        """
+        self.before.touched = touched
+        try:
+            with Telemetry(self.device) as telemetry:
+                samples = sample(
+                    lambda: self.first.time(call),
+                    min_time_s=min_time_s,
+                    max_time_s=max_time_s,
+                    relative_width=relative_width,
+                    min_samples=FEWEST_SAMPLES,
+                )
+            if self.graph is None or self.host is None:
+                return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
+            state = telemetry.numbers()
+            marks = telemetry.marks(samples.spans_s)
+            state["throttled_samples"] = sum(marks)
+            return self._further(
+                call, Timing(self.first.name, samples.excluding(marks), state), max_time_s, peak_bytes
+            )
+        finally:
+            self.before.touched = ()
+            for clock in (self.first, self.graph, self.host):
+                if clock is not None:
+                    clock.release()
+
+    def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
+        """A short look by the first clock alone: the median of its samples."""
+        self.before.touched = touched
+        try:
+            found = _median(self.first, call, max_time_s)
+            assert found is not None
+            return found
+        finally:
+            self.before.touched = ()
+            self.first.release()
+
+    def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
+        """The same with the host's and the graph's times, of a GPU."""
+        assert self.graph is not None and self.host is not None
+        limit_s = FURTHER_CLOCK_SHARE * max_time_s
+        if min(timing.samples.samples_s, default=0.0) > limit_s:
+            return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call))
+        host_s = _median(self.host, call, limit_s)
+        reason = self.graph.capture(call, peak_bytes)
+        graph_s = _median(self.graph, call, limit_s) if reason is None else None
+        return replace(timing, host_s=host_s, graph_s=graph_s, graph_reason=reason)
+
+
+def _median(clock: Clock, call: Callable[[], Any], limit_s: float) -> float | None:
+    summary = sample(lambda: clock.time(call), max_time_s=limit_s, min_samples=FEWEST_SAMPLES).summary
+    return summary.median if summary else None

@@ -1,0 +1,111 @@
+"""The operands of a case: a model's own parameterisation of embedded text, or a named gate regime."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import registry
+from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.shape import Shape
+from ssmperf.layers.model import Model
+from ssmperf.operands import corpus
+from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
+from ssmperf.operands.time_axis import laid_out, steps
+from ssmperf.registry.declarations import Recurrence
+
+VOCABULARY = 256  # bytes
+
+
+@functools.lru_cache(maxsize=2)
+def build_model(name: str, shape: Shape, seed: int) -> Model:
+    """Build a model with the parameters that this seed gives, the same on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = registry.model(name).cls(shape)
+    assert isinstance(layer, Model)
+    return layer.requires_grad_(False)
+
+
+def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: str = "cpu") -> Tensor:
+    """Embed text as (B, T, width) float32: each byte becomes its row of a random standard-normal table."""
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(VOCABULARY, width, generator=generator, dtype=torch.float32).to(device)
+    offset = 7919 * seed + 104729 * draw * B * T
+    tokens = torch.frombuffer(bytearray(corpus.read(B * T, offset=offset)), dtype=torch.uint8)
+    return table[tokens.to(device).long()].view(B, T, width)
+
+
+def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor | Any]:
+    """Build operands by name, of the case's dtypes and in its layout, leaves without gradients.
+
+    draw: 0, 1, ... gives fresh values of the same distribution (the same parameters, other text).
+    """
+    recurrence = registry.recurrence(case.recurrence)
+    if case.operand_source == "model" and case.model is not None:
+        wide = _model_operands(case, draw, device)
+    else:
+        wide = _regime_operands(case, recurrence, draw, device)
+    narrow = {
+        name: _cast(name, value, case, recurrence)
+        for name, value in wide.items()
+        if value is not None or name in recurrence.required
+    }
+    return laid_out(narrow, case.layout, case.shape["T"])
+
+
+def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
+    """Draw an initial state for a case's operands, the same for the same case and draw."""
+    generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
+    return sample_state(registry.recurrence(case.recurrence), operands, generator, T=case.shape["T"])
+
+
+def sample_state(
+    recurrence: Recurrence, operands: Mapping[str, Any], generator: torch.Generator, *, T: int
+) -> Tensor:
+    """Draw a state of the dtype and shape that operands of length T give.
+
+    It is standard normal unless the recurrence declares how to sample its states.
+    """
+    if recurrence.sample_state is not None:
+        sampled: Tensor = recurrence.sample_state(operands, generator)
+        return sampled
+    _, state = recurrence.definition(**steps(operands, 0, 1, T))
+    return torch.randn(state.shape, dtype=state.dtype, device=generator.device, generator=generator)
+
+
+def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
+    assert case.model is not None
+    layer = build_model(case.model, case.shape.with_(B=1, T=1), case.seed).to(device)
+    x = embed_text(case.shape["B"], case.shape["T"], layer.width, seed=case.seed, draw=draw, device=device)
+    with torch.no_grad():
+        if case.dtype == "float64":
+            return layer.double().operands(x.double())
+        return layer.float().operands(x)
+
+
+def _regime_operands(case: Case, recurrence: Recurrence, draw: int, device: str) -> dict[str, Any]:
+    generator = torch.Generator(device).manual_seed(_seed(case, draw))
+    regime, kind = split_source(case.operand_source)
+    kind = registry.model(case.model).gate if case.model else kind
+    options = {"gate_kind": kind} if kind else {}
+    return recurrence.sample(case.shape, regime=regime, generator=generator, **options)
+
+
+def _seed(case: Case, draw: int) -> int:
+    return zlib.crc32(f"{case.operand_source} {case.seed} {draw}".encode())
+
+
+def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
+    """Cast gates to the gate dtype, data to the dtype or to the narrowest complex dtype that torch has."""
+    if not isinstance(value, Tensor):
+        return value
+    dtype = gate_dtype_of(case) if name in recurrence.gates else dtype_of(case.dtype)
+    if value.is_complex():
+        dtype = torch.promote_types(dtype, torch.float32).to_complex()
+    return value.detach().to(dtype).contiguous().clone()

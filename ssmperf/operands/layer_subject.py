@@ -1,0 +1,90 @@
+"""The subject of cases of level "block": a model's whole layer as a function of x and of its parameters."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.shape import Shape
+from ssmperf.layers.block import Block, build_block
+from ssmperf.operands.build import embed_text
+from ssmperf.operands.dtypes import dtype_of, widen
+from ssmperf.operands.time_axis import length_of
+from ssmperf.operands.values import Values, contract, draw_cotangents
+
+
+@dataclass(frozen=True)
+class LayerSubject:
+    """A model's block as `f(x, **parameters) -> (y, None)`. It begins without a state, and none is judged."""
+
+    case: Case
+    device: str
+
+    def values(self, number: int, *, with_state: bool) -> Values:
+        """Draw x (B, T, width), the block's parameters by name, and a random gradient at y.
+
+        x is embedded text and half as much noise, in place of what earlier layers add: where equal bytes
+        follow each other, norms would cancel all gradients but rounding errors.
+        number: 0, 1, ... gives other text for the same parameters.
+        """
+        case, device = self.case, self.device
+        block, dtype = self._block(torch.float32, "cpu"), dtype_of(case.dtype)
+        B, T = case.shape["B"], case.shape["T"]
+        text = embed_text(B, T, block.width, seed=case.seed, draw=number, device=device)
+        noise, _ = draw_cotangents(text, None, seed=41 + number)
+        x = (text + noise / 2).to(dtype)
+        parameters = {
+            name: widen(parameter.detach().to(device), dtype).clone()
+            for name, parameter in block.named_parameters()
+        }
+        grad_output, _ = draw_cotangents(x, None, seed=17 + number)
+        return Values({"x": x, **parameters}, grad_output, None)
+
+    def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+        block = self._block(dtype, self.device)
+
+        def run(x: Tensor, **parameters: Tensor) -> tuple[Tensor, None]:
+            y, _ = functional_call(block, parameters, (x,), {"backend": compute})
+            return y, None
+
+        return run
+
+    def residual(self, values: Values) -> Tensor | None:
+        x: Tensor = values.operands["x"]
+        return x
+
+    def lower(self, operands: Mapping[str, Any]) -> dict[str, Any]:
+        definition = registry.recurrence(self.case.recurrence).definition
+        caught: dict[str, Any] = {}
+
+        def catch(**given: Any) -> tuple[Tensor, Any]:
+            caught.update(given)
+            output, state = contract(definition, given, length_of(given))
+            return output.expand(-1, self.case.shape["T"], *output.shape[2:]), state
+
+        with torch.no_grad():
+            self.function(catch, operands["x"].dtype)(**operands)
+        return caught
+
+    def _block(self, dtype: torch.dtype, device: str) -> Block:
+        sizes = self.case.shape.with_(B=1, T=1)  # B and T enter no parameter
+        return _skeleton(self.case.model or "", sizes, self.case.seed, dtype, device)
+
+
+@functools.lru_cache(maxsize=4)
+def _skeleton(name: str, shape: Shape, seed: int, dtype: torch.dtype, device: str) -> Block:
+    """Build the block with the parameters that this seed gives, the same on every device, in a dtype."""
+    if (dtype, device) != (torch.float32, "cpu"):
+        return copy.deepcopy(_skeleton(name, shape, seed, torch.float32, "cpu")).to(device, dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_block(name, shape).requires_grad_(False)

@@ -1,0 +1,79 @@
+"""Subject: what a case calls, and on which values. An operation, or a layer around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.operands.build import build_operands, initial_state
+from ssmperf.operands.layer_subject import LayerSubject
+from ssmperf.operands.time_axis import laid_out
+from ssmperf.operands.values import Values, contract, draw_cotangents
+
+
+class Subject(Protocol):
+    """What the cases of a level have in common, whatever their backend."""
+
+    @property
+    def case(self) -> Case: ...
+
+    def values(self, number: int, *, with_state: bool) -> Values:
+        """Draw the values number 0, 1, ...: operands, and random gradients of the loss at the results.
+
+        with_state: include a random initial state and a gradient at the final state, where there are states.
+        """
+        ...
+
+    def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+        """Give what is called with the operands by name, in a dtype, when `compute` does the recurrence."""
+        ...
+
+    def residual(self, values: Values) -> Tensor | None:
+        """Give the part of the output that is added unchanged; None for an operation, which has none."""
+        ...
+
+    def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Give the operands that the recurrence gets when the subject is called with these."""
+        ...
+
+
+@dataclass(frozen=True)
+class OperationSubject:
+    """A recurrence, on a model's operands or on those of a regime."""
+
+    case: Case
+    device: str
+
+    def values(self, number: int, *, with_state: bool) -> Values:
+        case, device = self.case, self.device
+        recurrence, T = registry.recurrence(case.recurrence), case.shape["T"]
+        operands = build_operands(case, draw=number, device=device)
+        if with_state and recurrence.has_state:
+            operands["initial_state"] = initial_state(case, operands, draw=number, device=device)
+        output, state = contract(recurrence.definition, operands, T)
+        full = output.new_empty(output.shape[0], T, *output.shape[2:])
+        grad_output, grad_state = draw_cotangents(full, state, seed=17 + number)
+        grad_output = laid_out({"output": grad_output}, case.layout, T)["output"]
+        if not with_state and grad_state is not None:
+            grad_state = torch.zeros_like(grad_state)
+        return Values(operands, grad_output, grad_state)
+
+    def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+        return compute
+
+    def residual(self, values: Values) -> Tensor | None:
+        return None
+
+    def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
+        return operands
+
+
+def subject_of(case: Case, device: str) -> Subject:
+    """The subject of a case on a torch device."""
+    return LayerSubject(case, device) if case.level == "block" else OperationSubject(case, device)

@@ -1,0 +1,28 @@
+"""The command line that repeats one case."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ssmperf.cases.case import Case, axes
+
+
+def repeating(case: Case, options: Sequence[str] = ()) -> str:
+    """Give the one command that repeats a case; most options at their default are left out.
+
+    options: further ones of its run, such as the preset, which sets how long a case is measured.
+    """
+    words = ["ssmperf", "run", "--suite", case.suite]
+    words += ["--models", case.owner, "--backends", case.backend]
+    for letter, size in case.shape.items():
+        words += ["--axis", f"{letter}={size}"]
+    words += ["--device", case.device]
+    for name, declared in axes().items():
+        value = getattr(case, name)
+        implied = (
+            name == "gate_dtype" and case.dtype == "float64"
+        )  # whose gates are float64, whatever is asked
+        if declared.help and (declared.repeated or (value != declared.default and not implied)):
+            words += [declared.option, str(value)]
+    return shlex.join([*words, *options])

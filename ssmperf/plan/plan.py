@@ -1,0 +1,228 @@
+"""From a selection to cases: which to run, and which to record as unsupported, with the reason."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.axis import Axis
+from ssmperf.cases.case import DTYPES, Case, axes, split_source
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import UsageError
+from ssmperf.plan.axes import spread
+from ssmperf.plan.refusal import refusal
+from ssmperf.plan.selection import Selection, is_regime
+
+USUAL_REGIMES = ("sigmoid",)  # of a recurrence that is named without a regime
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What cases are about: a model, or a bare recurrence, with the source of its operands."""
+
+    recurrence: str
+    source: str
+    shapes: tuple[Shape, ...]
+    model: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Name the model or recurrence whose backends are run."""
+        return self.model or self.recurrence
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A case, and why it is not run (None: it is)."""
+
+    case: Case
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All cases of a run, in the order in which they are run: neighbours share operands."""
+
+    cases: tuple[Planned, ...]
+
+    @property
+    def to_run(self) -> list[Case]:
+        return [planned.case for planned in self.cases if planned.refusal is None]
+
+    @property
+    def refused(self) -> list[Planned]:
+        return [planned for planned in self.cases if planned.refusal is not None]
+
+
+def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
+    """Plan the cases of a selection for some suites.
+
+    Raises:
+        UnknownName: no such suite.
+        UsageError: nothing is selected.
+    """
+    if not suites:
+        raise UsageError(
+            f"no suite is named: pass --suite with one or more of {', '.join(registry.suites())}"
+        )
+    cases: dict[str, Case] = {}
+    for name in suites:
+        for case in _cases_of(name, selection):
+            cases.setdefault(case.id, case)
+    if not cases:
+        raise UsageError(_why_empty(selection))
+    for axis in selection.axes:
+        if not any(axis.name in case.shape for case in cases.values()):
+            raise UsageError(f"axis {axis.name!r} is no dimension of the selected models")
+    planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
+    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+
+
+def _cases_of(name: str, selection: Selection) -> Iterable[Case]:
+    """The cases that a suite makes of a selection. Raises UsageError where it cannot take the selection."""
+    suite = registry.suite(name)
+    confined = registry.confined("suite", name)
+    if confined:
+        raise UsageError(confined)
+    if selection.level not in suite.levels:
+        raise UsageError(f"the suite {name} has no level {selection.level}")
+    for pass_ in selection.passes or ():
+        if pass_ not in suite.passes:
+            raise UsageError(f"the suite {name} has no pass {pass_} (it has {', '.join(suite.passes)})")
+    found: Iterable[Case] = suite.cases(selection)
+    return found
+
+
+def product(
+    selection: Selection,
+    suite: str,
+    *,
+    passes: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cache: str,
+    shapes: Callable[[tuple[Shape, ...]], tuple[Shape, ...]] = lambda shapes: shapes,
+    about: Iterable[Subject] | None = None,
+) -> Iterator[Case]:
+    """Make one case per legal combination of a selection, for a suite with these defaults.
+
+    A case of the pass `decode` has T = 1, whatever the shapes say; cases that become equal thereby are one.
+
+    shapes: turns a preset's shapes into the suite's own; not applied where the user gave sizes.
+    about: what the cases are about, `subjects(selection)` if None.
+    """
+    for subject in subjects(selection) if about is None else about:
+        sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
+        tokens = tuple(dict.fromkeys(shape.with_(T=1) for shape in sizes))
+        taken = DTYPES if subject.model is None else registry.model(subject.model).dtypes
+        usual = {
+            "dtype": tuple(dtype for dtype in dtypes if dtype in taken) or ("float32",),
+            "pass_": passes,
+        }
+        fixed = {"operand_source": subject.source, "device": selection.device.type, "cache": cache}
+        values = {
+            name: (fixed[name],) if name in fixed else _values(selection, declared, usual.get(name))
+            for name, declared in axes().items()
+        }
+        for combined in itertools.product(*values.values()):
+            on = dict(zip(values, combined, strict=True))
+            if on["dtype"] == "float64":
+                on["gate_dtype"] = "float64"
+            for shape in tokens if on["pass_"] == "decode" else sizes:
+                for backend in _backends_of(subject.owner, selection.backends):
+                    yield Case(suite, subject.recurrence, backend, shape, subject.model, **on)
+
+
+def _values(selection: Selection, declared: Axis, usual: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """The values of an axis: those chosen, else the suite's usual ones, else its default."""
+    chosen_values = selection.chosen(declared.name)
+    if chosen_values is None:
+        return (declared.default,) if usual is None else usual
+    return tuple(chosen_values) if declared.many else (chosen_values,)
+
+
+def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject]:
+    """List the subjects of a selection: those named, else all models, or all recurrences under named regimes.
+
+    families: whether "every model" includes the listed members of families, or only single models.
+    """
+    if selection.models is None and selection.regimes:
+        yield from bare_subjects(selection, registry.recurrences(), selection.regimes)
+        return
+    every = (name for name in registry.models() if families or ":" not in name)
+    for name in every if selection.models is None else selection.models:
+        if name in registry.recurrences():
+            yield from bare_subjects(selection, (name,), selection.regimes or USUAL_REGIMES)
+            continue
+        entry = registry.model(name)
+        for source in selection.regimes or ("model",):
+            if split_source(source)[1] in (None, entry.gate):
+                yield Subject(entry.recurrence, source, registry.shapes(entry, selection.preset_name), name)
+
+
+def bare_subjects(
+    selection: Selection, recurrences: Iterable[str], regimes: Iterable[str]
+) -> Iterator[Subject]:
+    """List recurrences under regimes, REGIME or REGIME/KIND: one subject per gate kind of each recurrence."""
+    for name, source in itertools.product(recurrences, regimes):
+        entry = registry.recurrence(name)
+        regime, wanted = split_source(source)
+        for kind in entry.gate_kinds if is_regime(source) else ():
+            if wanted in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
+                yield Subject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
+
+
+def _backends_of(owner: str, names: tuple[str, ...] | None) -> list[str]:
+    known = registry.backend_names(owner)
+    return known if names is None else [name for name in known if name in names]
+
+
+def _order(case: Case) -> tuple[object, ...]:
+    """Sort cases that share operands next to each other."""
+
+    def place(declared: Axis, value: Any) -> Any:
+        return declared.valid.index(value) if declared.valid and value in declared.valid else value
+
+    places = {name: place(declared, getattr(case, name)) for name, declared in axes().items()}
+    shared = [places[name] for name, declared in axes().items() if declared.operands]
+    others = [places[name] for name, declared in axes().items() if not declared.operands]
+    sizes = tuple(case.shape.values())
+    return (
+        case.model or "",
+        case.recurrence,
+        case.operand_source,
+        sizes,
+        *shared,
+        case.suite,
+        case.backend,
+        *others,
+    )
+
+
+def _why_empty(selection: Selection) -> str:
+    """Say why a selection has no cases: no backend of that name, or no gates of that kind."""
+    owners = tuple(selection.models or registry.models())
+    known = {owner: registry.backend_names(owner) for owner in owners}
+    wanted = selection.backends
+    if wanted is not None and not any(name in names for names in known.values() for name in wanted):
+        listed = ", ".join(sorted({name for names in known.values() for name in names}))
+        return (
+            f"nothing is selected: no chosen model has the backend {', '.join(wanted)} (they have {listed})"
+        )
+    kinds = {kind for source in selection.regimes or () if (kind := split_source(source)[1]) is not None}
+    if kinds:
+        gates = sorted({gate for owner in owners for gate in _gates_of(owner)})
+        return (
+            f"nothing is selected: no chosen model or recurrence has {' or '.join(sorted(kinds))} gates "
+            f"under {', '.join(selection.regimes or ())} (they have {', '.join(gates)})"
+        )
+    chosen_names = ", ".join(selection.models or ("all models",))
+    return f"nothing is selected: the suite makes no case of {chosen_names} with these options"
+
+
+def _gates_of(owner: str) -> tuple[str, ...]:
+    if owner in registry.recurrences():
+        return registry.recurrence(owner).gate_kinds
+    return (registry.model(owner).gate,)

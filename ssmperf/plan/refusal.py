@@ -1,0 +1,95 @@
+"""Why a planned case is not run: what its backend, its model or the device does not allow."""
+
+from __future__ import annotations
+
+from ssmperf import registry
+from ssmperf.cases.case import Case, split_source
+from ssmperf.plan.selection import Selection, is_regime
+from ssmperf.registry.declarations import Backend
+
+LONGEST_CALL_S = 1.0
+SECONDS_PER_LAUNCH = 8e-6
+BYTES_PER_SECOND = 1.5e12  # rate of an unfused kernel on a large GPU
+BACKWARD_FACTOR = 2.5
+BACKWARD_LAUNCHES = 5.0  # launches of an autograd backward over a loop, per forward launch
+PASSES_OVER_WORKSPACE = 4
+MEMORY_SHARE = 0.6  # operands, gradients and the oracle take the rest
+
+
+def gate_kind(case: Case) -> str | None:
+    """Name the kind of gate that a case's operands hold; None where only the operands themselves say it."""
+    if case.operand_source != "model" and not is_regime(case.operand_source):
+        return None
+    return registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
+
+
+def refusal(case: Case, selection: Selection) -> str | None:
+    """Say why a case cannot be run on the selection's device, or return None."""
+    problem = registry.import_problem(case.owner, case.backend)
+    if problem:
+        return problem
+    backend = registry.backend(case.owner, case.backend)
+    confined = _confined(case, backend)
+    if confined:
+        return confined
+    model = registry.model(case.model) if case.model else None
+    if model and case.dtype not in model.dtypes:
+        return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
+    if case.decodes and not registry.recurrence(case.recurrence).has_state:
+        return f"no decode pass: {case.recurrence} has no state to go on from"
+    if case.level == "block" and case.decodes:
+        return "no decode pass at level block: a block is run from the beginning of its sequence"
+    if case.level == "block" and case.layout != "channels_last":
+        return f"no {case.layout} layout at level block: a block lays out the operands itself"
+    gate = gate_kind(case)
+    return backend.refusal(
+        device=case.device,
+        dtype=case.dtype,
+        pass_=case.pass_,
+        gate_kind=gate,
+        length=case.shape["T"],
+        capability=selection.device.capability,
+        layout=case.layout,
+    ) or _unaffordable(backend, case, selection)
+
+
+def _confined(case: Case, backend: Backend) -> str | None:
+    things = [("recurrence", case.recurrence), ("backend", f"{backend.of}/{backend.name}")]
+    things += [("model", case.model)] if case.model else []
+    return next(filter(None, (registry.confined(kind, label) for kind, label in things)), None)
+
+
+def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
+    """Refuse a preset's case whose call is predicted to take over a second, or more memory than there is."""
+    if (
+        case.device == "cpu"
+        or selection.axes
+        or not (case.operand_source == "model" or is_regime(case.operand_source))
+    ):
+        return None
+    memory_bytes = _workspace_bytes(backend, case, gate_kind(case) or "")
+    memory = selection.device.memory_bytes
+    if memory is not None and memory_bytes > MEMORY_SHARE * memory:
+        return (
+            f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
+            f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
+        )
+    launches = backend.launches(case.shape) if backend.launches else 0.0
+    factor = BACKWARD_LAUNCHES if case.gradients else 1.0
+    seconds = factor * launches * SECONDS_PER_LAUNCH + PASSES_OVER_WORKSPACE * memory_bytes / BYTES_PER_SECOND
+    if seconds > LONGEST_CALL_S:
+        return (
+            f"predicted {seconds:.1f} s per call is more than the preset's {LONGEST_CALL_S:.0f} s "
+            "(choose a shape with --axis to try)"
+        )
+    return None
+
+
+def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
+    itemsize = 8 if case.dtype == "float64" or gate.endswith("_complex") else 4
+    forward = backend.workspace(case.shape, itemsize, gate) if backend.workspace else 0.0
+    if not case.gradients:
+        return forward
+    if backend.saved is not None:
+        return forward + backend.saved(case.shape, itemsize, gate)
+    return BACKWARD_FACTOR * forward

@@ -1,0 +1,153 @@
+"""Selection: which models, backends, sizes and axes of a case a user asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.case import chosen_axes, split_source
+from ssmperf.errors import UnknownName, UsageError
+from ssmperf.plan.axes import Axis
+from ssmperf.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
+from ssmperf.registry.regimes import REGIMES
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device that a plan is for, as far as it can be known without a CUDA context."""
+
+    type: str
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+
+
+CPU = Device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All that determines the cases of a run, whatever the suite. None means the default of the suite.
+
+    models: names of models, or of recurrences that are run bare, under gate regimes.
+    axes: the sizes of dimensions.
+    choices: by field of `Case`, the values that the user chose: a tuple for an axis that takes many.
+
+    Raises:
+        UnknownName, UsageError: a name or value that does not exist, or choices that exclude each other.
+    """
+
+    device: Device = CPU
+    models: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    preset: str | None = None
+    axes: tuple[Axis, ...] = ()
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        device: Device = CPU,
+        *,
+        models: tuple[str, ...] | None = None,
+        backends: tuple[str, ...] | None = None,
+        preset: str | None = None,
+        axes: tuple[Axis, ...] = (),
+        **choices: Any,
+    ) -> Selection:
+        """Make a selection from the plurals of axes: `dtypes=("float32",)`, `level="block"`."""
+        return cls(device, models, backends, preset, axes).choosing(**choices)
+
+    def __post_init__(self) -> None:
+        if self.preset is not None:
+            preset(self.preset)
+        for name, chosen in self.choices.items():
+            declared = chosen_axes()[name]
+            for value in chosen if declared.many else (chosen,):
+                declared.checked(value)
+        for source in self.regimes or ():
+            check_source(source)
+        for name in self.models or ():
+            registry.recurrence_of(name)
+        if self.backends is not None:
+            registry.check_backend_names(self.backends)
+        self._check_together()
+
+    def choosing(self, **choices: Any) -> Selection:
+        """Give the same selection with other choices, named by the plurals of axes; None takes one back."""
+        fields = {declared.plural or name: name for name, declared in chosen_axes().items()}
+        unknown = [name for name in choices if name not in fields]
+        if unknown:
+            raise UnknownName("axis", unknown[0], fields)
+        given = {**self.choices, **{fields[name]: value for name, value in choices.items()}}
+        return replace(self, choices={name: value for name, value in given.items() if value is not None})
+
+    def chosen(self, name: str) -> Any:
+        """What was chosen for a field of `Case`: a value, or a tuple of them for an axis that takes many.
+
+        None where nothing was.
+        """
+        return self.choices.get(name)
+
+    @property
+    def preset_name(self) -> str:
+        return self.preset or (ON_CPU if self.device.type == "cpu" else ON_GPU)
+
+    @property
+    def size(self) -> Preset:
+        """The preset: how large cases are, and how long they are measured."""
+        return PRESETS[self.preset_name]
+
+    @property
+    def dtypes(self) -> tuple[str, ...] | None:
+        return self.choices.get("dtype")
+
+    @property
+    def passes(self) -> tuple[str, ...] | None:
+        return self.choices.get("pass_")
+
+    @property
+    def regimes(self) -> tuple[str, ...] | None:
+        return self.choices.get("operand_source")
+
+    @property
+    def layouts(self) -> tuple[str, ...] | None:
+        return self.choices.get("layout")
+
+    @property
+    def level(self) -> str:
+        return str(self.choices.get("level", chosen_axes()["level"].default))
+
+    def _check_together(self) -> None:
+        """Refuse choices that exclude each other."""
+        lengths = next((each.sizes for each in self.axes if each.name == "T"), (1,))
+        if self.passes == ("decode",) and lengths != (1,):
+            raise UsageError("the pass decode takes one token, so its T is 1: leave out the axis T")
+        if self.level != "block":
+            return
+        bare = [name for name in self.models or () if name in registry.recurrences()]
+        if bare:
+            raise UsageError(f"--level block is for models, and {', '.join(bare)} is a recurrence")
+        if self.regimes is not None:
+            raise UsageError("--level block takes no regime: the block makes the operands")
+        if self.chosen("gate_dtype") not in (None, ("float32",)):
+            raise UsageError("--level block takes no gate dtype: the model chooses it")
+
+
+def check_source(source: str) -> None:
+    """Raise UnknownName for a source of operands that is no regime and that nothing declares."""
+    others = own_sources()
+    if split_source(source)[0] not in (*REGIMES, *others):
+        raise UnknownName("regime", source, [*REGIMES, *(f"{other}/NAME" for other in others)])
+
+
+def own_sources() -> tuple[str, ...]:
+    """Sources of operands beside models and regimes: closed forms, identities, and those of suites."""
+    of_suites = (source for suite in registry.suites().values() for source in suite.sources)
+    return ("analytic", "identity", *dict.fromkeys(of_suites))
+
+
+def is_regime(source: str) -> bool:
+    """Whether a source of operands is a gate regime, with or without a gate kind."""
+    return split_source(source)[0] in REGIMES

@@ -1,0 +1,51 @@
+"""Who can compute, measure or show what: declarations, the decorators that register them, and their look-up.
+
+`from ssmperf import registry` gives the look-up; decorators and declared types are in `ssmperf` itself.
+"""
+
+from ssmperf.registry.discovery import confined, load_plugin, loading, plugins
+from ssmperf.registry.lookup import (
+    all_backend_names,
+    analytics,
+    backend,
+    backend_names,
+    backends,
+    check_backend_names,
+    identities,
+    import_problem,
+    model,
+    models,
+    recurrence,
+    recurrence_of,
+    recurrences,
+    report,
+    reports,
+    shapes,
+    suite,
+    suites,
+)
+
+__all__ = [
+    "all_backend_names",
+    "analytics",
+    "backend",
+    "backend_names",
+    "backends",
+    "check_backend_names",
+    "confined",
+    "identities",
+    "import_problem",
+    "load_plugin",
+    "loading",
+    "model",
+    "models",
+    "plugins",
+    "recurrence",
+    "recurrence_of",
+    "recurrences",
+    "report",
+    "reports",
+    "shapes",
+    "suite",
+    "suites",
+]

@@ -1,0 +1,219 @@
+"""What implementations declare about themselves: Recurrence, Backend, ModelEntry, Family. Data only."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import UsageError
+from ssmperf.registry.cost import CostModel
+from ssmperf.registry.prepared import Prepared
+
+DEVICES = ("cpu", "cuda")
+CAUSAL = ("bitwise", "tolerance", "none")
+
+
+Sampler = Callable[..., dict[str, Any]]
+StateSampler = Callable[[Mapping[str, Any], Any], Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recurrence:
+    """An algebraic family with one operand signature. `definition` is its literal loop.
+
+    The other fields: see the arguments of `recurrence`.
+    """
+
+    name: str
+    definition: Callable[..., Any]
+    cost: CostModel
+    presets: Mapping[str, tuple[Shape, ...]]
+    gates: tuple[str, ...]
+    gate_kind: Callable[[Mapping[str, Any]], str]
+    gate_kinds: tuple[str, ...]
+    sample: Sampler
+    state_shape: Callable[[Shape], tuple[int, ...]] | None = None
+    sample_state: StateSampler | None = None
+    decay_span: Callable[[Mapping[str, Any]], float] | None = None
+    linear: tuple[str, ...] = ()
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"recurrence {self.name!r}"
+        _check_names(what, "gates", self.gates, self.tensors)
+        _check_names(what, "gate_kinds", self.gate_kinds)
+        _check_names(what, "linear", self.linear, self.tensors)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Parameters without a default: passed even where they are None."""
+        empty = inspect.Parameter.empty
+        return tuple(name for name, each in self.signature.parameters.items() if each.default is empty)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it takes an initial state and gives a final one; a convolution does not."""
+        return "initial_state" in self.tensors
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.definition)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the parameters, in order."""
+        return tuple(self.signature.parameters)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Backend:
+    """One implementation of a recurrence (or of one model), with what it declares about itself.
+
+    of: the recurrence (or model) that it computes.
+    function: `f(*operands, **options) -> (output, final_state)`, differentiable.
+    devices, dtypes, passes, layouts: what it can run; anything else is `unsupported`. The pass `decode` is a
+        forward call of one token from an initial state; in the layout `time_last` operands (B, T, ...) have
+        their time axis innermost in memory.
+    gates: gate kinds that it can take (None: all of the recurrence's).
+    lengths: maps T to None, or to the reason why that length is refused.
+    needs: packages it imports; capability: least CUDA compute capability.
+    kernels: substrings of the names of device kernels that it must launch on a GPU.
+    deterministic: same bits twice. causal: "bitwise", "tolerance" or "none".
+    error_bound: for approximate backends, (decay span, dtype) -> relative error bound.
+    equivalent: False for a deliberately different function (a baseline), which is judged and timed by its own
+        literal `definition`; without one it is only ever `unsupported`.
+    launches: shape -> device launches of a forward call, for predicting unaffordable cases.
+    workspace: (shape, itemsize, gate kind) -> bytes beyond operands and results of a forward call.
+    saved: alike, the bytes that it keeps for backward (None: about one and a half times the workspace).
+    prepare: operands -> `Prepared`, what a foreign package's kernel takes natively and the way back.
+    native: that kernel alone, as it is timed; `function` is then it with its preparation around it.
+    """
+
+    name: str
+    of: str
+    function: Callable[..., Any]
+    devices: tuple[str, ...] = DEVICES
+    dtypes: tuple[str, ...] = DTYPES
+    passes: tuple[str, ...] = PASSES
+    layouts: tuple[str, ...] = LAYOUTS
+    gates: tuple[str, ...] | None = None
+    lengths: Callable[[int], str | None] | None = None
+    needs: tuple[str, ...] = ()
+    capability: tuple[int, int] | None = None
+    kernels: tuple[str, ...] = ()
+    deterministic: bool = True
+    causal: str = "bitwise"
+    error_bound: Callable[[float, str], float] | None = None
+    equivalent: bool = True
+    definition: Callable[..., Any] | None = None
+    launches: Callable[[Shape], float] | None = None
+    workspace: Callable[[Shape, int, str], float] | None = None
+    saved: Callable[[Shape, int, str], float] | None = None
+    prepare: Callable[..., Prepared] | None = None
+    native: Callable[..., Any] | None = None
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"backend {self.name!r}"
+        for name, valid in (
+            ("devices", DEVICES),
+            ("dtypes", DTYPES),
+            ("passes", PASSES),
+            ("layouts", LAYOUTS),
+        ):
+            _check_names(what, name, getattr(self, name), valid)
+        for name in ("gates", "needs", "kernels"):
+            _check_names(what, name, getattr(self, name) or ())
+        _check_names(what, "causal", (self.causal,), CAUSAL)
+
+    def missing(self, device: str) -> str | None:
+        """Why this backend cannot run on a device type of this machine, or None."""
+        for package in self.needs:
+            if not installed(package):
+                return f"needs the package {package}, which is not installed"
+        if device in self.devices:
+            return None
+        if device == "cpu" and "triton" in self.needs:
+            if os.environ.get("TRITON_INTERPRET") == "1":
+                return None
+            return "needs a CUDA device (TRITON_INTERPRET=1 runs it in Triton's interpreter)"
+        return f"runs on {' and '.join(self.devices)} only"
+
+    def refusal(
+        self,
+        *,
+        device: str,
+        dtype: str | None = None,
+        pass_: str = "forward",
+        gate_kind: str | None = None,
+        length: int | None = None,
+        capability: tuple[int, int] | None = None,
+        layout: str | None = None,
+    ) -> str | None:
+        """Why this backend cannot run such a call, or None if it can."""
+        reason = self.missing(device)
+        if reason:
+            return reason
+        if self.capability and capability and capability < self.capability:
+            need, have = (".".join(map(str, pair)) for pair in (self.capability, capability))
+            return f"needs compute capability {need}, this device has {have}"
+        if dtype is not None and dtype not in self.dtypes:
+            return f"no {dtype} (it takes {', '.join(self.dtypes)})"
+        if pass_ not in self.passes:
+            return f"no {pass_} pass"
+        if layout is not None and layout not in self.layouts:
+            return f"no {layout} layout (it takes {', '.join(self.layouts)})"
+        if gate_kind is not None and self.gates is not None and gate_kind not in self.gates:
+            return f"no {gate_kind} gates (it takes {', '.join(self.gates)})"
+        if length is not None and self.lengths is not None:
+            return self.lengths(length)
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModelEntry:
+    """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind.
+
+    dtypes: what its data operands can have; complex operands have no half type.
+    """
+
+    name: str
+    cls: type
+    recurrence: str
+    paper: str
+    gate: str
+    presets: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = DTYPES
+
+    def __post_init__(self) -> None:
+        _check_names(f"model {self.name!r}", "dtypes", self.dtypes, DTYPES)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Family:
+    """Models named `family:parameters`, such as lcsm:1-1-1-0; `make` gives the entry of a full name."""
+
+    name: str
+    make: Callable[[str], ModelEntry]
+
+
+def installed(package: str) -> bool:
+    """Whether a package, such as "triton" or "cuda.core", can be found; imports at most its parents."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # no parent package; a module without a spec
+        return False
+
+
+def _check_names(what: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise UsageError(f"{what}: {declaration} must be a tuple of names, got {values!r}")
+    for value in values:
+        if valid is not None and value not in valid:
+            raise UsageError(f"{what}: unknown {declaration} {value!r} (valid: {', '.join(valid)})")

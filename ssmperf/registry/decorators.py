@@ -1,0 +1,233 @@
+"""The decorators that register recurrences, backends, models, families, checks, suites and report formats."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ssmperf.cases.case import DTYPES, TRAINING_PASSES
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import UsageError
+from ssmperf.registry import lookup, tables
+from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.cost import CostModel
+from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence, Sampler, StateSampler
+from ssmperf.registry.prepared import compose
+from ssmperf.registry.presets import shapes_of
+from ssmperf.registry.sections import Section
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=type)
+
+
+def recurrence(
+    name: str,
+    *,
+    cost: CostModel,
+    presets: Mapping[str, Sequence[Mapping[str, int]]],
+    gates: tuple[str, ...] = (),
+    gate_kind: Callable[[Mapping[str, Any]], str] = lambda operands: "none",
+    gate_kinds: tuple[str, ...] = ("none",),
+    sample: Sampler,
+    state_shape: Callable[[Shape], tuple[int, ...]] | None = None,
+    sample_state: StateSampler | None = None,
+    decay_span: Callable[[Mapping[str, Any]], float] | None = None,
+    linear: tuple[str, ...] = (),
+    family: str = "",
+) -> Callable[[F], F]:
+    """Register the decorated literal loop as a recurrence.
+
+    cost: `(shape, specs of the operands, pass) -> Cost`.
+    presets: sizes of the shapes by preset name (`smoke`, `standard`, `long`); sizes without a T stand for one
+        shape per length of the preset.
+    gates: names of the operands that are gates (cast to the case's gate dtype, not its dtype).
+    gate_kind: operands by name -> the kind of gate that they hold.
+    gate_kinds: all kinds that `sample` can make, the plainest first.
+    sample: `(shape, *, regime, generator, gate_kind=...) -> float32 operands by name`, random data whose
+        gates follow a named regime (see `ssmperf.log_gates`).
+    state_shape: shape -> the state's tensor shape; None where the definition takes no `initial_state`.
+    sample_state: `(operands, generator) -> initial state`, where standard normals are not legal.
+    decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, for gates
+        that are not given as `log_a`.
+    family: the algebraic family, such as "F1 elementwise".
+    linear: operands in which, taken together, output and final state are linear.
+    """
+
+    def register(function: F) -> F:
+        shapes = shapes_of(presets)
+        entry = Recurrence(
+            name,
+            function,
+            cost,
+            shapes,
+            gates,
+            gate_kind,
+            gate_kinds,
+            sample,
+            state_shape,
+            sample_state,
+            decay_span,
+            linear,
+            family,
+        )
+        tables.add("recurrence", name, entry, function)
+        return function
+
+    return register
+
+
+def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
+    """Register the decorated function as a backend of a recurrence or of one model.
+
+    Only `of` and `name` are required; see `Backend` for the declarations. The function stays usable
+    as it is. With `prepare` it is the native call: it takes the operands that `prepare` gives.
+
+    Raises:
+        DuplicateName: `of` already has a backend of this name.
+        UsageError: an unknown declaration, or one with a value that means nothing.
+    """
+
+    def register(function: F) -> F:
+        declared = {"description": (inspect.getdoc(function) or "").partition("\n")[0], **declarations}
+        whole: Callable[..., Any] = function
+        if declared.get("prepare") is not None:
+            whole, declared["native"] = compose(declared["prepare"], function), function
+        try:
+            entry = Backend(name, of, whole, **declared)
+        except TypeError as error:
+            valid = [n for n in Backend.__dataclass_fields__ if n not in ("name", "of", "function", "native")]
+            raise UsageError(f"backend {name!r}: {error} (declarations: {', '.join(valid)})") from error
+        lookup.add_backend(entry, function)
+        return function
+
+    return register
+
+
+def model(
+    name: str,
+    *,
+    recurrence: str,
+    paper: str,
+    gate: str,
+    presets: Mapping[str, Sequence[Mapping[str, int]]] | None = None,
+    dtypes: tuple[str, ...] = DTYPES,
+) -> Callable[[T], T]:
+    """Register the decorated `ssmperf.Model` class.
+
+    gate: the gate kind that its operands have. presets: shapes of its own, by preset.
+    dtypes: what its data operands can have (a model with complex operands has no half type).
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(cls: T) -> T:
+        shapes = shapes_of(presets or {})
+        entry = ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes)
+        tables.add("model", name, entry, cls)
+        cls.name = name  # type: ignore[attr-defined]
+        return cls
+
+    return register
+
+
+def family(name: str, *, members: Sequence[str]) -> Callable[[F], F]:
+    """Register the decorated `make(full name) -> ModelEntry` as a family of models.
+
+    members: full names of those that are listed and run by default; any other one is made when it is named.
+        `make` raises UsageError where a name means nothing. Equal names give classes of equal behaviour.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(make: F) -> F:
+        entry = Family(name, make)
+        tables.add("family", name, entry, make)
+        for member in members:
+            lookup.add_member(entry, member)
+        return make
+
+    return register
+
+
+def analytic(of: str, *, name: str, source: str) -> Callable[[F], F]:
+    """Register `f() -> (operands, output, final state or None)` as a closed-form case of a recurrence.
+
+    All values are float64, on the CPU, the same in every call. It lies in `impls/<of>/analytic.py`.
+
+    Raises:
+        DuplicateName: the recurrence has a case of this name.
+    """
+
+    def register(function: F) -> F:
+        tables.add("analytic", name, Analytic(name, of, function, source), function, of=of)
+        return function
+
+    return register
+
+
+def identity(name: str, *, of: str, subjects: Iterable[str], source: str) -> Callable[[F], F]:
+    """Register `f(compute) -> [(label, left, right), ...]`, an identity for the backends of a recurrence.
+
+    compute: `(recurrence, **operands) -> (output, final state)` by the backend under test where `recurrence`
+        is `of`, and by the definition otherwise. Values are float64, on the CPU, the same in every call.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(function: F) -> F:
+        entry = Identity(name, of, tuple(subjects), function, source)
+        tables.add("identity", name, entry, function)
+        return function
+
+    return register
+
+
+def suite(
+    name: str,
+    *,
+    section: Section,
+    fresh_process: bool = False,
+    levels: tuple[str, ...] = ("op",),
+    passes: tuple[str, ...] = TRAINING_PASSES,
+    sources: tuple[str, ...] = (),
+) -> Callable[[T], T]:
+    """Register the decorated class (constructed without arguments) as a suite.
+
+    fresh_process: give each of its cases a process that has run no other.
+    levels: what its cases can be about: "op", a recurrence; "block", a model's whole layer.
+    passes: which passes its cases can have; "decode" is one token from a given state.
+    sources: names that it gives to operands of its own, beside the regimes: SOURCE/NAME, such as task/mqar.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(cls: T) -> T:
+        declared = {"name": name, "section": section, "fresh_process": fresh_process, "levels": levels}
+        for attribute, value in (declared | {"passes": passes, "sources": sources}).items():
+            setattr(cls, attribute, value)
+        tables.add("suite", name, cls(), cls)
+        return cls
+
+    return register
+
+
+def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
+    """Register `f(runs, destination: Path | None) -> str | None` as a report format.
+
+    It returns text for the terminal, or writes `destination` and returns None. With of="comparison" it takes
+    a comparison of two runs instead of a list of runs.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(function: F) -> F:
+        tables.add("report", name, function, function, of=of)
+        return function
+
+    return register

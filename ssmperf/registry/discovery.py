@@ -1,0 +1,193 @@
+"""Importing what registers itself: built-in folders, installed plug-ins (entry points) and plug-in files.
+
+A built-in backend's file is named after the backend and imported when the backend is looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ssmperf.errors import PluginError, SsmperfError
+from ssmperf.registry import tables
+
+IMPLS = "ssmperf.impls"
+MODELS = "ssmperf.impls.models"
+IDENTITIES = "ssmperf.impls.identities"
+# files beside the backends: shared code, several backends in one, answers in closed form
+NOT_BACKENDS = ("common", "peers", "analytic")
+PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
+ROOMS = ("impls", "suites", "reports")
+
+plugin_files: list[Path] = []
+_discovered: set[str] = set()
+
+
+def discover(room: str) -> None:
+    """Import a built-in folder's direct members and the installed plug-ins of its entry-point group, once."""
+    if room in _discovered:
+        return
+    _discovered.add(room)
+    try:
+        for module in submodules(f"ssmperf.{room}"):
+            if module != MODELS:
+                import_once(module)
+        for point in _entry_points(f"ssmperf.{room}"):
+            _load_entry_point(point)
+    except BaseException:
+        _discovered.discard(room)
+        raise
+
+
+@functools.cache
+def submodules(package: str) -> list[str]:
+    """List the full names of a built-in package's modules. Folders are read once per process."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [
+        f"{package}.{info.name}"
+        for info in pkgutil.iter_modules(spec.submodule_search_locations)
+        if not info.name.startswith("_")
+    ]
+
+
+def backend_files(owner: str) -> set[str]:
+    """List the backends that have a file of their own in a recurrence's folder."""
+    if owner == "models" or not owner.isidentifier() or importlib.util.find_spec(IMPLS) is None:
+        return set()
+    return {module.rpartition(".")[2] for module in submodules(f"{IMPLS}.{owner}")} - set(NOT_BACKENDS)
+
+
+def import_once(module: str) -> None:
+    """Import a built-in module, noting that what it registers comes from here."""
+    if module not in sys.modules:
+        tables.loading.append(module)
+        try:
+            importlib.import_module(module)
+        finally:
+            tables.loading.pop()
+
+
+def load_plugin(path: str | os.PathLike[str]) -> None:
+    """Import a plug-in file, which registers its contents. This runs the file's code.
+
+    A file that has already registered something in this process, such as the running script, is not run
+    again: it is noted for the workers. A file that fails leaves nothing registered.
+
+    Raises:
+        PluginError: the file is missing, or raises or exits on import.
+        DuplicateName: it registers a name that is taken.
+    """
+    file = Path(path).resolve()
+    if file in plugin_files:
+        return
+    if not file.is_file():
+        raise PluginError(f"plug-in {path}: no such file")
+    discover("impls")
+    if _share(file):
+        plugin_files.append(file)
+        return
+    name = f"{PLUGIN}{file.stem}_{len(plugin_files)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"plug-in {path}: not a Python file")
+    with _all_or_nothing(f"plug-in {path}"):
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    plugin_files.append(file)
+
+
+def plugins() -> tuple[str, ...]:
+    """List the plug-in files loaded so far, so that a worker can load them too."""
+    return tuple(map(str, plugin_files))
+
+
+def loading() -> bool:
+    """Whether a plug-in or a built-in file is being imported right now."""
+    return bool(tables.loading)
+
+
+def confined(kind: str, label: str) -> str | None:
+    """Say why a worker process cannot find a registered thing, or return None if it can.
+
+    kind, label: as in errors, such as ("backend", "scan/blelloch") or ("model", "gla").
+    """
+    origin = tables.origins.get((kind, label))
+    if origin is None or origin.loaded_by or _built_in(origin.module) or _installed(origin.module):
+        return None
+    file = str(origin.file) if origin.file else "FILE, a file that registers it"
+    return f"the {kind} {label} is registered in this process only: for its workers, pass plugin={file}"
+
+
+def forget(keys: set[tuple[str, str]], modules: set[str]) -> None:
+    """Drop registered entries and the modules that defined one; built-in entries stay."""
+    foreign = {key: tables.origins[key] for key in keys if not _built_in(tables.origins[key].loaded_by or "")}
+    for kind, label in foreign:
+        del tables.origins[kind, label]
+        del tables.entries[kind][label]
+    for module in modules:
+        if module.startswith(PLUGIN) or module in {origin.module for origin in foreign.values()}:
+            del sys.modules[module]
+
+
+def _share(file: Path) -> bool:
+    """Mark the entries that a file registered in this process as known to the workers; False without any."""
+    own = [key for key, origin in tables.origins.items() if not origin.loaded_by and origin.file == file]
+    for key in own:
+        tables.origins[key] = replace(tables.origins[key], loaded_by=str(file))
+    return bool(own)
+
+
+def _built_in(module: str) -> bool:
+    return module.startswith("ssmperf.")
+
+
+def _installed(module: str) -> bool:
+    points = [point for room in ROOMS for point in _entry_points(f"ssmperf.{room}")]
+    return any(module == point.module or module.startswith(f"{point.module}.") for point in points)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(source: str) -> Iterator[None]:
+    """Import foreign code; if that fails, forget its registrations and the modules that made them.
+
+    Raises:
+        PluginError: it raised or exited. Errors of this package pass unchanged.
+    """
+    modules, known, done = set(sys.modules), set(tables.origins), set(_discovered)
+    loaded = len(plugin_files)
+    tables.loading.append(source)
+    try:
+        yield
+    except BaseException as error:
+        forget(set(tables.origins) - known, set(sys.modules) - modules)
+        _discovered.intersection_update(done)
+        del plugin_files[loaded:]
+        if isinstance(error, (SsmperfError, KeyboardInterrupt)):
+            raise
+        text = f"it exited ({error})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        raise PluginError(f"{source}: {text}") from error
+    finally:
+        tables.loading.pop()
+
+
+def _entry_points(group: str) -> Iterator[importlib.metadata.EntryPoint]:
+    yield from importlib.metadata.entry_points(group=group)
+
+
+def _load_entry_point(point: importlib.metadata.EntryPoint) -> None:
+    with _all_or_nothing(f"installed plug-in {point.value}"):
+        loaded = point.load()
+        if callable(loaded):
+            loaded()

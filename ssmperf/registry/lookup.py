@@ -1,0 +1,206 @@
+"""Look-up of everything that has a name; what is not imported yet is imported first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import DuplicateName, UnknownName, UsageError
+from ssmperf.registry import tables
+from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence
+from ssmperf.registry.discovery import (
+    IDENTITIES,
+    IMPLS,
+    MODELS,
+    backend_files,
+    discover,
+    import_once,
+    submodules,
+)
+
+
+def recurrence(name: str) -> Recurrence:
+    """Look up a recurrence. Raises UnknownName."""
+    found: Recurrence = tables.get("recurrence", recurrences(), name)
+    return found
+
+
+def recurrences() -> dict[str, Recurrence]:
+    """All recurrences by name."""
+    discover("impls")
+    return dict(tables.entries["recurrence"])
+
+
+def model(name: str) -> ModelEntry:
+    """Look up a model, or make the member of a family that `family:parameters` names.
+
+    Raises:
+        UnknownName: no such model or family.
+        UsageError: the family has no such member; its message says what is valid.
+    """
+    known = models()
+    if name in known:
+        return known[name]
+    family: Family | None = tables.entries["family"].get(name.partition(":")[0])
+    if ":" in name and family is not None:
+        return add_member(family, name)
+    plain = [other for other in known if ":" not in other]
+    raise UnknownName("model", name, [*plain, *(f"{other}:…" for other in sorted(tables.entries["family"]))])
+
+
+def add_member(family: Family, name: str) -> ModelEntry:
+    """Make and register the member of a family. Raises UsageError where its parameters mean nothing."""
+    entry = family.make(name)
+    entry.cls.name = name  # type: ignore[attr-defined]
+    tables.add("model", name, entry, entry.cls)
+    return entry
+
+
+def models() -> dict[str, ModelEntry]:
+    """All models by name, in alphabetical order. Imports every model file (and so torch)."""
+    discover("impls")
+    for module in submodules(MODELS):
+        import_once(module)
+    return dict(sorted(tables.entries["model"].items()))
+
+
+def shapes(entry: ModelEntry, preset: str) -> tuple[Shape, ...]:
+    """List a model's own shapes of a preset, or those of its recurrence. Raises UsageError."""
+    own = entry.presets or recurrence(entry.recurrence).presets
+    if preset not in own:
+        raise UsageError(f"unknown preset {preset!r} (valid: {', '.join(own)})")
+    return own[preset]
+
+
+def recurrence_of(name: str) -> str:
+    """Name the recurrence that a model lowers to; a recurrence's name is its own. Raises UnknownName."""
+    return _owners(name)[-1]
+
+
+def analytics(of: str) -> dict[str, Analytic]:
+    """The closed-form cases of a recurrence by name."""
+    if f"{IMPLS}.{of}.analytic" in submodules(f"{IMPLS}.{of}"):
+        import_once(f"{IMPLS}.{of}.analytic")
+    return {entry.name: entry for entry in tables.entries["analytic"].values() if entry.of == of}
+
+
+def identities() -> dict[str, Identity]:
+    """All identities between models and recurrences by name."""
+    for module in submodules(IDENTITIES):
+        import_once(module)
+    return dict(sorted(tables.entries["identity"].items()))
+
+
+def add_backend(entry: Backend, code: Any) -> None:
+    """Register a backend of a recurrence or model.
+
+    Raises:
+        DuplicateName: the name is taken, also by a built-in backend file that has not been imported yet.
+    """
+    label, built_in = f"{entry.of}/{entry.name}", f"{IMPLS}.{entry.of}"
+    module = getattr(code, "__module__", None) or "?"
+    if entry.name in backend_files(entry.of) and not module.startswith(built_in):
+        raise DuplicateName(f"backend {label} is already registered by {built_in}.{entry.name}")
+    tables.add("backend", entry.name, entry, code, of=entry.of)
+
+
+def backend(of: str, name: str) -> Backend:
+    """Look up a backend of a recurrence or model, importing its file if necessary.
+
+    A model falls back to its recurrence's backends.
+
+    Raises:
+        UnknownName: neither has a backend of that name.
+    """
+    known = backend_names(of)  # this imports peers.py, whose backends have no file of their own
+    for owner in _owners(of):
+        label = f"{owner}/{name}"
+        if label not in tables.entries["backend"] and name in backend_files(owner):
+            import_once(f"{IMPLS}.{owner}.{name}")
+        if label in tables.entries["backend"]:
+            found: Backend = tables.entries["backend"][label]
+            return found
+    raise UnknownName(f"backend of {of}", name, known)
+
+
+def backend_names(of: str) -> list[str]:
+    """List the backends of a recurrence or model, without importing their files."""
+    discover("impls")
+    names: set[str] = set()
+    for owner in _owners(of):
+        if owner.isidentifier() and f"{IMPLS}.{owner}.peers" in submodules(f"{IMPLS}.{owner}"):
+            import_once(f"{IMPLS}.{owner}.peers")
+        registered = {entry.name for entry in tables.entries["backend"].values() if entry.of == owner}
+        names |= backend_files(owner) | registered
+    return sorted(names)
+
+
+def backends(of: str) -> list[Backend]:
+    """All backends of a recurrence or model that can be imported here, by name."""
+    found = []
+    for name in backend_names(of):
+        try:
+            found.append(backend(of, name))
+        except ImportError:
+            continue  # reported by `import_problem`
+    return found
+
+
+def import_problem(of: str, name: str) -> str | None:
+    """Say why a backend's file cannot be imported here (a missing package), or return None."""
+    try:
+        backend(of, name)
+    except ImportError as error:
+        return f"needs {error.name or error}, which cannot be imported"
+    return None
+
+
+def all_backend_names() -> list[str]:
+    """List the names of the backends of all recurrences and models."""
+    owners = {*recurrences(), *(entry.of for entry in tables.entries["backend"].values())}
+    return sorted({name for owner in owners for name in backend_names(owner)})
+
+
+def check_backend_names(names: Iterable[str]) -> None:
+    """Raise UnknownName for a name that is no backend of anything."""
+    known = all_backend_names()
+    for name in names:
+        if name not in known:
+            raise UnknownName("backend", name, known)
+
+
+def suite(name: str) -> Any:
+    """Look up a suite. Raises UnknownName."""
+    return tables.get("suite", suites(), name)
+
+
+def suites() -> dict[str, Any]:
+    """All suites by name."""
+    discover("suites")
+    return dict(sorted(tables.entries["suite"].items()))
+
+
+def report(name: str, of: str | None = None) -> Any:
+    """Look up a report format. Raises UnknownName."""
+    return tables.get("report format", reports(of), name)
+
+
+def reports(of: str | None = None) -> dict[str, Any]:
+    """All report formats of runs, or of `of` (such as "comparison"), by name."""
+    discover("reports")
+    split = {label: label.rpartition("/") for label in sorted(tables.entries["report"])}
+    return {
+        name: tables.entries["report"][label] for label, (own, _, name) in split.items() if own == (of or "")
+    }
+
+
+def _owners(of: str) -> list[str]:
+    """A model's own backends come before its recurrence's."""
+    if of in recurrences():
+        return [of]
+    try:
+        return [of, model(of).recurrence]
+    except UnknownName:
+        raise UnknownName("model or recurrence", of, {*models(), *recurrences()}) from None

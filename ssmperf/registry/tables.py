@@ -1,0 +1,59 @@
+"""Everything registered, by kind and label, and where each thing was defined."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssmperf.errors import DuplicateName, UnknownName, UsageError
+
+KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report")
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-s-a:0.5
+
+entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
+origins: dict[tuple[str, str], Origin] = {}
+loading: list[str] = []  # the modules and plug-ins being imported by the registry, innermost last
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a registered thing is defined, and what the registry was loading then (None: nothing)."""
+
+    module: str
+    name: str
+    loaded_by: str | None
+
+    @property
+    def file(self) -> Path | None:
+        path = getattr(sys.modules.get(self.module), "__file__", None)
+        return Path(path).resolve() if path else None
+
+
+def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -> None:
+    """Register an entry under its name among those of its owner; the function or class `code` defines it.
+
+    Raises:
+        DuplicateName: the name is taken.
+        UsageError: the name is not in lower snake case.
+    """
+    form = MODEL_NAME if kind == "model" else IDENTIFIER
+    if not isinstance(name, str) or not form.fullmatch(name):
+        raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
+    label = f"{of}/{name}" if of else name
+    if label in entries[kind]:
+        known = origins[kind, label]
+        raise DuplicateName(f"{kind} {label} is already registered by {known.module}.{known.name}")
+    entries[kind][label] = entry
+    module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
+    origins[kind, label] = Origin(module, defined, loading[-1] if loading else None)
+
+
+def get(kind: str, table: dict[str, Any], name: str) -> Any:
+    """Look up a name. Raises UnknownName, which lists the known ones."""
+    if name not in table:
+        raise UnknownName(kind, name, table)
+    return table[name]

@@ -1,0 +1,263 @@
+"""Runs on disk: a folder with `run.json` (environments, plan) and `records.jsonl` (a record a line).
+
+A run file is data: reading one executes nothing. `Writer` serves a run and its resumption, one process a
+folder at a time; `load` serves everything that reads; `merge` is for scripts that join runs of several
+machines into one list of records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssmperf.cases.record import SCHEMA_VERSION, Record
+from ssmperf.errors import UnreadableRun, UsageError
+
+if TYPE_CHECKING:
+    import pandas
+
+RUN_FILE = "run.json"
+RECORDS_FILE = "records.jsonl"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of file systems that offer none
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds. Of several records of one case the last one counts.
+
+    warnings: what was tolerated while reading, such as a torn last line.
+    """
+
+    path: Path
+    meta: Mapping[str, Any]
+    records: list[Record]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def environments(self) -> Mapping[str, Any]:
+        """Environments by id, as captured by the workers."""
+        found = self.meta.get("environments", {})
+        return found if isinstance(found, Mapping) else {}
+
+    def frame(self) -> pandas.DataFrame:
+        """A tidy DataFrame, one row a record, with a column for each dimension of the shape."""
+        import pandas
+
+        rows = []
+        for record in self.records:
+            row = record.to_json()
+            shape = row.pop("shape")
+            rows.append({"run": self.path.name, **row, "shape": str(record.case.shape), **shape})
+        return pandas.DataFrame(rows)
+
+
+class Writer:
+    """Appends to a run folder. Each record is on disk before `append` returns."""
+
+    def __init__(self, path: Path, meta: dict[str, Any], descriptor: int) -> None:
+        self.path, self.meta, self._descriptor = path, meta, descriptor
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, Any]) -> Writer:
+        """Start a run in a folder that does not exist or is empty.
+
+        Raises:
+            UsageError: the folder holds something, or cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise UsageError(f"{path} already exists and is not empty: pass --resume or another --out")
+            full = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
+            with _closed_on_failure(_open(path)) as descriptor:
+                _write_atomically(path / RUN_FILE, full)
+                return cls(path, full, descriptor)
+        except OSError as error:
+            raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
+
+    @classmethod
+    def resume(cls, path: Path, meta: Mapping[str, Any]) -> tuple[Writer, Run]:
+        """Continue a run, or start it if the folder is missing or half made.
+
+        A torn last line is cut off. The environments of the earlier part are kept.
+
+        Raises:
+            UnreadableRun: the folder holds something that is no run.
+            UsageError: it cannot be written, or another process is writing to it.
+        """
+        try:
+            if not (path / RUN_FILE).exists():
+                strangers = [p.name for p in path.iterdir()] if path.is_dir() else []
+                if set(strangers) - {RECORDS_FILE, f"{RUN_FILE}.tmp", "logs"}:
+                    raise UnreadableRun(f"{path} holds no {RUN_FILE} but other files: not a run folder")
+                path.mkdir(parents=True, exist_ok=True)
+            with _closed_on_failure(_open(path)) as descriptor:
+                if not (path / RUN_FILE).exists():
+                    fresh = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
+                    _write_atomically(path / RUN_FILE, fresh)
+                run = load(path)
+                _mend_tail(path / RECORDS_FILE)
+                merged = {**run.meta, **meta, "environments": dict(run.environments)}
+                _write_atomically(path / RUN_FILE, merged)
+                return cls(path, merged, descriptor), run
+        except OSError as error:
+            raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
+
+    def add_environment(self, env_id: str, environment: Mapping[str, Any]) -> None:
+        """Note an environment under its id, once."""
+        if env_id not in self.meta["environments"]:
+            self.meta["environments"][env_id] = dict(environment)
+            self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
+
+    def append(self, record: Record) -> None:
+        """Write one record.
+
+        Raises:
+            UsageError: the disk is full or the folder went away; what was written before stays whole.
+        """
+        self._guarded(lambda: self._append((record.to_line() + "\n").encode()))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _append(self, line: bytes) -> None:
+        size = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):
+                raise OSError(28, "No space left on device")
+            os.fdatasync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, size)
+            raise
+
+    def _guarded(self, action: Any) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {self.path}: {error.strerror or error}; what was recorded before is kept"
+            ) from error
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder, of this or an older schema.
+
+    Raises:
+        UnreadableRun: no run there, damaged, or written by a newer version.
+    """
+    folder = Path(path)
+    try:
+        meta = json.loads((folder / RUN_FILE).read_text())
+    except FileNotFoundError:
+        raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableRun(f"cannot read {folder / RUN_FILE}: {error}") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("schema_version"), int):
+        raise UnreadableRun(f"{folder / RUN_FILE} is not a run of ssmperf")
+    if meta["schema_version"] > SCHEMA_VERSION:
+        raise UnreadableRun(
+            f"{folder} has schema {meta['schema_version']}; this ssmperf reads up to "
+            f"{SCHEMA_VERSION}: upgrade ssmperf"
+        )
+    for name in ("environments", "suites", "plan"):
+        if not isinstance(meta.get(name, {}), dict):
+            raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name} is no object")
+    for name in ("environments", "suites"):
+        for key, value in meta.get(name, {}).items():
+            if not isinstance(value, dict):
+                raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name}/{key} is no object")
+    records, warnings = _read_records(folder / RECORDS_FILE)
+    return Run(folder, meta, records, warnings)
+
+
+def merge(runs: Iterable[Run]) -> list[Record]:
+    """The records of several runs; of one case, the last run's counts."""
+    latest = {record.case.id: record for run in runs for record in run.records}
+    return list(latest.values())
+
+
+def _read_records(path: Path) -> tuple[list[Record], list[str]]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise UnreadableRun(f"cannot read {path}: {error.strerror}") from error
+    latest: dict[str, Record] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return list(latest.values()), [f"{path}: the last line was torn and is left out"]
+            raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error
+        try:
+            record = Record.from_json(data)
+        except UnreadableRun as error:
+            raise UnreadableRun(f"{path}, line {number}: {error}") from error
+        latest.pop(record.case.id, None)
+        latest[record.case.id] = record
+    return list(latest.values()), []
+
+
+def _mend_tail(path: Path) -> None:
+    """Cut off a torn last line, or end a whole one, so that the next record starts on its own line."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if not content or content.endswith(b"\n"):
+        return
+    start = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[start:])
+    except ValueError:
+        os.truncate(path, start)
+    else:
+        with path.open("ab") as file:
+            file.write(b"\n")
+
+
+def _open(path: Path) -> int:
+    """The records' descriptor, locked until it is closed.
+
+    Raises:
+        UsageError: another process holds the lock.
+    """
+    descriptor = os.open(path / RECORDS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with _closed_on_failure(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run is writing to {path}") from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def _closed_on_failure(descriptor: int) -> Iterator[int]:
+    """Keep a descriptor open beyond the block, unless the block raises."""
+    try:
+        yield descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _write_atomically(path: Path, data: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w") as file:
+        json.dump(data, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

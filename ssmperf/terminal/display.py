@@ -1,0 +1,170 @@
+"""What the command line shows: progress, plans, reports."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import UsageError
+from ssmperf.plan.plan import Plan
+from ssmperf.runs.store import Run
+
+FINE = (Status.OK, Status.UNSUPPORTED)
+LINE_EVERY_S = 5.0
+LONGEST_REASON = 160
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def progress() -> Any:
+    """A progress bar with the remaining time on a terminal, plain lines elsewhere."""
+    return BarProgress() if sys.stderr.isatty() else LineProgress()
+
+
+def bad_cases(run: Run) -> list[Record]:
+    """Records whose status is neither ok nor unsupported."""
+    return [record for record in run.records if record.status not in FINE]
+
+
+def table(runs: list[Run]) -> None:
+    """The runs' terminal table, with reasons shortened."""
+    write_report("table", [replace(run, records=[_shown(one) for one in run.records]) for run in runs], None)
+
+
+def brief(text: str | None) -> str:
+    """Text from outside on one short line, without control characters (terminal escapes included)."""
+    line = " ".join(CONTROL.sub(" ", text or "").split())
+    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+
+
+def _shown(record: Record) -> Record:
+    return replace(record, reason=brief(record.reason) or record.reason)
+
+
+def write_report(name: str, subject: Any, destination: Path | None, *, of: str | None = None) -> None:
+    """Write a report of runs (or of what `of` names), or print it; says on the last line where a file went.
+
+    Raises:
+        UnknownName: no such format. UsageError: the destination cannot be written.
+    """
+    make = registry.report(name, of)
+    try:
+        text = make(subject, destination)
+    except OSError as error:
+        raise UsageError(f"cannot write {destination}: {error.strerror or error}") from error
+    if text is not None:
+        print(text)
+    if destination is not None:
+        print(f"{name} written to {destination}")
+
+
+def closing(run: Run) -> str:
+    """The run's last line: how its cases ended and where it is."""
+    return f"{counts(run.records)}; run written to {run.path}"
+
+
+def counts(records: list[Record]) -> str:
+    """Cases by status, such as "12 cases: 10 ok, 2 unsupported"."""
+    by_status = Counter(record.status for record in records)
+    parts = [f"{by_status[status]} {status}" for status in Status if by_status[status]]
+    return f"{len(records)} cases: {', '.join(parts) or 'none'}"
+
+
+def plan(plan: Plan) -> str:
+    """The plan as lines: what would run, and what is skipped and why."""
+    lines = [
+        f"{item.case.id}  {item.case}" + (f"  SKIPPED: {brief(item.refusal)}" if item.refusal else "")
+        for item in plan.cases
+    ]
+    run, refused = len(plan.to_run), len(plan.refused)
+    return "\n".join([*lines, f"{len(plan.cases)} cases: {run} to run, {refused} skipped with a reason"])
+
+
+class LineProgress:
+    """A line every few seconds, and one for each case that is neither ok nor unsupported."""
+
+    def begin(self, total: int, done: int) -> None:
+        self.total, self.done, self.earlier = total, done, done
+        self.begun = self.shown = time.monotonic()
+        self.statuses: Counter[Status] = Counter()
+        kept = f", {done} already done" if done else ""
+        self._print(f"{total} cases{kept}")
+
+    def start(self, case: Case, device: str) -> None:
+        pass
+
+    def progress(self, case: Case, text: str) -> None:
+        now = time.monotonic()
+        if now - self.shown >= LINE_EVERY_S:
+            self.shown = now
+            self._print(f"[{self.done}/{self.total}] {case}: {brief(text)}")
+
+    def finish(self, record: Record) -> None:
+        self.done += 1
+        self.statuses[record.status] += 1
+        if record.status not in FINE:
+            self._print(f"{record.status}: {record.case}: {brief(record.reason)}")
+        now = time.monotonic()
+        if now - self.shown >= LINE_EVERY_S:
+            self.shown = now
+            self._print(f"[{self.done}/{self.total}] {record.case}  {self._remaining(now)}")
+
+    def end(self) -> None:
+        took = time.monotonic() - self.begun
+        parts = ", ".join(f"{count} {status}" for status, count in sorted(self.statuses.items()))
+        self._print(f"measured {self.done - self.earlier} cases in {took:.0f} s: {parts or 'nothing to do'}")
+
+    def _remaining(self, now: float) -> str:
+        measured = self.done - self.earlier
+        left = (now - self.begun) / max(measured, 1) * (self.total - self.done)
+        return f"about {left:.0f} s left"
+
+    def _print(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class BarProgress:
+    """A rich progress bar; cases that are neither ok nor unsupported are printed above it."""
+
+    def begin(self, total: int, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.task = self.bar.add_task("starting a worker", total=total, completed=done)
+        self.bar.start()
+
+    def start(self, case: Case, device: str) -> None:
+        self.bar.update(self.task, description=f"{case} on {device}"[:70])
+
+    def progress(self, case: Case, text: str) -> None:
+        self.bar.update(self.task, description=f"{case.backend}: {brief(text)}"[:70])
+
+    def finish(self, record: Record) -> None:
+        self.bar.advance(self.task)
+        if record.status not in FINE:
+            self.bar.console.print(f"{record.status}: {record.case}: {brief(record.reason)}", markup=False)
+
+    def end(self) -> None:
+        self.bar.stop()

@@ -1,0 +1,60 @@
+"""What `ssmperf doctor` examines: packages, devices, backends, ceilings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssmperf.machine import devices as devices_
+from ssmperf.registry.declarations import installed
+from ssmperf.terminal import listing
+from ssmperf.terminal.display import brief
+
+OPTIONAL = {
+    "triton": "the triton backends",
+    "fla": "peer kernels of flash-linear-attention",
+    "accelerated_scan": "peer kernels of accelerated-scan",
+    "cuda.core": "the cuda backends",
+}
+
+
+def examine(device: str) -> dict[str, Any]:
+    """Environment, optional packages, measured ceilings and unavailable backends of a device.
+
+    Raises:
+        UsageError: no such device.
+    """
+    from ssmperf.machine.ceilings import measure_ceilings
+    from ssmperf.machine.environment import capture
+
+    _, names = devices_.resolve(device)
+    return {
+        "device": names[0],
+        "environment": capture(names[0]),
+        "ceilings": measure_ceilings(names[0]).to_json(),
+        "packages": {name: installed(name) for name in OPTIONAL},
+        "backends": listing.backends(),
+    }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """The findings as readable text."""
+    lines = [f"device: {found['device']}"]
+    lines += _nested(found["environment"])
+    lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
+    for name, here in found["packages"].items():
+        lines.append(f"  {name}: {'installed' if here else f'not installed (needed for {OPTIONAL[name]})'}")
+    lines.append("backends:")
+    for entry in found["backends"]:
+        lines.append(f"  {entry['recurrence']}/{entry['name']}: {brief(entry['reason']) or 'available'}")
+    return "\n".join(lines)
+
+
+def _nested(data: dict[str, Any], depth: int = 0) -> list[str]:
+    indent = "  " * depth
+    lines = []
+    for name, value in data.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}:", *_nested(value, depth + 1)]
+        else:
+            lines.append(f"{indent}{name}: {value}")
+    return lines

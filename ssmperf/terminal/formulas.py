@@ -1,0 +1,109 @@
+"""Cost models as formulas in the letters of a shape, read off the functions that compute the numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.case import TRAINING_PASSES
+from ssmperf.cases.shape import DIMENSIONS, Shape
+from ssmperf.layers.model import Model
+from ssmperf.operands.build import build_model, embed_text, sample_state
+from ssmperf.registry.cost import Spec
+from ssmperf.registry.declarations import Recurrence
+
+# a size for each letter by which an operand's axis can be told, or one of up to so many times the letter
+_SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
+_MOST_TIMES = 4  # the blocks of an LSTM's weights; less than every size
+BYTES = 4  # of a real number: formulas are for float32
+_REGIME = "sigmoid"
+
+
+@functools.lru_cache(maxsize=256)
+def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
+    """Least bytes, FLOPs, special functions and depth of each pass, and the state's numbers, as text.
+
+    For float32 operands of a gate kind; `state` counts real numbers, all batch items together.
+    """
+    entry = registry.recurrence(name)
+    specs, letters = _symbols(entry, gate_kind)
+    found: dict[str, Any] = {pass_: _costs(entry, letters, specs, pass_) for pass_ in TRAINING_PASSES}
+    if not entry.has_state:
+        return {**found, "state": "0"}
+    specs, letters = _symbols(entry, gate_kind, decode=True)
+    found["decode"] = _costs(entry, letters, specs, "decode")
+    state = specs["initial_state"]
+    return {**found, "state": _text(state.numel * (2 if state.complex else 1))}
+
+
+def state_numbers(model: str) -> int:
+    """Real numbers in a model's state, of one sequence at its first smoke shape."""
+    entry = registry.model(model)
+    shape = registry.shapes(entry, "smoke")[0].with_(B=1)
+    recurrence = registry.recurrence(entry.recurrence)
+    if not recurrence.has_state:
+        return 0
+    layer: Model = build_model(model, shape.with_(T=1), 0)
+    operands = layer.float().operands(embed_text(1, 1, layer.width, seed=0))
+    _, state = recurrence.definition(**operands)
+    return int(state.numel()) * (2 if state.is_complex() else 1)
+
+
+def _costs(
+    entry: Recurrence, letters: Mapping[str, Any], specs: Mapping[str, Any], pass_: str
+) -> dict[str, str]:
+    """The cost model with symbols; with numbers, and where they hold, if it takes none (a logarithm of T)."""
+    try:
+        cost, where = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
+    except TypeError:
+        shape = entry.presets["standard"][0]
+        shape = shape.with_(T=1) if pass_ == "decode" else shape
+        sizes = {symbol: shape[letter] for letter, symbol in letters.items()}
+        numbers = {
+            name: Spec(tuple(sizes.get(axis, axis) for axis in spec.shape), spec.itemsize, spec.complex)
+            for name, spec in specs.items()
+        }
+        cost, where = entry.cost(shape, numbers, pass_), f" at {shape}"
+    parts = {"bytes": cost.bytes, "flops": cost.flops, "special": cost.special, "depth": cost.depth}
+    return {part: f"{value:.4g}{where}" if where else _text(value) for part, value in parts.items()}
+
+
+def _symbols(
+    entry: Recurrence, gate_kind: str, *, decode: bool = False
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Operand specs and shape with a symbol for each letter; with `decode`, of one token and with a state."""
+    import sympy  # type: ignore[import-untyped]
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shape = Shape({letter: _SIZES[letter] for letter in entry.presets["smoke"][0]})
+    shape = shape.with_(T=1) if decode else shape
+    drawn = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
+    if decode:
+        given = {name: value for name, value in drawn.items() if value is not None or name in entry.required}
+        drawn = {**drawn, "initial_state": sample_state(entry, given, generator, T=1)}
+    letters = {letter: sympy.Symbol(letter, positive=True, integer=True) for letter in shape}
+    letters |= {"T": 1} if decode else {}
+
+    def axis(size: int) -> Any:
+        """The axis of an operand, a number where it is no multiple of a letter."""
+        for letter, symbol in letters.items():
+            if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _MOST_TIMES:
+                return size // _SIZES[letter] * symbol
+        return size
+
+    specs: dict[str, Any] = {}
+    for name, value in drawn.items():
+        if isinstance(value, torch.Tensor):
+            axes = tuple(map(axis, value.shape))
+            width = 2 * BYTES if value.is_complex() else BYTES
+            specs[name] = Spec(axes, width, value.is_complex())
+    return specs, letters
+
+
+def _text(value: Any) -> str:
+    import sympy
+
+    return str(sympy.factor(sympy.nsimplify(value)))

@@ -1,0 +1,154 @@
+"""What `ssmperf list` lists, as plain data and as text tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.shape import Shape
+from ssmperf.machine.devices import cuda_count
+from ssmperf.registry.presets import PRESETS
+from ssmperf.terminal.display import brief
+
+
+def models() -> list[dict[str, Any]]:
+    """Every model with its recurrence, paper, gate kind, state, costs and backends."""
+    from ssmperf.terminal import formulas
+
+    return [
+        {
+            "name": entry.name,
+            "recurrence": entry.recurrence,
+            "family": registry.recurrence(entry.recurrence).family,
+            "paper": entry.paper,
+            "gate": entry.gate,
+            "dtypes": list(entry.dtypes),
+            "depends_on_length": getattr(entry.cls, "depends_on_length", False),
+            "state_numbers": formulas.state_numbers(entry.name),
+            "state_shape_of": dict(registry.shapes(entry, "smoke")[0]),
+            "costs": formulas.of_recurrence(entry.recurrence, entry.gate),
+            "backends": _backends(entry.name, entry.gate, registry.shapes(entry, "standard")[0]),
+        }
+        for entry in registry.models().values()
+    ]
+
+
+def backends() -> list[dict[str, Any]]:
+    """Every backend of every recurrence with what it declares."""
+    return [
+        {"recurrence": name, **entry}
+        for name, recurrence in registry.recurrences().items()
+        for entry in _backends(name, None, recurrence.presets["standard"][0])
+    ]
+
+
+def suites() -> list[dict[str, Any]]:
+    """Every suite and its question."""
+    return [{"name": name, "question": entry.section.question} for name, entry in registry.suites().items()]
+
+
+def shapes() -> list[dict[str, Any]]:
+    """Every model's shapes by preset."""
+    return [
+        {
+            "model": entry.name,
+            "preset": preset,
+            "shapes": [dict(shape) for shape in registry.shapes(entry, preset)],
+        }
+        for entry in registry.models().values()
+        for preset in PRESETS
+    ]
+
+
+def as_table(what: str, entries: list[dict[str, Any]]) -> str:
+    """The entries as a text table; models as a matrix against backends."""
+    from tabulate import tabulate
+
+    if what == "models":
+        return _matrix(entries)
+    rows = [_row(what, entry) for entry in entries]
+    return tabulate(rows, headers="keys", tablefmt="simple", maxcolwidths=[None, None, 48, 60])
+
+
+def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]]:
+    """Those of a model or recurrence, with launches and workspace of a float32 forward call of a shape."""
+    device = "cuda" if cuda_count() else "cpu"
+    found = []
+    for name in registry.backend_names(owner):
+        problem = registry.import_problem(owner, name)
+        if problem:
+            found.append({"name": name, "available": False, "reason": problem})
+            continue
+        entry = registry.backend(owner, name)
+        reason = entry.refusal(device=device, gate_kind=gate)
+        found.append(
+            {
+                "name": name,
+                "available": reason is None,
+                "reason": reason,
+                "devices": list(entry.devices),
+                "dtypes": list(entry.dtypes),
+                "passes": list(entry.passes),
+                "layouts": list(entry.layouts),
+                "gates": list(entry.gates) if entry.gates is not None else None,
+                "deterministic": entry.deterministic,
+                "causal": entry.causal,
+                "approximate": entry.error_bound is not None,
+                "equivalent": entry.equivalent,
+                "description": entry.description,
+                "shape": dict(shape),
+                "launches": entry.launches(shape) if entry.launches else None,
+                "workspace_bytes": entry.workspace(shape, 4, gate or "") if entry.workspace else None,
+            }
+        )
+    return found
+
+
+def _matrix(entries: list[dict[str, Any]]) -> str:
+    """A row a model, a column a backend, then the papers."""
+    from tabulate import tabulate
+
+    names = sorted({item["name"] for entry in entries for item in entry["backends"]})
+    names.sort(key=lambda name: name != "sequential")
+    rows = []
+    for entry in entries:
+        marks = {item["name"]: _mark(item) for item in entry["backends"]}
+        rows.append([
+            entry["name"],
+            f"{entry['recurrence']} {entry['gate']}",
+            entry["state_numbers"],
+            *(marks.get(name, "") for name in names),
+        ])  # fmt: skip
+    headers = ["model", "recurrence, gate", "state", *(name.replace("_", "_\n") for name in names)]
+    table = tabulate(rows, headers=headers, tablefmt="simple", stralign="center", colalign=("left", "left"))
+    papers = "\n".join(f"{entry['name']}: {entry['paper']}" for entry in entries)
+    return "\n".join([
+        table,
+        "",
+        "✓ runs here   ≈ approximate, with a declared error bound   ~ another function, a baseline",
+        "· not the same bits twice   – not here, or not for this gate (--json has the reason)",
+        "state: real numbers a sequence, at the first smoke shape",
+        "",
+        papers,
+    ])  # fmt: skip
+
+
+def _mark(item: dict[str, Any]) -> str:
+    if not item["available"]:
+        return "–"
+    mark = "~" if not item["equivalent"] else "≈" if item["approximate"] else "✓"
+    return mark if item["deterministic"] else f"{mark}·"
+
+
+def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
+    if what == "backends":
+        return {
+            "recurrence": entry["recurrence"],
+            "backend": entry["name"],
+            "description": brief(entry.get("description")),
+            "here": brief(entry["reason"]) or "available",
+        }
+    if what == "shapes":
+        texts = [" ".join(f"{letter}{size}" for letter, size in shape.items()) for shape in entry["shapes"]]
+        return {"model": entry["model"], "preset": entry["preset"], "shapes": "; ".join(texts)}
+    return entry
