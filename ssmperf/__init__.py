@@ -23,10 +23,9 @@ from ssmperf.errors import (
     UsageError,
     WorkerFailed,
 )
-from ssmperf.registry.ceilings import Ceilings, floor_s, limit
 from ssmperf.registry.checks import Analytic, Comparison, Compute, Identity
-from ssmperf.registry.cost import Cost, Spec
-from ssmperf.registry.declarations import Backend, ModelEntry, Recurrence
+from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, limit
+from ssmperf.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
 from ssmperf.registry.decorators import (
     analytic,
     backend,
@@ -37,7 +36,6 @@ from ssmperf.registry.decorators import (
     report,
     suite,
 )
-from ssmperf.registry.prepared import Prepared
 from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 

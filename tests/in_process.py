@@ -11,7 +11,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
 from ssmperf.plan.plan import make_plan
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches
 

@@ -101,7 +101,7 @@ def test_imports_point_at_the_core() -> None:
 
 
 PLANTED = {
-    "impls/scan/__init__.py": ("import ssmperf\nfrom ssmperf.regimes import log_gates", None),
+    "impls/scan/__init__.py": ("import ssmperf\nfrom ssmperf import log_gates", None),
     "impls/scan/common.py": ("from . import gate", None),
     "impls/scan/good.py": ("from . import gate\nfrom .common import tile\nfrom ssmperf import backend", None),
     "impls/scan/nosy.py": ("from .good import tile", "imports its neighbour good"),

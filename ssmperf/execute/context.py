@@ -20,7 +20,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
 from ssmperf.plan.command import repeating
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
 from ssmperf.tune.tables import as_json, noted
 

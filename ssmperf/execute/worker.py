@@ -154,7 +154,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     from ssmperf.execute.context import Context, Settings
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture, env_id
-    from ssmperf.registry.ceilings import Ceilings
+    from ssmperf.registry.cost import Ceilings
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from ssmperf.machine.cache import cache_bytes
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 
 GPU_BUFFER_BYTES = 2**30
 CPU_BUFFER_BYTES = (2**26, 2**28)  # at least, at most; in between four times the last-level cache

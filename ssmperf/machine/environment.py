@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ssmperf.registry.ceilings import Ceilings
+    from ssmperf.registry.cost import Ceilings
 
 PACKAGES = ("ssmperf", "torch", "triton", "numpy", "nvidia-ml-py")
 VARIABLES = (  # an allowlist: anything else in the environment may be a secret

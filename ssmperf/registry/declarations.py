@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import os
@@ -13,7 +14,6 @@ from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.registry.cost import CostModel
-from ssmperf.registry.prepared import Prepared
 
 DEVICES = ("cpu", "cuda")
 CAUSAL = ("bitwise", "tolerance", "none")
@@ -69,6 +69,30 @@ class Recurrence:
     def tensors(self) -> tuple[str, ...]:
         """Names of the parameters, in order."""
         return tuple(self.signature.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A recurrence's operands in native form: another layout, gates not in logs, one dtype for all.
+
+    operands: what the native call takes, in order; its tensors are differentiable functions of the
+        recurrence's operands.
+    finish: what the native call gives (a tensor or a tuple) -> (output, final_state), differentiable.
+    """
+
+    operands: tuple[Any, ...]
+    finish: Callable[[Any], tuple[Any, Any]]
+
+
+def compose(prepare: Callable[..., Prepared], native: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """Wrap a native call in its preparation: one function with the signature of `prepare`."""
+
+    @functools.wraps(prepare)
+    def function(*operands: Any, **options: Any) -> tuple[Any, Any]:
+        prepared = prepare(*operands, **options)
+        return prepared.finish(native(*prepared.operands))
+
+    return function
 
 
 @dataclass(frozen=True, eq=False, slots=True)

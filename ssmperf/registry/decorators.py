@@ -12,8 +12,15 @@ from ssmperf.errors import UsageError
 from ssmperf.registry import lookup, tables
 from ssmperf.registry.checks import Analytic, Identity
 from ssmperf.registry.cost import CostModel
-from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence, Sampler, StateSampler
-from ssmperf.registry.prepared import compose
+from ssmperf.registry.declarations import (
+    Backend,
+    Family,
+    ModelEntry,
+    Recurrence,
+    Sampler,
+    StateSampler,
+    compose,
+)
 from ssmperf.registry.presets import shapes_of
 from ssmperf.registry.sections import Section
 

@@ -33,7 +33,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 def shape_of(name: str) -> Shape:
     sizes = SIZES | ({"H": 1} if name.startswith("lcsm") else {})
-    return Shape({letter: sizes[letter] for letter in registry.model(name).shapes("smoke")[0]})
+    return Shape({letter: sizes[letter] for letter in registry.shapes(registry.model(name), "smoke")[0]})
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float64) -> Block:

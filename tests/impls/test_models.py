@@ -32,7 +32,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 def build(name: str, *, seed: int = 0, **options: float) -> Model:
     entry = registry.model(name)
     sizes = {**SIZES, "H": 1, "K": 4} if name.startswith("lcsm:") else SIZES  # one head; K divides C
-    shape = Shape({letter: sizes[letter] for letter in entry.shapes("smoke")[0]})
+    shape = Shape({letter: sizes[letter] for letter in registry.shapes(entry, "smoke")[0]})
     torch.manual_seed(seed)
     return entry.cls(shape, **options)
 
@@ -197,7 +197,7 @@ def test_it_names_its_paper_and_explains_itself(name: str) -> None:
     entry = registry.model(name)
     assert len(entry.paper) > 20
     assert entry.cls.__doc__ and entry.cls.definition is not Model.definition
-    assert all(entry.shapes(preset) for preset in ("smoke", "standard", "long"))
+    assert all(registry.shapes(entry, preset) for preset in ("smoke", "standard", "long"))
 
 
 @each_model

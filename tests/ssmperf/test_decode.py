@@ -19,7 +19,7 @@ from ssmperf.measure import kernels as profiling
 from ssmperf.plan.command import repeating
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.plan.selection import Selection
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=1, C=3), "hgrn", cache="hot", pass_="decode", device="cpu"

@@ -16,7 +16,7 @@ from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
 from ssmperf.operands.subject import subject_of
 from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=9, C=3), "hgrn", layout="time_last", cache="hot", device="cpu"

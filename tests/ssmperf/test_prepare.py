@@ -26,7 +26,7 @@ from ssmperf.operands.subject import subject_of
 from ssmperf.operands.values import call_of
 from ssmperf.plan.selection import Selection
 from ssmperf.registry import discovery, tables
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 
 NAME = "planted_native"
 SLEEP_S = 0.02

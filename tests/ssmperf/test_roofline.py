@@ -10,7 +10,7 @@ import torch
 from ssmperf import Cost
 from ssmperf.machine import ceilings as roofline
 from ssmperf.operands.values import specs
-from ssmperf.registry.ceilings import Ceilings, floor_s, limit
+from ssmperf.registry.cost import Ceilings, floor_s, limit
 
 CEILINGS = Ceilings(
     copy_bytes_per_s=4e12,

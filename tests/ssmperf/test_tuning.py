@@ -18,7 +18,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.values import call_of
-from ssmperf.registry.ceilings import Ceilings
+from ssmperf.registry.cost import Ceilings
 from ssmperf.tune import files as tuning
 from ssmperf.tune import tables as configurations
 from ssmperf.tune.search import Refused, search
