@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..._triton.host import flush, loop_bound, processors, strides
+from ..._triton.host import flush, loop_bound, packed, processors, strides
 from ..._triton.plan import Plan, Slot, planned
 from .backward import scan_backward
 from .chain import EMPTY, HEAD
@@ -103,13 +103,6 @@ def over_channels(gate: Slot | None) -> int:
 def bits(x: Slot | None) -> Slot | None:
     """A complex64 as one int64."""
     return None if x is None else x.bits()
-
-
-def packed(x: Tensor) -> Tensor:
-    """x contiguous and without a pending conjugation, copied only if it is not."""
-    if x.is_conj():
-        x = x.resolve_conj()
-    return x if x.is_contiguous() else x.contiguous()
 
 
 def gate_gradient(plan: Plan, gate: Slot | None, wanted: bool, schedule: Schedule) -> tuple[str, Slot | None]:
