@@ -245,6 +245,13 @@ class Planned:
         return plan
 
 
+def packed(x: Tensor) -> Tensor:
+    """x contiguous and without a pending conjugation, copied only if it is not."""
+    if x.is_conj():
+        x = x.resolve_conj()
+    return x if x.is_contiguous() else x.contiguous()
+
+
 _planned: list[Planned] = []
 
 
