@@ -203,7 +203,7 @@ def test_a_plan_that_launches_nothing_is_refused() -> None:
 def test_a_slot_says_what_its_tensor_does() -> None:
     x = torch.rand(7, dtype=torch.complex64)[1:].view(2, 3).T
     slot = Slot.of(x)
-    assert slot.key == plans.key_of(x)
+    assert slot.key == plans.key_of(x, x.data_ptr())
     assert (slot.shape, slot.strides, slot.aligned) == (x.shape, x.stride(), False)
     assert (slot.dim(), slot.numel(), slot.element_size(), slot.stride(1)) == (2, 6, 8, 3)
     assert slot.is_complex() and slot.bits().dtype == torch.int64
@@ -249,6 +249,6 @@ def test_it_runs_on_the_device_s_stream_and_guards_another_device(
     plan.steps.append(Note(operand, to, streams=streams))
     plan.finish((to,))
     plan.device = torch.device("cuda", index)
-    (found,) = plan.run([x])
+    (found,) = plan.run([x], [x.data_ptr()])
     assert torch.equal(found, x)
     assert (streams, device.entered, device.current) == ([100 + index], entered, 0)
