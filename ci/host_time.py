@@ -51,6 +51,7 @@ class Place:
 
     device: str
     half: torch.dtype
+    long: int = 1024  # steps of a sequence that is long for its width; the interpreter is too slow for it
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.randn(shape, device=self.device).to(dtype or self.half)
@@ -95,16 +96,16 @@ def attention(place: Place, B: int, T: int, gate: str) -> Given:
 # By name: recurrence/backend, and the operands. A chain and spans need a sequence that is long for its width.
 CASES: dict[str, tuple[str, Callable[[Place], Given]]] = {
     "scan triton": ("scan/triton", lambda place: scan(place, 2, 64, 64)),
-    "scan triton chain": ("scan/triton", lambda place: scan(place, 1, 1024, 64)),
+    "scan triton chain": ("scan/triton", lambda place: scan(place, 1, place.long, 64)),
     "scan triton time_last": ("scan/triton", lambda place: scan(place, 2, 64, 64, time_last=True)),
     "scan triton decode": ("scan/triton", lambda place: scan(place, 2, 1, 64)),
     "scan cuda": ("scan/cuda", lambda place: scan(place, 2, 64, 64)),
-    "scan cuda chain": ("scan/cuda", lambda place: scan(place, 1, 1024, 64)),
+    "scan cuda chain": ("scan/cuda", lambda place: scan(place, 1, place.long, 64)),
     "selective_scan exp": ("selective_scan/triton", lambda place: selective(place, 2, 64)),
     "selective_scan implicit": ("selective_scan/triton", lambda place: selective(place, 2, 64, "implicit")),
     "selective_scan decode": ("selective_scan/triton", lambda place: selective(place, 2, 1)),
     "ratio_scan": ("ratio_scan/triton", lambda place: ratio(place, 2, 64)),
-    "ratio_scan spans": ("ratio_scan/triton", lambda place: ratio(place, 1, 1024)),
+    "ratio_scan spans": ("ratio_scan/triton", lambda place: ratio(place, 1, place.long)),
     "ratio_scan decode": ("ratio_scan/triton", lambda place: ratio(place, 2, 1)),
     "linear_attention key": ("linear_attention/triton", lambda place: attention(place, 1, 128, "key")),
     "linear_attention none": ("linear_attention/triton", lambda place: attention(place, 1, 128, "none")),
@@ -275,7 +276,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("no CUDA device here", file=sys.stderr)
         return 2
-    place = Place(options.device, torch.bfloat16 if options.device.startswith("cuda") else FLOAT)
+    on_gpu = options.device.startswith("cuda")
+    place = Place(options.device, torch.bfloat16) if on_gpu else Place(options.device, FLOAT, 64)
     rows = [
         each
         for name in names
