@@ -92,6 +92,19 @@ def test_another_kind_of_call_takes_another_plan(adder: Adder, other: Tensor | N
     assert adder.planned == 2
 
 
+def test_devices_have_plans_of_their_own() -> None:
+    class On:
+        dtype, shape, stride = torch.float32, torch.Size((3,)), staticmethod(lambda: (1,))
+
+        def __init__(self, device: int) -> None:
+            self.get_device = lambda: device
+
+    keys = [plans.key_of(On(device), 512) for device in (0, 1, 0)]
+    assert keys[0] == keys[2] != keys[1]
+    on_second = Slot(On.shape, (1,), On.dtype, torch.device("cuda", 1))
+    assert on_second.key == keys[1]
+
+
 def test_flags_are_part_of_the_kind(adder: Adder) -> None:
     x = torch.rand(3)
     assert [adder.call(x, scale=scale)[1] for scale in (1, 5, 1)] == [2, 10, 2]
