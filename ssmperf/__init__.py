@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.comparison import BROKEN, VERDICTS, Pair, RunComparison, compare_runs
     from ssmperf.runs.store import Run
-    from ssmperf.tune.tables import Table
+    from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
     "api": ("backends", "load", "models", "run"),
@@ -115,7 +115,7 @@ _LAZY = {
     "plan.selection": ("Selection", "is_regime"),
     "runs.comparison": ("BROKEN", "VERDICTS", "Pair", "RunComparison", "compare_runs"),
     "runs.store": ("Run",),
-    "tune.tables": ("Table",),
+    "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 
@@ -146,6 +146,7 @@ __all__ = [
     "Model",
     "ModelEntry",
     "Pair",
+    "Place",
     "PluginError",
     "Prepared",
     "Probe",
@@ -184,6 +185,7 @@ __all__ = [
     "check_properties",
     "compare_runs",
     "compute",
+    "consulting",
     "decay_span",
     "dtype_of",
     "family",
@@ -192,6 +194,7 @@ __all__ = [
     "floor_s",
     "gate_precision",
     "identity",
+    "in_force",
     "is_out_of_memory",
     "is_regime",
     "judge_analytic",
@@ -205,6 +208,7 @@ __all__ = [
     "make_reference",
     "model",
     "models",
+    "note_again",
     "pass_of",
     "peak_bytes",
     "phases",

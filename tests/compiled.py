@@ -100,6 +100,7 @@ def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
 
 @contextmanager
 def recording(arch: int) -> Iterator[list[Any]]:
+    from ssmperf.impls._triton import launch, plan
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
@@ -113,12 +114,17 @@ def recording(arch: int) -> Iterator[list[Any]]:
     with (
         mock.patch.object(driver, "_active", Device(arch)),
         mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(launch, "enqueue", lambda *arguments: None),
     ):
+        plan.forget()  # so that every kernel is compiled for this architecture
         yield kernels
+    plan.forget()
 
 
 def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -> list[tuple[Any, bytes]]:
     """The same for scan's `cuda` backend, whose launches `function` holds: variants and machine code."""
+    from ssmperf.impls._triton import plan
+
     major, minor = divmod(arch, 10)
     properties = SimpleNamespace(
         major=major,
@@ -146,7 +152,9 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
         code.get_kernel.return_value.occupancy.max_active_blocks_per_multiprocessor.return_value = 1
         driver = patch(mock.patch("cuda.bindings.driver"))
         driver.cuKernelSetAttribute.return_value = (driver.CUresult.CUDA_SUCCESS,)
+        plan.forget()  # so that every variant is compiled for this architecture
         call()
+    plan.forget()
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from ssmperf import registry
@@ -22,3 +25,11 @@ def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "origins", dict(tables.origins))
     monkeypatch.setattr(discovery, "plugin_files", list(discovery.plugin_files))
     monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))
+
+
+@pytest.fixture(autouse=True)
+def own_plans() -> Iterator[None]:
+    """A test's launch plans, which its patches may have shaped, are gone after it."""
+    yield
+    if plan := sys.modules.get("ssmperf.impls._triton.plan"):
+        plan.forget()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci import counters, sanitize, totals
+from ci import counters, host_time, sanitize, totals
 
 STEP = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"><failure>no</failure></testcase>
@@ -148,3 +148,55 @@ class TestCounters:
     def test_a_dry_run_prints_the_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert counters.main(["--dry-run"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == len(counters.CASES)
+
+
+class TestHostTime:
+    def test_without_a_device_it_ends_with_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        if host_time.torch.cuda.is_available():
+            pytest.skip("there is a CUDA device")
+        assert host_time.main([]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+    def test_times_are_medians_beside_an_empty_function(self) -> None:
+        found = {
+            "call": {"us": 30.0, "fastest_us": 28.0, "drain": 0.1},
+            "empty": {"us": 10.0, "fastest_us": 9.0, "drain": 0.0},
+            "compute": {"us": 34.5, "fastest_us": 33.0, "drain": 0.2},
+        }
+        row = host_time.row(found)
+        assert (row["call"], row["above"], row["compute above"], row["drain"]) == (30, 20, 24.5, 0.1)
+
+    def test_every_subject_is_called_in_turn(self) -> None:
+        called: list[str] = []
+        calls = {name: lambda name=name: called.append(name) for name in ("call", "empty")}
+        found = host_time.times(calls, "cpu", batches=2, count=3)
+        assert called[6:] == ["call"] * 3 + ["empty"] * 3 + ["call"] * 3 + ["empty"] * 3
+        assert all(each["us"] >= each["fastest_us"] > 0 for each in found.values())
+
+    def test_the_empty_function_gives_results_and_gradients_of_the_same_shapes(self) -> None:
+        x = host_time.torch.rand(2, 3, requires_grad=True)
+        results = [host_time.torch.rand(4, 5).T, host_time.torch.rand(6)]
+        outputs = host_time.Empty.apply(results, x)
+        assert [(y.shape, y.stride()) for y in outputs] == [((5, 4), (1, 5)), ((6,), (1,))]
+        (gradient,) = host_time.torch.autograd.grad(outputs, [x], results)
+        assert gradient.shape == x.shape
+
+    def test_a_case_that_fails_says_why(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        def fail(place: host_time.Place) -> host_time.Given:
+            raise RuntimeError("no such operands")
+
+        monkeypatch.setattr(host_time, "CASES", {"broken": ("scan/sequential", fail)})
+        out = tmp_path / "times.json"
+        assert host_time.main(["--device", "cpu", "--out", str(out)]) == 3
+        assert "no such operands" in capsys.readouterr().out
+        assert json.loads(out.read_text())["rows"][0]["failed"]
+
+    def test_forward_and_both_passes_are_measured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cases = {"x": ("scan/sequential", lambda place: host_time.scan(place, 1, 3, 2))}
+        monkeypatch.setattr(host_time, "CASES", cases)
+        place = host_time.Place("cpu", host_time.FLOAT)
+        rows = host_time.measured("x", place, batches=1, count=1)
+        assert [row["pass"] for row in rows] == ["forward", "both"]
+        assert all(row["call"] > 0 and row["compute"] > 0 for row in rows)

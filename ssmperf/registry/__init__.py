@@ -24,6 +24,7 @@ from ssmperf.registry.lookup import (
     suite,
     suites,
 )
+from ssmperf.registry.tables import state
 
 __all__ = [
     "all_backend_names",
@@ -46,6 +47,7 @@ __all__ = [
     "report",
     "reports",
     "shapes",
+    "state",
     "suite",
     "suites",
 ]

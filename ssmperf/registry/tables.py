@@ -16,6 +16,7 @@ MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-
 
 entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
 origins: dict[tuple[str, str], Origin] = {}
+additions = [0]  # the number of calls of `add`
 loading: list[str] = []  # the modules and plug-ins being imported by the registry, innermost last
 
 
@@ -47,9 +48,15 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     if label in entries[kind]:
         known = origins[kind, label]
         raise DuplicateName(f"{kind} {label} is already registered by {known.module}.{known.name}")
+    additions[0] += 1
     entries[kind][label] = entry
     module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
     origins[kind, label] = Origin(module, defined, loading[-1] if loading else None)
+
+
+def state() -> tuple[int, int, int]:
+    """Give a value that differs after each change of what is registered."""
+    return id(entries), len(origins), additions[0]
 
 
 def get(kind: str, table: dict[str, Any], name: str) -> Any:

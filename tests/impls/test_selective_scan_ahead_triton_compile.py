@@ -10,11 +10,11 @@ import torch
 from compiled import multiprocessors, recording
 
 from ssmperf import registry
-from ssmperf.tune import ahead
 
 if reason := registry.import_problem("selective_scan", "triton"):
     pytest.skip(reason, allow_module_level=True)
 
+from ssmperf.impls._triton import ahead
 from ssmperf.impls.selective_scan._triton import function
 from triton import knobs
 

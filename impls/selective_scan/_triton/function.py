@@ -14,8 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ssmperf.tune.ahead import launch, start, wait
-
+from ..._triton.ahead import launch, start, wait
 from .backward import selective_scan_backward
 from .forward import selective_scan_forward
 from .packed import Packed
