@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ssmperf.block import Block, build_block
     from ssmperf.direct import compute
     from ssmperf.layer import Model, gate_precision
+    from ssmperf.network import Network, count_parameters
     from ssmperf.store import Run
 
 _LAZY = {
@@ -53,6 +54,8 @@ _LAZY = {
     "build_block": "block",
     "Model": "layer",
     "gate_precision": "layer",
+    "Network": "network",
+    "count_parameters": "network",
 }
 
 __all__ = [
@@ -64,6 +67,7 @@ __all__ = [
     "DuplicateName",
     "Model",
     "ModelEntry",
+    "Network",
     "PluginError",
     "Prepared",
     "Record",
@@ -83,6 +87,7 @@ __all__ = [
     "backends",
     "build_block",
     "compute",
+    "count_parameters",
     "family",
     "gate_precision",
     "identity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,12 +12,15 @@ from ssmperf import Block, Model, UsageError
 from ssmperf.block import Compute, State, carry
 
 from ._parts import (
+    EXPANSION,
     GELUGLU,
     GLU,
+    BiasedGLU,
     DataShift,
     GroupNorm,
     HeadRMSNorm,
     LinearGLU,
+    NarrowGLU,
     Perceptron,
     RMSNorm,
     RWKV4Channels,
@@ -29,6 +32,9 @@ from ._parts import (
     over_all,
     shifted,
 )
+
+if TYPE_CHECKING:
+    from .mamba2 import Mamba2
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -43,7 +49,7 @@ class MambaBlock(Block):
     """
 
     norm_type = RMSNorm
-    expansion: ClassVar[int] = 2
+    expansion: ClassVar[int] = EXPANSION
     activation: ClassVar[Activation] = staticmethod(functional.silu)
     gate: ClassVar[Activation] = staticmethod(functional.silu)
 
@@ -63,32 +69,48 @@ class MambaBlock(Block):
         u, z = self.input(x).chunk(2, dim=-1)
         u, tail = self.convolution(u, tail)
         y, after = self.mixer(self.activation(u), backend=backend, state=before)
-        return self.output(self.gated(y, self.gate(z))), carry(after, tail)
-
-    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        return y * gate
+        return self.output(y * self.gate(z)), carry(after, tail)
 
 
-class Mamba2Block(MambaBlock):
-    """Mamba's block with a norm of the gated y. The convolution is on x alone, B and C being linear in it."""
+class Mamba2Block(Block):
+    """x + W₃ norm(y ⊙ SiLU(W₁ norm(x))), y the mixer's output with the convolution inside it.
 
-    def __init__(self, model: Model) -> None:
+    The mixer projects norm(x) to x, B, C and Δ in parallel. The convolution over four steps, with SiLU, is on
+    x, B and C together.
+    """
+
+    norm_type = RMSNorm
+    mixer: Mamba2
+
+    def __init__(self, model: Mamba2) -> None:
         super().__init__(model)
-        self.gated_norm = RMSNorm(model.width)
+        inner = self.output.in_features
+        self.gate_projection = nn.Linear(self.width, inner, bias=False)
+        self.convolution = ShortConvolution(inner + 2 * model.shape["K"])
+        self.gated_norm = RMSNorm(inner)
 
-    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        return self.gated_norm(y * gate)
+    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+        before, tail = self.carried(state, 2)
+        projected, step = self.mixer.project(x)
+        convolved, tail = self.convolution(projected, tail)
+        inputs = functional.silu(convolved)
+        y, after = self.mixer.compute(self.mixer.lower(inputs, step), backend, before)
+        gated = self.mixer.skip(y, inputs) * functional.silu(self.gate_projection(x))
+        return self.output(self.gated_norm(gated)), carry(after, tail)
 
 
 class ChannelBlock(Block):
-    """A layer with a second residual part, which mixes channels: y + channels(norm(y))."""
+    """A layer with a second residual part, which mixes channels: y + channels(norm(y)).
 
-    channels_type: ClassVar[Callable[[int], nn.Module]] = Perceptron
+    hidden: width inside the channel mixing; its own default if None.
+    """
 
-    def __init__(self, model: Model) -> None:
+    channels_type: ClassVar[Callable[[int, int | None], nn.Module]] = Perceptron
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model)
         self.channel_norm = type(self).norm_type(self.width)
-        self.channels = type(self).channels_type(self.width)
+        self.channels = type(self).channels_type(self.width, hidden)
 
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
@@ -117,8 +139,8 @@ class NormedBlock(ChannelBlock):
     output_norm_type: ClassVar[Callable[[int, int], nn.Module]] = staticmethod(over_all(RMSNorm))
     channels_type = GLU
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         heads = model.shape.get("H", 1)
         self.output_norm = self.output_norm_type(heads, self.output.in_features)
 
@@ -127,18 +149,38 @@ class NormedBlock(ChannelBlock):
         return self.output(self.finished(self.output_norm(y), x)), carry(after)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the output projection gets, from the normalised y and the layer's normalised x."""
+        """The input of the output projection, from the normalised y and the layer's normalised x."""
         return y
 
 
+class LCSMBlock(NormedBlock):
+    """x + W norm(mixer(norm(x))), then a GLU 4/3 as wide as the layer; layer norms and no biases."""
+
+    norm_type = nn.LayerNorm
+    output_norm_type = staticmethod(over_all(nn.LayerNorm))
+    channels_type = NarrowGLU
+
+
+class HGRNBlock(NormedBlock):
+    """x + W norm(mixer(norm(x))), then a GLU 8/3 as wide as the layer; layer norms, and biases everywhere."""
+
+    norm_type = nn.LayerNorm
+    output_norm_type = staticmethod(over_all(nn.LayerNorm))
+    channels_type = BiasedGLU
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+
 class GatedBlock(NormedBlock):
-    """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm a head."""
+    """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm per head."""
 
     output_norm_type = HeadRMSNorm
     gate: ClassVar[Activation] = staticmethod(functional.silu)
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
@@ -146,7 +188,7 @@ class GatedBlock(NormedBlock):
 
 
 class RetNetBlock(GatedBlock):
-    """As GLA's, with group norm on the heads and a perceptron over the channels."""
+    """GLA's layer with a group norm of the heads and a perceptron over the channels."""
 
     norm_type = nn.LayerNorm
     output_norm_type = GroupNorm
@@ -154,7 +196,7 @@ class RetNetBlock(GatedBlock):
 
 
 class TNLBlock(GatedBlock):
-    """As GLA's, with a norm over all channels, gates without an activation and norms without parameters."""
+    """GLA's layer with one norm over all channels, gates without an activation, norms without parameters."""
 
     norm_type = SimpleRMSNorm
     output_norm_type = staticmethod(over_all(SimpleRMSNorm))
@@ -163,16 +205,16 @@ class TNLBlock(GatedBlock):
 
 
 class DeltaNetBlock(NormedBlock):
-    """x + W norm(mixer(conv(norm(x)))) with a norm a head, then a GLU.
+    """x + W norm(mixer(conv(norm(x)))) with a norm per head, then a GLU.
 
-    One convolution over four steps comes before the projections of q, k and v, the mixer's; the published
-    code has one after each.
+    One convolution over four steps comes before the mixer's projections of q, k and v; the published code
+    has one after each projection.
     """
 
     output_norm_type = HeadRMSNorm
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         self.convolution = ShortConvolution(self.width)
 
     def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
@@ -214,7 +256,7 @@ class RWKV4Block(Block):
         return y, carry(after, normed[:, -1:], mixed[:, -1:])
 
     def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """What the output projection gets, from the mixer's y, the normalised x and the tokens before."""
+        """The input of the output projection, from the mixer's y, the normalised x and the tokens before."""
         return y
 
 
