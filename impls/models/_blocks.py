@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from .mamba2 import Mamba2
 
 Activation = Callable[[Tensor], Tensor]
+Norm = Callable[[int], nn.Module]  # from the width
+HeadNorm = Callable[[int, int], nn.Module]  # from the number of heads and the width
+Channels = Callable[[int, int | None], nn.Module]  # from the width and the width inside
+Part = Callable[[int], nn.Module]  # from the width
 
 
 class MambaBlock(Block):
@@ -48,7 +52,7 @@ class MambaBlock(Block):
         UsageError: the mixer's width is odd.
     """
 
-    norm_type = RMSNorm
+    norm_type: ClassVar[Norm] = RMSNorm
     expansion: ClassVar[int] = EXPANSION
     activation: ClassVar[Activation] = staticmethod(functional.silu)
     gate: ClassVar[Activation] = staticmethod(functional.silu)
@@ -68,8 +72,8 @@ class MambaBlock(Block):
         before, tail = self.carried(state, 2)
         u, z = self.input(x).chunk(2, dim=-1)
         u, tail = self.convolution(u, tail)
-        y, after = self.mixer(self.activation(u), backend=backend, state=before)
-        return self.output(y * self.gate(z)), carry(after, tail)
+        y, after = self.mixer(type(self).activation(u), backend=backend, state=before)
+        return self.output(y * type(self).gate(z)), carry(after, tail)
 
 
 class Mamba2Block(Block):
@@ -79,7 +83,7 @@ class Mamba2Block(Block):
     x, B and C together.
     """
 
-    norm_type = RMSNorm
+    norm_type: ClassVar[Norm] = RMSNorm
     mixer: Mamba2
 
     def __init__(self, model: Mamba2) -> None:
@@ -105,7 +109,7 @@ class ChannelBlock(Block):
     hidden: width inside the channel mixing; its own default if None.
     """
 
-    channels_type: ClassVar[Callable[[int, int | None], nn.Module]] = Perceptron
+    channels_type: ClassVar[Channels] = Perceptron
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model)
@@ -123,9 +127,9 @@ class GriffinBlock(ChannelBlock, MambaBlock):
     """x + W₃(mixer(conv(W₁ norm(x))) ⊙ GELU(W₂ norm(x))), then a GLU with GELU; the mixer is no wider."""
 
     expansion = 1
-    activation = staticmethod(identity)
-    gate = staticmethod(functional.gelu)
-    channels_type = GELUGLU
+    activation: ClassVar[Activation] = staticmethod(identity)
+    gate: ClassVar[Activation] = staticmethod(functional.gelu)
+    channels_type: ClassVar[Channels] = GELUGLU
 
 
 class GateLoopBlock(ChannelBlock):
@@ -135,14 +139,14 @@ class GateLoopBlock(ChannelBlock):
 class NormedBlock(ChannelBlock):
     """x + W norm(mixer(norm(x))), then a GLU over the channels. A subclass may norm each head alone."""
 
-    norm_type = RMSNorm
-    output_norm_type: ClassVar[Callable[[int, int], nn.Module]] = staticmethod(over_all(RMSNorm))
-    channels_type = GLU
+    norm_type: ClassVar[Norm] = RMSNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(RMSNorm))
+    channels_type: ClassVar[Channels] = GLU
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
         heads = model.shape.get("H", 1)
-        self.output_norm = self.output_norm_type(heads, self.output.in_features)
+        self.output_norm = type(self).output_norm_type(heads, self.output.in_features)
 
     def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
@@ -156,17 +160,17 @@ class NormedBlock(ChannelBlock):
 class LCSMBlock(NormedBlock):
     """x + W norm(mixer(norm(x))), then a GLU 4/3 as wide as the layer; layer norms and no biases."""
 
-    norm_type = nn.LayerNorm
-    output_norm_type = staticmethod(over_all(nn.LayerNorm))
-    channels_type = NarrowGLU
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(nn.LayerNorm))
+    channels_type: ClassVar[Channels] = NarrowGLU
 
 
 class HGRNBlock(NormedBlock):
     """x + W norm(mixer(norm(x))), then a GLU 8/3 as wide as the layer; layer norms, and biases everywhere."""
 
-    norm_type = nn.LayerNorm
-    output_norm_type = staticmethod(over_all(nn.LayerNorm))
-    channels_type = BiasedGLU
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(nn.LayerNorm))
+    channels_type: ClassVar[Channels] = BiasedGLU
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
@@ -176,7 +180,7 @@ class HGRNBlock(NormedBlock):
 class GatedBlock(NormedBlock):
     """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm per head."""
 
-    output_norm_type = HeadRMSNorm
+    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
     gate: ClassVar[Activation] = staticmethod(functional.silu)
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
@@ -184,24 +188,24 @@ class GatedBlock(NormedBlock):
         self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * self.gate(self.gate_projection(x))
+        return y * type(self).gate(self.gate_projection(x))
 
 
 class RetNetBlock(GatedBlock):
     """GLA's layer with a group norm of the heads and a perceptron over the channels."""
 
-    norm_type = nn.LayerNorm
-    output_norm_type = GroupNorm
-    channels_type = Perceptron
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = GroupNorm
+    channels_type: ClassVar[Channels] = Perceptron
 
 
 class TNLBlock(GatedBlock):
     """GLA's layer with one norm over all channels, gates without an activation, norms without parameters."""
 
-    norm_type = SimpleRMSNorm
-    output_norm_type = staticmethod(over_all(SimpleRMSNorm))
-    gate = staticmethod(identity)
-    channels_type = LinearGLU
+    norm_type: ClassVar[Norm] = SimpleRMSNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(SimpleRMSNorm))
+    gate: ClassVar[Activation] = staticmethod(identity)
+    channels_type: ClassVar[Channels] = LinearGLU
 
 
 class DeltaNetBlock(NormedBlock):
@@ -211,7 +215,7 @@ class DeltaNetBlock(NormedBlock):
     has one after each projection.
     """
 
-    output_norm_type = HeadRMSNorm
+    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
@@ -234,14 +238,14 @@ class RWKV4Block(Block):
     The mixer gets one mix of each token with the one before it; in the paper r, k and v have one each.
     """
 
-    channels_type: ClassVar[Callable[[int], nn.Module]] = RWKV4Channels
-    shift_type: ClassVar[Callable[[int], nn.Module]] = Shift
+    channels_type: ClassVar[Part] = RWKV4Channels
+    shift_type: ClassVar[Part] = Shift
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
-        self.shift = self.shift_type(self.width)
+        self.shift = type(self).shift_type(self.width)
         self.channel_norm = nn.LayerNorm(self.width)
-        self.channels = self.channels_type(self.width)
+        self.channels = type(self).channels_type(self.width)
 
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
@@ -263,20 +267,21 @@ class RWKV4Block(Block):
 class RWKV5Block(RWKV4Block):
     """RWKV-4's layer with a group norm on the heads and a gate SiLU(W shift(norm(x)))."""
 
-    channels_type = RWKVChannels
+    channels_type: ClassVar[Part] = RWKVChannels
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         width = self.output.in_features
         self.output_norm = GroupNorm(model.shape["H"], width)
-        self.gate_shift = self.shift_type(self.width)
+        self.gate_shift = type(self).shift_type(self.width)
         self.gate = nn.Linear(self.width, width, bias=False)
 
     def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        return self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
+        gated: Tensor = self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
+        return gated
 
 
 class RWKV6Block(RWKV5Block):
     """RWKV-5's layer with token shifts that depend on the data."""
 
-    shift_type = DataShift
+    shift_type: ClassVar[Part] = DataShift

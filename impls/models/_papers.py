@@ -1,6 +1,6 @@
 """The papers that models cite, each as `title (year), arXiv:number`; a model adds the place in the paper.
 
-The year is the one in the arXiv number. Where a paper is not on arXiv, its venue stands in place of the number.
+The year is that of the arXiv number. Where a paper is not on arXiv, its venue stands in place of the number.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ LRU = "Resurrecting Recurrent Neural Networks for Long Sequences (2023), arXiv:2
 LSTM = "Long Short-Term Memory (1997), Neural Computation 9(8)"
 MAMBA = "Mamba: Linear-Time Sequence Modeling with Selective State Spaces (2023), arXiv:2312.00752"
 MAMBA2 = (
-    "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space Duality "
-    "(2024), arXiv:2405.21060"
+    "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space "
+    "Duality (2024), arXiv:2405.21060"
 )
 MIN_RNN = "Were RNNs All We Needed? (2024), arXiv:2410.01201"
 RETNET = "Retentive Network: A Successor to Transformer for Large Language Models (2023), arXiv:2307.08621"

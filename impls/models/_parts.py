@@ -104,7 +104,8 @@ class DataShift(nn.Module):
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         change = before - x
         share = self.base + self.up(torch.tanh(self.down(x + self.first * change)))
-        return x + share * change
+        mixed: Tensor = x + share * change
+        return mixed
 
 
 class Perceptron(nn.Module):
@@ -142,7 +143,7 @@ class GLU(nn.Module):
         return 16 * max(1, round(width / 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(type(self).activation(self.gate(x)) * self.up(x))
         return y
 
 
@@ -153,13 +154,13 @@ def identity(x: Tensor) -> Tensor:
 class LinearGLU(GLU):
     """W₃(W₁ x ⊙ W₂ x)."""
 
-    activation = staticmethod(identity)
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(identity)
 
 
 class GELUGLU(GLU):
     """W₃(GELU(W₁ x) ⊙ W₂ x)."""
 
-    activation = staticmethod(functional.gelu)
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.gelu)
 
 
 class NarrowGLU(GLU):
@@ -195,7 +196,8 @@ class RWKVChannels(nn.Module):
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         kept = functional.relu(self.key(self.shift_key(x, before))).square()
-        return torch.sigmoid(self.receptance(self.shift_receptance(x, before))) * self.value(kept)
+        y: Tensor = torch.sigmoid(self.receptance(self.shift_receptance(x, before))) * self.value(kept)
+        return y
 
 
 class RWKV4Channels(RWKVChannels):

@@ -29,7 +29,8 @@ class CosFormer(Model):
     As a state: S_t = e^(iθ) S_{t−1} + k_t [v_t, 1]ᵀ, and [numerator, denominator] = Re(S_t)ᵀ q_t. The
     normaliser is one more value column, as in `linear_transformer`: operand v is V + 1 wide, and so is the
     state. θ = π/(2M) with M the length T of x, as published, so that the layer is another function on a part
-    of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are (B, T, H·V).
+    of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are
+    (B, T, H·V).
 
     Raises:
         UsageError: a max_length below 1.

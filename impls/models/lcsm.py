@@ -28,6 +28,7 @@ ACTIVATION_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.square,
 )
 DELTA_RANK = 16
+PAPER = f"{papers.LCSM}, eqs. 1–3, Tables 2 and 3"
 
 
 def slopes(count: int, like: Tensor) -> Tensor:
@@ -129,7 +130,8 @@ class LCSM(Model):
         if self.code.recurrence == "scan":
             memory = output.unflatten(-1, (self.k, self.d))
             s = self._vector(self.shrink, x)
-            return (memory * (s.unsqueeze(-1) if self.code.s else s)).sum(-2)
+            y: Tensor = (memory * (s.unsqueeze(-1) if self.code.s else s)).sum(-2)
+            return y
         return output if self.code.recurrence == "selective_scan" else output.squeeze(2)
 
     def _vector(self, part: nn.Linear | nn.Parameter, x: Tensor) -> Tensor:
@@ -291,11 +293,4 @@ def lcsm(name: str) -> ModelEntry:
     """
     code = Code.parse(name)
     cls = type("LCSM", (LCSM,), {"code": code, "__doc__": LCSM.__doc__, "__module__": __name__})
-    return ModelEntry(
-        name,
-        cls,
-        code.recurrence,
-        f"{papers.LCSM}, eqs. 1–3, Tables 2 and 3",
-        code.gate,
-        _presets(code.recurrence),
-    )
+    return ModelEntry(name, cls, code.recurrence, PAPER, code.gate, _presets(code.recurrence))

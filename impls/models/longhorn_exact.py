@@ -172,4 +172,5 @@ def solve_in_chunks(
 def _chunks(x: Tensor, C: int) -> Tensor:
     """Cut (B, T, F) into (B, N, C, F). Zeros fill the last chunk: they change no state."""
     padded = functional.pad(x, (0, 0, 0, -x.shape[1] % C))
-    return padded.unflatten(1, (-1, C))
+    chunks: Tensor = padded.unflatten(1, (-1, C))
+    return chunks

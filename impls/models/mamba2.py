@@ -95,7 +95,8 @@ class Mamba2(Model):
         """y from the recurrence's output and from x, the first channels of `inputs`."""
         H, V = self.shape["H"], self.shape["V"]
         x = inputs[..., : H * V].unflatten(-1, (H, V))
-        return (output + self.D.unsqueeze(-1) * x).flatten(-2)
+        y: Tensor = output + self.D.unsqueeze(-1) * x
+        return y.flatten(-2)
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         return self.lower(*self.project(x))

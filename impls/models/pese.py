@@ -37,6 +37,9 @@ class Expanded(Bounded):
 
     einsum: ClassVar[str]
     grouped: ClassVar[bool] = False  # whether x comes in n groups of e = d/n channels
+    forget: nn.ParameterList
+    input: nn.ParameterList
+    output: nn.ParameterList
 
     def __init__(self, shape: Mapping[str, int], *, n: int = STATES, lower_bound: Bound = 0.0) -> None:
         C = shape["C"]
@@ -77,7 +80,8 @@ class Expanded(Bounded):
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
         gate = torch.sigmoid(self.expand(x, self.output))
-        return (gate * output.unflatten(-1, (self.n, -1))).sum(-2)
+        y: Tensor = (gate * output.unflatten(-1, (self.n, -1))).sum(-2)
+        return y
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
@@ -108,7 +112,8 @@ class Naive(Expanded):
         return [((d, n, d), d)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0].flatten(1)).unflatten(-1, (self.n, -1))
+        expanded: Tensor = (x @ weights[0].flatten(1)).unflatten(-1, (self.n, -1))
+        return expanded
 
 
 @model("pese_lr", recurrence="scan", paper=PAPER + "low rank", gate="data")
@@ -126,7 +131,8 @@ class LowRank(Expanded):
         return [((d, r), d), ((r, n, d), r)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0] @ weights[1].flatten(1)).unflatten(-1, (self.n, -1))
+        expanded: Tensor = (x @ weights[0] @ weights[1].flatten(1)).unflatten(-1, (self.n, -1))
+        return expanded
 
 
 @model("pese_glt", recurrence="scan", paper=PAPER + "group linear transformation", gate="data")
@@ -142,7 +148,8 @@ class GroupLinear(Expanded):
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
         groups = x.unflatten(-1, (self.n, 1, -1))  # (B, T, n, 1, e)
-        return (groups @ weights[0]).squeeze(-2)
+        expanded: Tensor = (groups @ weights[0]).squeeze(-2)
+        return expanded
 
 
 @model(
@@ -158,7 +165,8 @@ class GroupLinearInteraction(GroupLinear):
         return [((n, d // n, d), d // n), ((n, n), n)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return weights[1].mT @ super().expand(x, weights)
+        expanded: Tensor = weights[1].mT @ super().expand(x, weights)
+        return expanded
 
 
 @model("pese_krp", recurrence="scan", paper=PAPER + "Khatri-Rao product", gate="data")
@@ -172,7 +180,8 @@ class KhatriRao(Expanded):
         return [((n, d), 1)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return x.unsqueeze(-2) * weights[0]
+        expanded: Tensor = x.unsqueeze(-2) * weights[0]
+        return expanded
 
 
 @model("pese_kp", recurrence="scan", paper=PAPER + "Kronecker product", gate="data")
@@ -186,4 +195,5 @@ class Kronecker(Expanded):
         return [((d, d), d), ((n,), 1)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0]).unsqueeze(-2) * weights[1].unsqueeze(-1)
+        expanded: Tensor = (x @ weights[0]).unsqueeze(-2) * weights[1].unsqueeze(-1)
+        return expanded
