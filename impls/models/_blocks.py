@@ -153,7 +153,7 @@ class NormedBlock(ChannelBlock):
         return self.output(self.finished(self.output_norm(y), x)), carry(after)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
-        """The input of the output projection, from the normalised y and the layer's normalised x."""
+        """Form the output projection's input from the normalised y and the layer's normalised x."""
         return y
 
 
@@ -260,7 +260,7 @@ class RWKV4Block(Block):
         return y, carry(after, normed[:, -1:], mixed[:, -1:])
 
     def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """The input of the output projection, from the mixer's y, the normalised x and the tokens before."""
+        """Form the output projection's input from the mixer's y, the normalised x and the tokens before."""
         return y
 
 

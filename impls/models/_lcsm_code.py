@@ -71,7 +71,7 @@ class Code:
 
     @property
     def recurrence(self) -> str:
-        """Where e or s are k×d parameters, the memory is k·d channels, not an outer product."""
+        """The recurrence: if e or s are k×d parameters, the memory is k·d channels, not an outer product."""
         if not (self.e and self.s):
             return "scan"
         return "selective_scan" if self.o in OF_MATRICES else "linear_attention"

@@ -21,7 +21,7 @@ SimpleRMSNorm = partial(nn.RMSNorm, eps=EPSILON, elementwise_affine=False)
 
 
 def low_rank(inner: int) -> int:
-    """⌈d/16⌉ for a residual stream of width d whose mixer has `inner` = 2d channels."""
+    """Form ⌈d/16⌉ for a residual stream of width d whose mixer has `inner` = 2d channels."""
     return math.ceil(inner / (EXPANSION * CHANNELS_PER_RANK))
 
 

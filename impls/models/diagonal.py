@@ -27,7 +27,7 @@ class Modes:
 
 
 def turn(log_a: Tensor, angle: Tensor) -> Tensor:
-    """exp(log_a + i·angle), complex in the precision of log_a."""
+    """Form exp(log_a + i·angle), complex in the precision of log_a."""
     angle = torch.remainder(angle, 2 * math.pi).to(log_a.dtype)
     magnitude = torch.exp(log_a)
     # not polar, whose gradient is no number where the magnitude underflows
@@ -81,7 +81,7 @@ class DiagonalSSM(Model):
     D: nn.Parameter
 
     def modes(self) -> Modes:
-        """The discretised system of every channel."""
+        """Discretise the system of every channel."""
         raise NotImplementedError
 
     def operands(self, x: Tensor) -> dict[str, Any]:

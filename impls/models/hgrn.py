@@ -40,7 +40,7 @@ class LayerBounds(nn.Module):
         self.gamma = nn.Parameter(torch.ones(layers, channels))
 
     def forward(self, layer: int) -> Tensor:
-        """β of one layer (C,), in float32 or wider."""
+        """Form β of one layer (C,), in float32 or wider."""
         return layer_bounds(gate_precision(self.gamma))[layer]
 
 
@@ -52,12 +52,12 @@ class LayerBound(nn.Module):
         self.bounds, self.layer = bounds, layer
 
     def forward(self) -> Tensor:
-        """β (C,), in float32 or wider."""
+        """Form β (C,), in float32 or wider."""
         beta: Tensor = self.bounds(self.layer)
         return beta
 
     def definition(self) -> Tensor:
-        """β (C,) in float64, by the paper's equation."""
+        """Form β (C,) in float64, by the paper's equation."""
         share = torch.softmax(self.bounds.gamma.double(), dim=0)
         return share[1 : self.layer + 1].sum(0)
 
@@ -82,7 +82,7 @@ class Bounded(Model):
 
     @staticmethod
     def bounded_channels(shape: Mapping[str, int], options: Mapping[str, Any]) -> int:
-        """Number of channels of β, from the constructor's arguments."""
+        """Count the channels of β from the constructor's arguments."""
         return shape["C"]
 
     @classmethod
@@ -93,11 +93,11 @@ class Bounded(Model):
         return [{"lower_bound": LayerBound(bounds, layer)} for layer in range(layers)]
 
     def bound(self) -> float | Tensor:
-        """β now."""
+        """Give β with the present parameters."""
         return self.lower_bound() if isinstance(self.lower_bound, LayerBound) else self.lower_bound
 
     def exact_bound(self) -> Tensor:
-        """β in float64, for the definition."""
+        """Give β in float64, for the definition."""
         if isinstance(self.lower_bound, LayerBound):
             return self.lower_bound.definition()
         return torch.as_tensor(self.lower_bound, dtype=torch.float64)

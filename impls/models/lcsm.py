@@ -32,12 +32,12 @@ PAPER = f"{papers.LCSM}, eqs. 1–3, Tables 2 and 3"
 
 
 def slopes(count: int, like: Tensor) -> Tensor:
-    """ALiBi's slopes 2^(−8h/count), h = 1 .. count, in the dtype and on the device of a tensor."""
+    """Form ALiBi's slopes 2^(−8h/count), h = 1 .. count, in the dtype and on the device of a tensor."""
     return torch.exp2(-8 / count * torch.arange(1, count + 1, dtype=like.dtype, device=like.device))
 
 
 def sloped(*size: int, tau: float) -> nn.Parameter:
-    """A parameter P of that size with σ(P)^(1/τ) = exp(−slope), each entry with a slope of its own."""
+    """Make a parameter P of that size with σ(P)^(1/τ) = exp(−slope), each entry with a slope of its own."""
     decay = tau * slopes(math.prod(size), torch.empty(0)).view(size)
     return nn.Parameter(-decay - torch.log(-torch.expm1(-decay)))  # log σ(P) = −decay
 
@@ -135,7 +135,7 @@ class LCSM(Model):
         return output if self.code.recurrence == "selective_scan" else output.squeeze(2)
 
     def _vector(self, part: nn.Linear | nn.Parameter, x: Tensor) -> Tensor:
-        """e or s: (B, T, k), or (k, d) if it does not depend on x."""
+        """Form e or s: (B, T, k), or (k, d) if it does not depend on x."""
         activate = ACTIVATION_FUNCTIONS[self.code.a]
         return activate(part(x)) if isinstance(part, nn.Linear) else activate(part).to(x.dtype)
 
@@ -144,7 +144,7 @@ class LCSM(Model):
         return functional.logsigmoid(gate_precision(raw)) / self.code.tau
 
     def _log_factors(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Log gates of the key axis, (B, T, k) or (k,), and of the value axis."""
+        """Form the log gates of the key axis, (B, T, k) or (k,), and of the value axis."""
         if self.code.fixed:
             wide = gate_precision(x.new_empty(0))
             return (-slopes(self.k, wide), None) if self.code.o == "4" else (None, -slopes(self.d, wide))
@@ -155,13 +155,13 @@ class LCSM(Model):
         )
 
     def _log_matrix(self, x: Tensor) -> Tensor:
-        """The log gate of oscillation 0, (k, d)."""
+        """Form the log gate of oscillation 0, (k, d)."""
         if self.matrix is None:
             return -slopes(self.k * self.d, gate_precision(x.new_empty(0))).view(self.k, self.d)
         return self._log_gate(self.matrix, x)
 
     def _matrix_gate(self, x: Tensor) -> dict[str, Any]:
-        """Gate operands of `selective_scan`; its A is (d, k)."""
+        """Give the gate operands of `selective_scan`; its A is (d, k)."""
         if self.code.o == "0":
             return {"delta": None, "A": self._log_matrix(x).mT, "gate": "const"}
         if self.delta is not None and self.matrix is not None:
@@ -171,7 +171,7 @@ class LCSM(Model):
         return {"delta": None, "A": A, "g": g, "gate": "sigmoid", "tau": self.code.tau}
 
     def _product(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """g (B, T, d, 1) or (B, T, 1, k), and the parameters (d, k) that it is multiplied with."""
+        """Give g (B, T, d, 1) or (B, T, 1, k), and the parameters (d, k) that multiply it."""
         by_key, by_value = self.key_factor, self.value_factor
         if isinstance(by_key, nn.Linear):
             g, row = by_key(x).unsqueeze(-2), by_value
@@ -185,7 +185,7 @@ class LCSM(Model):
         return gate_precision(g), gate_precision(column.expand(self.d, self.k))
 
     def _channels(self, x: Tensor, i: Tensor, e: Tensor) -> dict[str, Any]:
-        """The memory as k·d channels of `scan`."""
+        """Give the operands of the memory as k·d channels of `scan`."""
         written = (e.unsqueeze(-1) if self.code.e else e) * i.unsqueeze(-2)
         if self.code.o == "0":
             log_o = self._log_matrix(x)[None, None]
@@ -200,7 +200,7 @@ class LCSM(Model):
         return {"log_a": log_o.flatten(-2), "b": written.flatten(-2)}
 
     def _angles(self, x: Tensor) -> Tensor:
-        """θ_c = 10000^(−2c/d) of LRPE, with d the width of the model."""
+        """Form θ_c = 10000^(−2c/d) of LRPE, with d the width of the model."""
         channel = torch.arange(self.k, device=x.device, dtype=gate_precision(x.new_empty(0)).dtype)
         return torch.pow(10000.0, -2 * channel / self.d)
 
@@ -230,7 +230,7 @@ class LCSM(Model):
         return torch.stack(y, dim=1)
 
     def _oscillation(self, W: Mapping[str, Tensor], project: Callable[[str], Tensor]) -> Any:
-        """o_t of Table 3, as (B, k, d) or broadcast to it."""
+        """Form o_t of Table 3, as (B, k, d) or broadcast to it."""
         code, k, d = self.code, self.k, self.d
 
         def power(z: Tensor) -> Tensor:

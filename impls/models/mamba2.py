@@ -75,11 +75,11 @@ class Mamba2(Model):
         return self.shape["H"] * self.shape["V"] // self.expand
 
     def project(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """x, B and C side by side (B, T, H·V + 2K), and Δ before its bias and softplus (B, T, H)."""
+        """Project u to x, B and C side by side (B, T, H·V + 2K), and Δ before its bias and softplus (B, T, H)."""
         return torch.cat([self.input(u), self.B(u), self.C(u)], dim=-1), self.step(u)
 
     def lower(self, inputs: Tensor, step: Tensor) -> dict[str, Any]:
-        """The operands from what `project` gives, with whatever the block does to x, B and C in between."""
+        """Form the operands from the results of `project`; a block may convolve x, B and C in between."""
         H, K = self.shape["H"], self.shape["K"]
         x, b, c = inputs.split([H * self.shape["V"], K, K], dim=-1)
         step = functional.softplus(gate_precision(step) + gate_precision(self.step_bias))
@@ -92,7 +92,7 @@ class Mamba2(Model):
         }
 
     def skip(self, output: Tensor, inputs: Tensor) -> Tensor:
-        """y from the recurrence's output and from x, the first channels of `inputs`."""
+        """Form y from the recurrence's output and from x, the first channels of `inputs`."""
         H, V = self.shape["H"], self.shape["V"]
         x = inputs[..., : H * V].unflatten(-1, (H, V))
         y: Tensor = output + self.D.unsqueeze(-1) * x

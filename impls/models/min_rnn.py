@@ -105,7 +105,7 @@ class MinLSTM(Model):
         self.candidate = nn.Linear(C, C)
 
     def log_odds(self, x: Tensor) -> Tensor:
-        """δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""
+        """Form δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""
         forget, input_ = gate_precision(self.forget(x)), gate_precision(self.input(x))
         return functional.logsigmoid(input_) - functional.logsigmoid(forget)
 

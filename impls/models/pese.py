@@ -70,7 +70,7 @@ class Expanded(Bounded):
 
     @property
     def width(self) -> int:
-        """d: the channels of x and y; the state has n·d."""
+        """The channels d of x and y; the state has n·d."""
         return self.shape["C"] // self.n
 
     def operands(self, x: Tensor) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class RWKV5(Model):
         self.bonus = nn.Parameter(first_bonus(H * K, depth).view(H, K))
 
     def log_decay(self, x: Tensor) -> Tensor:
-        """log w = −exp(ω) (H, K)."""
+        """Form log w = −exp(ω) (H, K)."""
         return -torch.exp(gate_precision(self.omega))
 
     @classmethod
@@ -111,7 +111,7 @@ class RWKV6(RWKV5):
         self.decay_up = nn.Linear(rank, self.shape["H"] * self.shape["K"], bias=False)
 
     def log_decay(self, x: Tensor) -> Tensor:
-        """log w_t = −exp(ω + tanh(x_t A) B) (B, T, H, K)."""
+        """Form log w_t = −exp(ω + tanh(x_t A) B) (B, T, H, K)."""
         step = self.decay_up(torch.tanh(self.decay_down(x))).unflatten(-1, (self.shape["H"], -1))
         return -torch.exp(gate_precision(self.omega) + gate_precision(step))
 

@@ -65,7 +65,7 @@ class S4(Model):
         self.D = nn.Parameter(torch.randn(C))
 
     def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Λ, P, B, C (C, N/2) complex128 and Δ (C, 1) float64."""
+        """Form Λ, P, B, C (C, N/2) complex128 and Δ (C, 1) float64."""
 
         def parts(name: str) -> Tensor:
             return torch.complex(
@@ -77,7 +77,7 @@ class S4(Model):
         return eigenvalues, parts("P"), parts("B"), parts("C"), step
 
     def discrete(self) -> tuple[Tensor, Tensor]:
-        """Dense Ā (C, N, N) and B̄ (C, N) over all states: the stored ones, then their conjugates."""
+        """Form dense Ā (C, N, N) and B̄ (C, N) over all states: the stored ones, then their conjugates."""
         eigenvalues, P, B, _, step = self.system()
         eigenvalues, P, B = (torch.cat([half, half.conj()], dim=-1) for half in (eigenvalues, P, B))
         A = torch.diag_embed(eigenvalues) - P.unsqueeze(-1) * P.conj().unsqueeze(-2)
@@ -91,7 +91,7 @@ class S4(Model):
         return {"u": x, "kernel": self.kernel(x.shape[1]).to(gate_precision(self.log_step).dtype)}
 
     def kernel(self, T: int) -> Tensor:
-        """K_j = 2 Re(C Ā^j B̄), j < T, as (C, T) float64, from its generating function at the T-th roots of 1.
+        """Form K_j = 2 Re(C Ā^j B̄), j < T, (C, T) float64, from its generating function at the roots of 1.
 
         Σ_j K_j z^j = C(1 − Ā^T) [(1 − z) − (1 + z)ΔA/2]⁻¹ ΔB, and the inverse by Woodbury from sums
         Σ_n X_n/((1 − z) − (1 + z)ΔΛ_n/2) over all states, which are Cauchy-like products.

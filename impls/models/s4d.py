@@ -38,7 +38,7 @@ class S4D(DiagonalSSM):
         self.D = nn.Parameter(torch.randn(C))
 
     def frequencies(self, n: int) -> Tensor:
-        """Im A of n pairs at the start, (n,)."""
+        """Give the start of Im A for n pairs, (n,)."""
         raise NotImplementedError
 
     def modes(self) -> Modes:

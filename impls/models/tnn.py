@@ -64,7 +64,7 @@ class TNN(Model):
         self.coefficient = nn.Linear(HIDDEN, C)
 
     def coefficients(self, T: int) -> Tensor:
-        """RPE at the lags 0 .. T − 1 of sequences of length T, as (C, T), float32 or wider."""
+        """Compute RPE at the lags 0 .. T − 1 of sequences of length T, as (C, T), float32 or wider."""
         working = gate_precision(self.position.weight)
         h = torch.arange(T, dtype=working.dtype, device=working.device).unsqueeze(-1)
         h = h / T if self.by_length else h
