@@ -75,7 +75,7 @@ class Mamba2(Model):
         return self.shape["H"] * self.shape["V"] // self.expand
 
     def project(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Project u to x, B and C side by side (B, T, H·V + 2K), and Δ before its bias and softplus (B, T, H)."""
+        """Project u to x, B and C side by side (B, T, H·V + 2K), and to Δ before its softplus (B, T, H)."""
         return torch.cat([self.input(u), self.B(u), self.C(u)], dim=-1), self.step(u)
 
     def lower(self, inputs: Tensor, step: Tensor) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class TTTLinear(Model):
         return torch.stack(z, dim=1).flatten(-2)
 
     def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project x to q, k (B, T, H, K), v (B, T, H, V) and η (B, T, H, 1, 1) in float64, for the definitions."""
+        """Project x to q, k (B, T, H, K), v (B, T, H, V) and η (B, T, H, 1, 1), all in float64."""
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
         heads, x = (*x.shape[:2], self.shape["H"], -1), x.double()
         names = ("test_view", "training_view", "label_view")
