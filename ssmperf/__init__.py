@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ssmperf.judge.verdict import Verdict, judge_call
     from ssmperf.layers.block import Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
+    from ssmperf.layers.network import Network, count_parameters
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
     from ssmperf.measure.passes import TimedPass, pass_of
     from ssmperf.measure.provenance import fell_back, launched_kernels
@@ -100,6 +101,7 @@ _LAZY = {
     "judge.verdict": ("Verdict", "judge_call"),
     "layers.block": ("Block", "State", "build_block", "carry"),
     "layers.model": ("Model", "gate_precision"),
+    "layers.network": ("Network", "count_parameters"),
     "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
     "measure.passes": ("TimedPass", "pass_of"),
     "measure.provenance": ("fell_back", "launched_kernels"),
@@ -145,6 +147,7 @@ __all__ = [
     "Memory",
     "Model",
     "ModelEntry",
+    "Network",
     "Pair",
     "Place",
     "PluginError",
@@ -186,6 +189,7 @@ __all__ = [
     "compare_runs",
     "compute",
     "consulting",
+    "count_parameters",
     "decay_span",
     "dtype_of",
     "family",

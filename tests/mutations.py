@@ -1,4 +1,4 @@
-"""Plants deliberate faults, each alone in a copy of the tree, and requires the correctness suite to see it.
+"""Plant deliberate faults, each alone in a copy of the tree; the correctness suite or a test must see each.
 
     python tests/mutations.py [NAME...] [--write]      --write renews the table in docs/correctness.md
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,16 +29,20 @@ class Missed(Exception):
 
 @dataclass(frozen=True)
 class Mutation:
-    """Replace `old`, which occurs once in `file`, by `new`, and select cases that should see it."""
+    """Replace `old`, which occurs once in `file`, by `new`, and select cases that should see it.
+
+    test: a test that should fail, instead of cases: for faults that lowering and definition share.
+    """
 
     name: str
     file: str
     old: str
     new: str
-    models: str
-    backends: str
+    models: str = ""
+    backends: str = ""
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    test: str = ""
 
     def planted(self, root: Path) -> str:
         """The file's text with the fault. Raises Missed where `old` does not occur just once."""
@@ -152,28 +157,86 @@ MUTATIONS = (
         "surrogate",
         ("--regime", "phase/data_complex"),
     ),
+    Mutation(
+        "lag divided by the length",
+        "impls/models/tnn.py",
+        "h = h / T if self.by_length else h",
+        "h = h / T",
+        "tnn",
+        "fft",
+    ),
+    Mutation(
+        "sign of the slope flipped in a fixed oscillation",
+        "impls/models/lcsm.py",
+        "return -slopes(self.k * self.d",
+        "return slopes(self.k * self.d",
+        "lcsm:1-0f-1-0",
+        "sequential",
+    ),
+    Mutation(
+        "rank from the inner width",
+        "impls/models/_parts.py",
+        "inner / (EXPANSION * CHANNELS_PER_RANK)",
+        "inner / CHANNELS_PER_RANK",
+        test="tests/impls/test_models_networks.py::test_parameter_counts_of_longhorns_table_3",
+    ),
+    Mutation(
+        "depth not passed (TNL)",
+        "impls/models/tnl.py",
+        '[{"depth": layer / layers} for layer in range(layers)]',
+        "[{} for layer in range(layers)]",
+        test="tests/impls/test_models_networks.py::test_decays_of_tnl_shrink_with_depth",
+    ),
+    Mutation(
+        "depth not passed (lower bounds)",
+        "impls/models/hgrn.py",
+        "LayerBound(bounds, layer)}",
+        "LayerBound(bounds, 0)}",
+        test="tests/impls/test_models_networks.py::test_the_lower_bounds_of_all_layers_come_from_one_parameter",
+    ),
+    Mutation(
+        "random start of a data-independent oscillation",
+        "impls/models/lcsm.py",
+        'return sloped(k, d, tau=self.code.tau) if self.code.o == "0" else nn.Parameter',
+        "return nn.Parameter",
+        test="tests/impls/test_lcsm.py::test_a_data_independent_oscillation_starts_as_alibi_slopes",
+    ),
+    Mutation(
+        "convolution over x alone (Mamba-2)",
+        "impls/models/_blocks.py",
+        "inputs = functional.silu(convolved)",
+        "inputs = functional.silu(convolved)\n"
+        "        inner = inputs.shape[-1] - 2 * self.mixer.shape['K']\n"
+        "        inputs[..., inner:] = projected[..., inner:]",
+        test="tests/impls/test_blocks.py::test_the_block_of_mamba2_convolves_the_projections_of_its_input",
+    ),
 )
 
 
 def tree(folder: Path) -> None:
-    """The package as it is installed, in a folder."""
+    """Copy the package as it is installed, and the tests, into a folder."""
     hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=hidden)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=hidden)
     for room in ("impls", "suites", "reports"):
         shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=hidden)
 
 
 def caught(mutation: Mutation, folder: Path) -> str:
-    """Run the suite on the faulty tree, then mend it: the reason of the first record that is not right."""
+    """Run the suite or the test on the faulty tree, then mend it, and say what saw the fault."""
     part = mutation.file if mutation.file.startswith("ssmperf/") else f"ssmperf/{mutation.file}"
     file, out = folder / part, folder / "run"
     faulty, whole = mutation.planted(ROOT), file.read_text()
     shutil.rmtree(out, ignore_errors=True)
-    command = [
-        *(sys.executable, "-c", "from ssmperf.cli import main; main()"),
-        *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
-        *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
-    ]
+    if mutation.test:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutation.test]
+    else:
+        command = [
+            *(sys.executable, "-c", "from ssmperf.cli import main; main()"),
+            *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
+            *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
+        ]
     paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     file.write_text(faulty)
     try:
@@ -186,6 +249,11 @@ def caught(mutation: Mutation, folder: Path) -> str:
         )
     finally:
         file.write_text(whole)
+    if mutation.test:
+        failed = re.search(r"^FAILED \S+?::(\S+)", done.stdout, flags=re.MULTILINE)
+        if done.returncode != 1 or failed is None:
+            raise Missed(f"the test ended with exit code {done.returncode}: {done.stdout[-400:]}")
+        return f"`{failed[1]}`"
     if done.returncode:
         raise Missed(f"the run ended with exit code {done.returncode}: {done.stderr[-400:]}")
     records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]

@@ -1,1 +1,1 @@
-"""Identities between models and recurrences, one file a topic."""
+"""Identities between models and recurrences, one file per topic."""

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Comparison, Compute, Model, identity
+from ssmperf import Comparison, Compute, identity
 
 from .common import B, H, K, T, V, build, heads, normal, segment_sums
 
 SOURCE = "RECURRENCES.md §6.3"
 
 
-def projections(model: Model, x: Tensor) -> tuple[Tensor, ...]:
-    """q, k, v by head."""
+def projections(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """Project x to q, k and v by head."""
     return tuple(heads(linear(x)) for linear in (model.query, model.key, model.value))
 
 
 def decayed_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """RetNet's parallel form: o_n = K^(−1/2) Σ_{m ≤ n} γ_h^(n−m) (q_n·k_m) v_m, heads flattened."""
+    """Compute RetNet's parallel form: o_n = K^(−1/2) Σ_{m ≤ n} γ_h^(n−m) (q_n·k_m) v_m, heads flattened."""
     lag = torch.arange(T).view(T, 1) - torch.arange(T)
     gamma = 1 - 2.0 ** (-5 - torch.arange(H, dtype=torch.float64))
     mask = torch.where(lag >= 0, gamma.view(H, 1, 1) ** lag.clamp(min=0), 0.0)
@@ -30,7 +31,7 @@ def decayed_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def rotate(q: Tensor) -> Tensor:
-    """q_n e^(inθ) on pairs of neighbouring channels, θ_j = 10000^(−2j/K)."""
+    """Form q_n e^(inθ) on pairs of neighbouring channels, θ_j = 10000^(−2j/K)."""
     angle = torch.outer(torch.arange(T), 10000.0 ** (-2 * torch.arange(K // 2, dtype=torch.float64) / K))
     turn = torch.polar(torch.ones_like(angle), angle).unsqueeze(1)  # (T, 1, K/2)
     return torch.view_as_real(torch.view_as_complex(q.unflatten(-1, (-1, 2))) * turn).flatten(-2)
@@ -38,7 +39,7 @@ def rotate(q: Tensor) -> Tensor:
 
 @identity("retnet_is_decayed_attention", of="linear_attention", subjects=("retnet",), source=SOURCE)
 def retnet(compute: Compute) -> Iterator[Comparison]:
-    """Scores times γ to the distance."""
+    """Retention is attention with scores times γ to the power of the distance."""
     model = build("retnet", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     o, _ = compute("linear_attention", **model.operands(x))
@@ -47,7 +48,7 @@ def retnet(compute: Compute) -> Iterator[Comparison]:
 
 @identity("rotated_keys_are_a_complex_gate", of="linear_attention", subjects=("retnet_xpos",), source=SOURCE)
 def xpos(compute: Compute) -> Iterator[Comparison]:
-    """xPos's rotation of q and k, and the gate γe^(iθ) in both choices of sign."""
+    """Rotating q and k as xPos does is the gate γe^(iθ), in both choices of sign."""
     model = build("retnet_xpos", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     operands = model.operands(x)
@@ -65,7 +66,7 @@ def xpos(compute: Compute) -> Iterator[Comparison]:
 
 @identity("gla_is_attention_weighted_by_its_gates", of="linear_attention", subjects=("gla",), source=SOURCE)
 def gla(compute: Compute) -> Iterator[Comparison]:
-    """The gate is on the key axis: weights of each key channel, as exponentials of segment sums."""
+    """GLA is attention in which each key channel has weights, the exponentials of segment sums."""
     model = build("gla", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     q, k, v = projections(model, x)
@@ -83,16 +84,18 @@ def gla(compute: Compute) -> Iterator[Comparison]:
     "mamba2_is_attention_masked_by_segment_sums", of="linear_attention", subjects=("mamba2",), source=SOURCE
 )
 def mamba2(compute: Compute) -> Iterator[Comparison]:
-    """The state space dual."""
-    model = build("mamba2", H=H, K=K, V=V)
-    x = normal(B, T, H * V)
-    step = functional.softplus(model.step(x) + model.step_bias)
+    """Mamba-2 is attention, with scores C·B, under a mask of decays."""
+    count = 2 * H  # H·V = 2·width
+    model = build("mamba2", H=count, K=K, V=V)
+    u = normal(B, T, H * V)
+    step = functional.softplus(model.step(u) + model.step_bias)
     log_a = -step * torch.exp(model.A_log)
     mask = torch.exp(segment_sums(log_a.transpose(0, 1)))  # (n, m, B, H), 0 above the diagonal
-    scores = torch.einsum("bnk,bmk->bnm", model.C(x), model.B(x))
-    dual = torch.einsum("bnm,nmbh,bmh,bmhv->bnhv", scores, mask, step, heads(x))
-    o, _ = compute("linear_attention", **model.operands(x))
-    yield "y", model.readout(o, x), (dual + model.D.view(H, 1) * heads(x)).flatten(-2)
+    scores = torch.einsum("bnk,bmk->bnm", model.C(u), model.B(u))
+    x = heads(model.input(u), count)
+    dual = torch.einsum("bnm,nmbh,bmh,bmhv->bnhv", scores, mask, step, x)
+    o, _ = compute("linear_attention", **model.operands(u))
+    yield "y", model.readout(o, u), (dual + model.D.view(count, 1) * x).flatten(-2)
 
 
 @identity(
@@ -102,7 +105,7 @@ def mamba2(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def linear_transformer(compute: Compute) -> Iterator[Comparison]:
-    """Weights φ(q)·φ(k) over their sum, φ = 1 + elu."""
+    """The weights are φ(q)·φ(k) over their sum, φ = 1 + elu."""
     model = build("linear_transformer", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     q, k, v = projections(model, x)
@@ -116,7 +119,7 @@ def linear_transformer(compute: Compute) -> Iterator[Comparison]:
     "cosformer_is_cosine_weighted_attention", of="linear_attention", subjects=("cosformer",), source=SOURCE
 )
 def cosformer(compute: Compute) -> Iterator[Comparison]:
-    """Weights cos(π(t−s)/2T) (q·k) over their sum."""
+    """The weights are cos(π(t−s)/2T) (q·k) over their sum."""
     model = build("cosformer", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     q, k, v = projections(model, x)
@@ -130,7 +133,7 @@ def cosformer(compute: Compute) -> Iterator[Comparison]:
 
 @identity("lrpe_is_attention_of_twice_the_width", of="linear_attention", subjects=("lrpe",), source=SOURCE)
 def lrpe(compute: Compute) -> Iterator[Comparison]:
-    """Real q and k times cos(nθ) and sin(nθ), side by side, without a gate."""
+    """Put real q and k times cos(nθ) and times sin(nθ) side by side, without a gate."""
     model = build("lrpe", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     operands = model.operands(x)

@@ -1,6 +1,8 @@
-"""What identities share: sizes, random values and models that are the same in every call."""
+"""Sizes, random values and models for identities, the same in every call."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +13,15 @@ B, T, C, H, K, V, D, N = 2, 19, 6, 3, 4, 5, 5, 3
 
 
 def normal(*size: int, seed: int = 0) -> Tensor:
-    """Standard normals in float64."""
+    """Draw standard normals in float64."""
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def build(name: str, **sizes: int) -> Model:
-    """A float64 model whose parameters need no gradients."""
+def build(name: str, **sizes: int) -> Any:
+    """Build a float64 model whose parameters need no gradients.
+
+    Its type is Any because identities use the parts of particular models.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer = registry.model(name).cls(sizes)
@@ -25,7 +30,7 @@ def build(name: str, **sizes: int) -> Model:
 
 
 def segment_sums(log_a: Tensor) -> Tensor:
-    """Σ_{m < j ≤ n} log a_j over the first axis as [n, m], −∞ for m > n: literal sums, no differences."""
+    """Sum log a_j over m < j ≤ n along the first axis, as [n, m]; −∞ for m > n. No differences of sums."""
     length = log_a.shape[0]
     rows = [
         [
@@ -38,5 +43,5 @@ def segment_sums(log_a: Tensor) -> Tensor:
 
 
 def heads(x: Tensor, count: int = H) -> Tensor:
-    """(B, T, count·n) as (B, T, count, n)."""
-    return x.unflatten(-1, (count, -1))
+    """View (B, T, count·n) as (B, T, count, n)."""
+    return x.view(*x.shape[:-1], count, -1)

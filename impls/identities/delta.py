@@ -21,7 +21,7 @@ SOURCE = "RECURRENCES.md §6.3"
     source=SOURCE,
 )
 def longhorn(compute: Compute) -> Iterator[Comparison]:
-    """β = Δ with keys as they are; or unit keys, values over |k| and β|k|²/(1 + β|k|²)."""
+    """Take β = Δ and the keys as they are; or unit keys, values over |k| and β|k|²/(1 + β|k|²)."""
     model = build("longhorn_exact", H=H, K=K, V=1)
     x = normal(B, T, H)
     operands = model.operands(x)
@@ -41,7 +41,7 @@ def longhorn(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def shared_longhorn(compute: Compute) -> Iterator[Comparison]:
-    """One Δ for V channels: their states are the columns of one matrix, the minimiser of its objective."""
+    """Share one Δ among V channels: their states are columns of one matrix, which minimises the objective."""
     k, q, v = normal(B, T, 1, K), normal(B, T, 1, K, seed=1), normal(B, T, 1, V, seed=2)
     beta = torch.sigmoid(normal(B, T, 1, seed=3))
     step = beta / (1 + beta * k.square().sum(-1))
@@ -63,7 +63,7 @@ def shared_longhorn(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def ttt_linear(compute: Compute) -> Iterator[Comparison]:
-    """The gradient step of ½|Wᵀk − v|² with rate η is the delta rule with β = η; autograd's gradient."""
+    """Step along autograd's gradient of ½|Wᵀk − v|² with rate η: the delta rule with β = η."""
     q, k, v = normal(B, T, H, K), normal(B, T, H, K, seed=1), normal(B, T, H, V, seed=2)
     k = functional.normalize(k, dim=-1)
     rate = torch.sigmoid(normal(B, T, H, seed=3))
@@ -82,7 +82,7 @@ def ttt_linear(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def ttt_linear_batch(compute: Compute) -> Iterator[Comparison]:
-    """All gradients at W = 0: linear attention with values scaled by the rate."""
+    """Take all gradients at W = 0: linear attention with values scaled by the rate."""
     q, k, v = normal(B, T, H, K), normal(B, T, H, K, seed=1), normal(B, T, H, V, seed=2)
     rate = torch.sigmoid(normal(B, T, H, seed=3))
     output, _ = compute("linear_attention", q=q, k=k, v=rate.unsqueeze(-1) * v)
@@ -95,7 +95,7 @@ def ttt_linear_batch(compute: Compute) -> Iterator[Comparison]:
 
 
 def _gradient(W: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """∂/∂W of ½|Wᵀk − v|² (B, H, K, V)."""
+    """Differentiate ½|Wᵀk − v|² by W (B, H, K, V)."""
     with torch.enable_grad():
         leaf = W.detach().requires_grad_()
         loss = 0.5 * (torch.einsum("bhkv,bhk->bhv", leaf, k) - v).square().sum()

@@ -19,7 +19,7 @@ STATES = 8
 
 @identity("mingru_is_s6_of_one_state_with_zoh", of="scan", subjects=("mingru",), source=SOURCE)
 def mingru_as_scan(compute: Compute) -> Iterator[Comparison]:
-    """A = −1, B = 1, Δ = softplus(W_z x), held over the step."""
+    """Set A = −1, B = 1 and Δ = softplus(W_z x), held over the step."""
     model = build("mingru", C=C)
     x = normal(B, T, C)
     candidate, step = model.candidate(x), functional.softplus(model.update(x))
@@ -34,7 +34,7 @@ def mingru_as_scan(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def mingru_as_s6(compute: Compute) -> Iterator[Comparison]:
-    """The same with the recurrence's own zero-order hold, at N = 1."""
+    """Do the same with the recurrence's own zero-order hold, at N = 1."""
     model = build("mingru", C=C)
     x = normal(B, T, C)
     ones = torch.ones(B, T, 1, dtype=torch.float64)
@@ -52,7 +52,7 @@ def mingru_as_s6(compute: Compute) -> Iterator[Comparison]:
 
 @identity("minlstm_gates_are_a_softmax_of_log_sigmoids", of="scan", subjects=("minlstm",), source=SOURCE)
 def minlstm(compute: Compute) -> Iterator[Comparison]:
-    """f/(f + i) and i/(f + i) from the logarithms of f and i."""
+    """Form f/(f + i) and i/(f + i) from the logarithms of f and i."""
     model = build("minlstm", C=C)
     x = normal(B, T, C)
     pair = torch.stack([functional.logsigmoid(model.forget(x)), functional.logsigmoid(model.input(x))])
@@ -62,7 +62,7 @@ def minlstm(compute: Compute) -> Iterator[Comparison]:
 
 
 def _log_space(compute: Compute, name: str) -> Iterator[Comparison]:
-    """Positive minimal RNNs are a log-space scan that starts from log h_0 itself, not from log g(h_0)."""
+    """Compare a positive minimal RNN with a log-space scan from log h_0 itself, not from log g(h_0)."""
     model = build(name, C=C)
     operands = model.operands(normal(B, T, C))
     h_0 = normal(B, C, seed=7).exp()
@@ -82,7 +82,7 @@ def _log_space(compute: Compute, name: str) -> Iterator[Comparison]:
     "positive_mingru_is_a_log_space_scan_from_log_h0", of="scan", subjects=("mingru_pos",), source=SOURCE
 )
 def mingru_pos(compute: Compute) -> Iterator[Comparison]:
-    """From a state, and from none."""
+    """Start from a state, and from none."""
     return _log_space(compute, "mingru_pos")
 
 
@@ -90,13 +90,13 @@ def mingru_pos(compute: Compute) -> Iterator[Comparison]:
     "positive_minlstm_is_a_log_space_scan_from_log_h0", of="scan", subjects=("minlstm_pos",), source=SOURCE
 )
 def minlstm_pos(compute: Compute) -> Iterator[Comparison]:
-    """From a state, and from none."""
+    """Start from a state, and from none."""
     return _log_space(compute, "minlstm_pos")
 
 
 @identity("rg_lru_keeps_the_variance_of_white_input", of="scan", subjects=("rg_lru",), source=SOURCE)
 def rg_lru(compute: Compute) -> Iterator[Comparison]:
-    """a² + (√(1 − a²))² = 1, with the gate a = σ(−Λ)^(8r); √(1 − a) in place of the root would not."""
+    """Check that a² + (√(1 − a²))² = 1 with the gate a = σ(−Λ)^(8r); with √(1 − a) it would not be."""
     model = build("rg_lru", C=C)
     x = normal(B, T, C)
     a = torch.sigmoid(-model.decay) ** (8 * torch.sigmoid(model.recurrence_gate(x)))
@@ -107,7 +107,7 @@ def rg_lru(compute: Compute) -> Iterator[Comparison]:
 
 @identity("lru_is_a_convolution_with_its_impulse_response", of="scan", subjects=("lru",), source=SOURCE)
 def lru(compute: Compute) -> Iterator[Comparison]:
-    """Every lag's matrix C λ^j γ B, summed lag by lag."""
+    """Sum the matrices C λ^j γ B lag by lag."""
     model = build("lru", C=C)
     x = normal(B, T, C)
     power = torch.arange(T).view(T, 1)
@@ -123,7 +123,7 @@ def lru(compute: Compute) -> Iterator[Comparison]:
 def _convolution(
     compute: Compute, name: str, modes: tuple[Tensor, Tensor], D: Tensor
 ) -> Iterator[Comparison]:
-    """The model's convolution against its recurrence over modes (gate, weight), (C, n) complex."""
+    """Compare a model's convolution with its recurrence over modes (gate, weight), (C, n) complex."""
     model = build(name, C=C, N=STATES)
     x = normal(B, T, C)
     gate, weight = modes
@@ -137,7 +137,7 @@ def _convolution(
 
 @identity("s4d_is_a_vandermonde_convolution", of="long_conv", subjects=("s4d_lin",), source=SOURCE)
 def s4d(compute: Compute) -> Iterator[Comparison]:
-    """y = 2 Re(C x) of the diagonal recurrence, Ā and B̄ held over the step."""
+    """Compare with y = 2 Re(C x) of the diagonal recurrence, Ā and B̄ held over the step."""
     model = build("s4d_lin", C=C, N=STATES)
     A = torch.complex(-torch.exp(model.A_log_real), model.A_imag)
     gate = torch.exp(torch.exp(model.log_step).unsqueeze(-1) * A)
@@ -152,7 +152,7 @@ def s4d(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def dss_softmax(compute: Compute) -> Iterator[Comparison]:
-    """a = exp(ΛΔ), b = (a − 1)/(Λ(a^T − 1))."""
+    """Compare with the recurrence of a = exp(ΛΔ), b = (a − 1)/(Λ(a^T − 1))."""
     model = build("dss_softmax", C=C, N=STATES)
     eigenvalues = torch.complex(model.eigenvalue_real, model.eigenvalue_imag)
     gate = torch.exp(torch.exp(model.log_step).unsqueeze(-1) * eigenvalues)
@@ -162,7 +162,7 @@ def dss_softmax(compute: Compute) -> Iterator[Comparison]:
 
 @identity("dense_s4_is_a_convolution", of="long_conv", subjects=("s4",), source=SOURCE)
 def s4(compute: Compute) -> Iterator[Comparison]:
-    """The bilinear rule on the dense A, one step after another."""
+    """Compare with the bilinear rule on the dense A, one step after another."""
     model = build("s4", C=C, N=STATES)
     x = normal(B, T, C)
     A_bar, B_bar = model.discrete()
@@ -178,7 +178,7 @@ def s4(compute: Compute) -> Iterator[Comparison]:
 
 @identity("tnn_is_its_exact_state_space", of="long_conv", subjects=("tnn",), source=SOURCE)
 def tnn(compute: Compute) -> Iterator[Comparison]:
-    """ETSC: n modes with gates γ exp(−2πi j/(n+1)) and weights from a Fourier transform, for n steps."""
+    """Compare with ETSC: n modes, gates γ exp(−2πi j/(n+1)), weights from a Fourier transform, n steps."""
     model = build("tnn", C=C)
     x = normal(B, T, C)
     t = model.coefficients(T)
@@ -196,7 +196,7 @@ def tnn(compute: Compute) -> Iterator[Comparison]:
 
 @identity("a_const_scan_is_a_convolution_with_its_powers", of="long_conv", subjects=(), source=SOURCE)
 def scan_as_convolution(compute: Compute) -> Iterator[Comparison]:
-    """K_j = a^j, from no state."""
+    """Convolve with K_j = a^j, from no state."""
     u, log_a = normal(B, T, C), functional.logsigmoid(normal(C, seed=1))
     kernel = torch.exp(log_a.unsqueeze(-1) * torch.arange(T))
     output, _ = compute("long_conv", u=u, kernel=kernel)

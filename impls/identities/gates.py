@@ -1,4 +1,4 @@
-"""One gate in several guises: constant and expanded, scalar and by key; models that differ in no more."""
+"""One gate in several forms (constant or per step, scalar or by key), and models that differ only there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROPERTY = "RECURRENCES.md §6.4, layout and broadcast"
 
 @identity("a_const_gate_is_the_same_gate_at_every_step", of="scan", subjects=(), source=PROPERTY)
 def const_scan(compute: Compute) -> Iterator[Comparison]:
-    """With h_0, real and complex."""
+    """Compare a constant gate with the same gate at every step, from h_0, real and complex."""
     b, h_0 = normal(B, T, C), normal(B, C, seed=1)
     log_a, phase = functional.logsigmoid(normal(1, 1, C, seed=2)), normal(1, 1, C, seed=3)
     for label, angle in (("real", None), ("complex", phase)):
@@ -45,7 +45,7 @@ def _matrices() -> dict[str, Tensor]:
 
 @identity("a_scalar_gate_is_a_key_gate_of_equal_entries", of="linear_attention", subjects=(), source=PROPERTY)
 def scalar_attention(compute: Compute) -> Iterator[Comparison]:
-    """A gate a head at every step, and a constant one, in all the shapes that mean the same."""
+    """Compare one gate per head, at every step or constant, in all shapes that mean the same."""
     given = _matrices()
     scalar = functional.logsigmoid(normal(B, T, H, seed=5))
     const = functional.logsigmoid(normal(H, seed=6))
@@ -66,7 +66,7 @@ def scalar_attention(compute: Compute) -> Iterator[Comparison]:
 
 @identity("a_gated_delta_rule_with_equal_key_gates_is_scalar", of="delta_rule", subjects=(), source=PROPERTY)
 def scalar_delta(compute: Compute) -> Iterator[Comparison]:
-    """As for attention."""
+    """Compare one gate per head with equal gates of all its keys."""
     given = _matrices()
     given["k"] = functional.normalize(given["k"], dim=-1)
     given["beta"] = torch.sigmoid(normal(B, T, H, seed=7))
@@ -79,7 +79,7 @@ def scalar_delta(compute: Compute) -> Iterator[Comparison]:
 
 @identity("heads_are_interchangeable", of="linear_attention", subjects=(), source=PROPERTY)
 def swapped_heads(compute: Compute) -> Iterator[Comparison]:
-    """Heads in another order give the same results in that order."""
+    """Permute the heads: the results are permuted in the same way."""
     given = _matrices()
     given["log_a"] = functional.logsigmoid(normal(B, T, H, K, seed=5))
     swapped = {name: x.flip(1 if name == "initial_state" else 2) for name, x in given.items()}
@@ -91,7 +91,7 @@ def swapped_heads(compute: Compute) -> Iterator[Comparison]:
 
 @identity("retnet_is_gla_with_a_const_gate", of="linear_attention", subjects=("retnet", "gla"), source=SOURCE)
 def retnet(compute: Compute) -> Iterator[Comparison]:
-    """RetNet's operands with its γ as a key gate at every step."""
+    """Give RetNet's γ as a key gate at every step."""
     operands = build("retnet", H=H, K=K, V=V).operands(normal(B, T, H * V))
     expanded = operands["log_a"].view(1, 1, H, 1).expand(B, T, H, K)
     left, _ = compute("linear_attention", **{**operands, "log_a": expanded})
@@ -101,7 +101,7 @@ def retnet(compute: Compute) -> Iterator[Comparison]:
 
 @identity("hgrn2_is_gla_with_tied_key", of="linear_attention", subjects=("hgrn2", "gla"), source=SOURCE)
 def hgrn2(compute: Compute) -> Iterator[Comparison]:
-    """k = 1 − f and q = o."""
+    """Compute GLA with k = 1 − f and q = o."""
     model = build("hgrn2", H=H, K=K, V=V)
     x = normal(B, T, H * V)
     f = torch.sigmoid(heads(model.forget(x)))
@@ -112,7 +112,7 @@ def hgrn2(compute: Compute) -> Iterator[Comparison]:
 
 @identity("hgrn2_of_head_width_one_is_hgrn", of="linear_attention", subjects=("hgrn2", "hgrn"), source=SOURCE)
 def hgrn2_of_width_one(compute: Compute) -> Iterator[Comparison]:
-    """With the same parameters."""
+    """Give both models the same parameters."""
     matrix, elementwise = build("hgrn2", H=C, K=1, V=1), build("hgrn", C=C)
     elementwise.load_state_dict(matrix.state_dict())
     x = normal(B, T, C)
@@ -127,7 +127,7 @@ def hgrn2_of_width_one(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def real_gateloop(compute: Compute) -> Iterator[Comparison]:
-    """Without its phase."""
+    """Drop the phase."""
     model = build("gateloop_full", H=H, K=K, V=V)
     torch.nn.init.zeros_(model.phase.weight)
     x = normal(B, T, H * V)
@@ -144,7 +144,7 @@ def real_gateloop(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def max_headed_gateloop(compute: Compute) -> Iterator[Comparison]:
-    """K = V = 1 with the same parameters, phases included."""
+    """Set K = V = 1, with the same parameters, phases included."""
     elementwise, matrix = build("gateloop", C=C), build("gateloop_full", H=C, K=1, V=1)
     matrix.load_state_dict(elementwise.state_dict())
     x = normal(B, T, C)
@@ -156,7 +156,7 @@ def max_headed_gateloop(compute: Compute) -> Iterator[Comparison]:
     "max_headed_gateloop_without_phase_is_a_real_scan", of="scan", subjects=("gateloop",), source=SOURCE
 )
 def real_max_headed_gateloop(compute: Compute) -> Iterator[Comparison]:
-    """Phases of zero, and no phase."""
+    """Compare phases of zero with no phase."""
     model = build("gateloop", C=C)
     torch.nn.init.zeros_(model.phase.weight)
     x = normal(B, T, C)
@@ -167,10 +167,28 @@ def real_max_headed_gateloop(compute: Compute) -> Iterator[Comparison]:
 
 
 @identity(
+    "gateloop_with_a_fixed_transition_is_a_convolution",
+    of="scan",
+    subjects=("gateloop_fixed",),
+    source=SOURCE,
+)
+def fixed_gateloop(compute: Compute) -> Iterator[Comparison]:
+    """Sum over lags with the weights Re a^j, which no step changes."""
+    model = build("gateloop_fixed", C=C)
+    x = normal(B, T, C)
+    h, _ = compute("scan", **model.operands(x))
+    lag = torch.arange(T).view(T, 1)
+    kernel = torch.exp(-lag * torch.exp(model.nu)) * torch.cos(lag * model.theta)  # Re a^j (T, C)
+    written = model.key(x) * model.value(x)
+    sums = [(kernel[: t + 1].flip(0) * written[:, : t + 1]).sum(1) for t in range(T)]
+    yield "y", model.readout(h, x), model.query(x) * torch.stack(sums, dim=1)
+
+
+@identity(
     "hgrn_complex_without_phase_is_two_hgrns", of="scan", subjects=("hgrn_complex", "hgrn"), source=SOURCE
 )
 def hgrn_complex(compute: Compute) -> Iterator[Comparison]:
-    """Real and imaginary part run on their own."""
+    """Run the real and the imaginary part on their own."""
     model = build("hgrn_complex", C=C)
     torch.nn.init.zeros_(model.theta)
     x = normal(B, T, C)
@@ -189,18 +207,20 @@ def hgrn_complex(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def mamba2_as_s6(compute: Compute) -> Iterator[Comparison]:
-    """A channel of a head has that head's step and rate, the same for all states."""
-    model = build("mamba2", H=H, K=K, V=V)
-    x = normal(B, T, H * V)
-    step = functional.softplus(model.step(x) + model.step_bias).repeat_interleave(V, dim=-1)
-    rates = -torch.exp(model.A_log).repeat_interleave(V).unsqueeze(-1).expand(H * V, K).contiguous()
-    o, _ = compute("selective_scan", x=x, delta=step, k=model.B(x), q=model.C(x), A=rates)
-    yield "y", o + model.D.repeat_interleave(V) * x, model.definition(x)
+    """Give each channel its head's step and rate, the same for all states."""
+    count = 2 * H  # H·V = 2·width
+    model = build("mamba2", H=count, K=K, V=V)
+    u = normal(B, T, H * V)
+    x = model.input(u)
+    step = functional.softplus(model.step(u) + model.step_bias).repeat_interleave(V, dim=-1)
+    rates = -torch.exp(model.A_log).repeat_interleave(V).unsqueeze(-1).expand(count * V, K).contiguous()
+    o, _ = compute("selective_scan", x=x, delta=step, k=model.B(u), q=model.C(u), A=rates)
+    yield "y", o + model.D.repeat_interleave(V) * x, model.definition(u)
 
 
 @identity("f3_is_f2_with_a_head_a_channel", of="selective_scan", subjects=("mamba", "mamba2"), source=SOURCE)
 def f3_as_f2(compute: Compute) -> Iterator[Comparison]:
-    """H = D heads with V = 1, which share k and q and have their channel's gate."""
+    """Use H = D heads with V = 1, which share k and q and have their channel's gate."""
     x, delta = normal(B, T, D), functional.softplus(normal(B, T, D, seed=1))
     k, q, A = normal(B, T, N, seed=2), normal(B, T, N, seed=3), -torch.exp(normal(D, N, seed=4))
     S_0 = normal(B, D, N, seed=5)

@@ -21,7 +21,7 @@ SOURCE = "RECURRENCES.md §6.3"
     source=SOURCE,
 )
 def both_axes(compute: Compute) -> Iterator[Comparison]:
-    """Weights of each key and value channel, exponentials of the segment sums of log σ(·)/16."""
+    """Weigh each key and value channel by the exponentials of the segment sums of log σ(·)/16."""
     model = build("lcsm:1-1-1-0", H=1, K=K, V=V)
     x = normal(B, T, V)
     log_a, log_b = (functional.logsigmoid(part(x)) / 16 for part in (model.key_factor, model.value_factor))
@@ -40,7 +40,7 @@ def both_axes(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def ungated(compute: Compute) -> Iterator[Comparison]:
-    """Causal scores e·s, not normalised."""
+    """Use causal scores e·s, not normalised."""
     model = build("lcsm:1-10-1-0", H=1, K=K, V=V)
     x = normal(B, T, V)
     o, _ = compute("linear_attention", **model.operands(x))
@@ -52,7 +52,7 @@ def ungated(compute: Compute) -> Iterator[Comparison]:
     "lcsm_oscillation_11_is_lrpe", of="linear_attention", subjects=("lcsm:1-11-1-0", "lrpe"), source=SOURCE
 )
 def rotations(compute: Compute) -> Iterator[Comparison]:
-    """With the same parameters and one head."""
+    """Give both models the same parameters and one head."""
     grid, lrpe = build("lcsm:1-11-1-0", H=1, K=K, V=V), build("lrpe", H=1, K=K, V=V)
     weights = {"query": grid.shrink, "key": grid.expand, "value": grid.input}
     lrpe.load_state_dict({f"{name}.weight": part.weight for name, part in weights.items()})

@@ -1,12 +1,12 @@
-"""What selective_scan does around its recurrence is the same as doing it outside."""
+"""The elementwise work that selective_scan does around its recurrence can as well be done outside."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Comparison, Compute, identity
@@ -17,9 +17,9 @@ SOURCE = "the definition of selective_scan"
 BOUNDS = (0, 6, 6, 7, T)  # one sequence is empty, one has a single step
 
 
-def _operands(batch: int, gate: str) -> dict[str, Tensor | str]:
+def _operands(batch: int, gate: str) -> dict[str, Any]:
     x, k = normal(batch, T, D), normal(batch, T, N, seed=1)
-    given = {"x": x, "k": k, "q": normal(batch, T, N, seed=2), "gate": gate}
+    given: dict[str, Any] = {"x": x, "k": k, "q": normal(batch, T, N, seed=2), "gate": gate}
     if gate == "exp":
         step = functional.softplus(normal(batch, T, D, seed=3))
         return {**given, "delta": step, "A": -torch.exp(normal(D, N, seed=4))}
@@ -29,7 +29,7 @@ def _operands(batch: int, gate: str) -> dict[str, Tensor | str]:
 
 @identity("packed_sequences_are_separate_calls", of="selective_scan", subjects=(), source=SOURCE)
 def packed_sequences(compute: Compute) -> Iterator[Comparison]:
-    """With a state of each and with none, one sequence empty and one of a single step; with both gates."""
+    """Pack an empty sequence, one of a single step and others; from states and from none, with both gates."""
     starts = normal(len(BOUNDS) - 1, D, N, seed=5)
     for gate, state in (("exp", starts), ("exp", None), ("implicit", starts)):
         given = _operands(1, gate)
@@ -59,7 +59,7 @@ def packed_sequences(compute: Compute) -> Iterator[Comparison]:
     source=SOURCE,
 )
 def around(compute: Compute) -> Iterator[Comparison]:
-    """Δ = softplus(delta + bias) before, and (o + skip ⊙ x) ⊙ silu(z) after the recurrence."""
+    """Apply Δ = softplus(delta + bias) before, and (o + skip ⊙ x) ⊙ silu(z) after the recurrence."""
     given = _operands(B, "exp")
     raw, bias = normal(B, T, D, seed=6) - 2, normal(D, seed=7)
     skip, z = normal(D, seed=8), normal(B, T, D, seed=9)

@@ -1,1 +1,1 @@
-"""Models: one file a paper. Each lowers to a recurrence and carries its literal definition."""
+"""Models: one file per paper. Each lowers to a recurrence and carries its literal definition."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,12 +11,15 @@ from torch.nn import functional
 from ssmperf import Block, Compute, Model, State, UsageError, carry
 
 from ._parts import (
+    EXPANSION,
     GELUGLU,
     GLU,
+    BiasedGLU,
     DataShift,
     GroupNorm,
     HeadRMSNorm,
     LinearGLU,
+    NarrowGLU,
     Perceptron,
     RMSNorm,
     RWKV4Channels,
@@ -29,7 +32,14 @@ from ._parts import (
     shifted,
 )
 
+if TYPE_CHECKING:
+    from .mamba2 import Mamba2
+
 Activation = Callable[[Tensor], Tensor]
+Norm = Callable[[int], nn.Module]  # from the width
+HeadNorm = Callable[[int, int], nn.Module]  # from the number of heads and the width
+Channels = Callable[[int, int | None], nn.Module]  # from the width and the width inside
+Part = Callable[[int], nn.Module]  # from the width
 
 
 class MambaBlock(Block):
@@ -41,8 +51,8 @@ class MambaBlock(Block):
         UsageError: the mixer's width is odd.
     """
 
-    norm_type = RMSNorm
-    expansion: ClassVar[int] = 2
+    norm_type: ClassVar[Norm] = RMSNorm
+    expansion: ClassVar[int] = EXPANSION
     activation: ClassVar[Activation] = staticmethod(functional.silu)
     gate: ClassVar[Activation] = staticmethod(functional.silu)
 
@@ -61,33 +71,49 @@ class MambaBlock(Block):
         before, tail = self.carried(state, 2)
         u, z = self.input(x).chunk(2, dim=-1)
         u, tail = self.convolution(u, tail)
-        y, after = self.mixer(self.activation(u), backend=backend, state=before)
-        return self.output(self.gated(y, self.gate(z))), carry(after, tail)
-
-    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        return y * gate
+        y, after = self.mixer(type(self).activation(u), backend=backend, state=before)
+        return self.output(y * type(self).gate(z)), carry(after, tail)
 
 
-class Mamba2Block(MambaBlock):
-    """Mamba's block with a norm of the gated y. The convolution is on x alone, B and C being linear in it."""
+class Mamba2Block(Block):
+    """x + W₃ norm(y ⊙ SiLU(W₁ norm(x))), y the mixer's output with the convolution inside it.
 
-    def __init__(self, model: Model) -> None:
+    The mixer projects norm(x) to x, B, C and Δ in parallel. The convolution over four steps, with SiLU, is on
+    x, B and C together.
+    """
+
+    norm_type: ClassVar[Norm] = RMSNorm
+    mixer: Mamba2
+
+    def __init__(self, model: Mamba2) -> None:
         super().__init__(model)
-        self.gated_norm = RMSNorm(model.width)
+        inner = self.output.in_features
+        self.gate_projection = nn.Linear(self.width, inner, bias=False)
+        self.convolution = ShortConvolution(inner + 2 * model.shape["K"])
+        self.gated_norm = RMSNorm(inner)
 
-    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        return self.gated_norm(y * gate)
+    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+        before, tail = self.carried(state, 2)
+        projected, step = self.mixer.project(x)
+        convolved, tail = self.convolution(projected, tail)
+        inputs = functional.silu(convolved)
+        y, after = self.mixer.compute(self.mixer.lower(inputs, step), backend, before)
+        gated = self.mixer.skip(y, inputs) * functional.silu(self.gate_projection(x))
+        return self.output(self.gated_norm(gated)), carry(after, tail)
 
 
 class ChannelBlock(Block):
-    """A layer with a second residual part, which mixes channels: y + channels(norm(y))."""
+    """A layer with a second residual part, which mixes channels: y + channels(norm(y)).
 
-    channels_type: ClassVar[Callable[[int], nn.Module]] = Perceptron
+    hidden: width inside the channel mixing; its own default if None.
+    """
 
-    def __init__(self, model: Model) -> None:
+    channels_type: ClassVar[Channels] = Perceptron
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model)
         self.channel_norm = type(self).norm_type(self.width)
-        self.channels = type(self).channels_type(self.width)
+        self.channels = type(self).channels_type(self.width, hidden)
 
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
@@ -100,9 +126,9 @@ class GriffinBlock(ChannelBlock, MambaBlock):
     """x + W₃(mixer(conv(W₁ norm(x))) ⊙ GELU(W₂ norm(x))), then a GLU with GELU; the mixer is no wider."""
 
     expansion = 1
-    activation = staticmethod(identity)
-    gate = staticmethod(functional.gelu)
-    channels_type = GELUGLU
+    activation: ClassVar[Activation] = staticmethod(identity)
+    gate: ClassVar[Activation] = staticmethod(functional.gelu)
+    channels_type: ClassVar[Channels] = GELUGLU
 
 
 class GateLoopBlock(ChannelBlock):
@@ -112,66 +138,86 @@ class GateLoopBlock(ChannelBlock):
 class NormedBlock(ChannelBlock):
     """x + W norm(mixer(norm(x))), then a GLU over the channels. A subclass may norm each head alone."""
 
-    norm_type = RMSNorm
-    output_norm_type: ClassVar[Callable[[int, int], nn.Module]] = staticmethod(over_all(RMSNorm))
-    channels_type = GLU
+    norm_type: ClassVar[Norm] = RMSNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(RMSNorm))
+    channels_type: ClassVar[Channels] = GLU
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         heads = model.shape.get("H", 1)
-        self.output_norm = self.output_norm_type(heads, self.output.in_features)
+        self.output_norm = type(self).output_norm_type(heads, self.output.in_features)
 
     def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
         return self.output(self.finished(self.output_norm(y), x)), carry(after)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the output projection gets, from the normalised y and the layer's normalised x."""
+        """Form the output projection's input from the normalised y and the layer's normalised x."""
         return y
 
 
-class GatedBlock(NormedBlock):
-    """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm a head."""
+class LCSMBlock(NormedBlock):
+    """x + W norm(mixer(norm(x))), then a GLU 4/3 as wide as the layer; layer norms and no biases."""
 
-    output_norm_type = HeadRMSNorm
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(nn.LayerNorm))
+    channels_type: ClassVar[Channels] = NarrowGLU
+
+
+class HGRNBlock(NormedBlock):
+    """x + W norm(mixer(norm(x))), then a GLU 8/3 as wide as the layer; layer norms, and biases everywhere."""
+
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(nn.LayerNorm))
+    channels_type: ClassVar[Channels] = BiasedGLU
+
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        self.output = nn.Linear(self.output.in_features, self.width)
+
+
+class GatedBlock(NormedBlock):
+    """x + W₂(norm(mixer(norm(x))) ⊙ SiLU(W₁ norm(x))), then a GLU: GLA's layer, with a norm per head."""
+
+    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
     gate: ClassVar[Activation] = staticmethod(functional.silu)
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * self.gate(self.gate_projection(x))
+        return y * type(self).gate(self.gate_projection(x))
 
 
 class RetNetBlock(GatedBlock):
-    """As GLA's, with group norm on the heads and a perceptron over the channels."""
+    """GLA's layer with a group norm of the heads and a perceptron over the channels."""
 
-    norm_type = nn.LayerNorm
-    output_norm_type = GroupNorm
-    channels_type = Perceptron
+    norm_type: ClassVar[Norm] = nn.LayerNorm
+    output_norm_type: ClassVar[HeadNorm] = GroupNorm
+    channels_type: ClassVar[Channels] = Perceptron
 
 
 class TNLBlock(GatedBlock):
-    """As GLA's, with a norm over all channels, gates without an activation and norms without parameters."""
+    """GLA's layer with one norm over all channels, gates without an activation, norms without parameters."""
 
-    norm_type = SimpleRMSNorm
-    output_norm_type = staticmethod(over_all(SimpleRMSNorm))
-    gate = staticmethod(identity)
-    channels_type = LinearGLU
+    norm_type: ClassVar[Norm] = SimpleRMSNorm
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(SimpleRMSNorm))
+    gate: ClassVar[Activation] = staticmethod(identity)
+    channels_type: ClassVar[Channels] = LinearGLU
 
 
 class DeltaNetBlock(NormedBlock):
-    """x + W norm(mixer(conv(norm(x)))) with a norm a head, then a GLU.
+    """x + W norm(mixer(conv(norm(x)))) with a norm per head, then a GLU.
 
-    One convolution over four steps comes before the projections of q, k and v, the mixer's; the published
-    code has one after each.
+    One convolution over four steps comes before the mixer's projections of q, k and v; the published code
+    has one after each projection.
     """
 
-    output_norm_type = HeadRMSNorm
+    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
 
-    def __init__(self, model: Model) -> None:
-        super().__init__(model)
+    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
         self.convolution = ShortConvolution(self.width)
 
     def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
@@ -191,14 +237,14 @@ class RWKV4Block(Block):
     The mixer gets one mix of each token with the one before it; in the paper r, k and v have one each.
     """
 
-    channels_type: ClassVar[Callable[[int], nn.Module]] = RWKV4Channels
-    shift_type: ClassVar[Callable[[int], nn.Module]] = Shift
+    channels_type: ClassVar[Part] = RWKV4Channels
+    shift_type: ClassVar[Part] = Shift
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
-        self.shift = self.shift_type(self.width)
+        self.shift = type(self).shift_type(self.width)
         self.channel_norm = nn.LayerNorm(self.width)
-        self.channels = self.channels_type(self.width)
+        self.channels = type(self).channels_type(self.width)
 
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
@@ -213,27 +259,28 @@ class RWKV4Block(Block):
         return y, carry(after, normed[:, -1:], mixed[:, -1:])
 
     def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        """What the output projection gets, from the mixer's y, the normalised x and the tokens before."""
+        """Form the output projection's input from the mixer's y, the normalised x and the tokens before."""
         return y
 
 
 class RWKV5Block(RWKV4Block):
     """RWKV-4's layer with a group norm on the heads and a gate SiLU(W shift(norm(x)))."""
 
-    channels_type = RWKVChannels
+    channels_type: ClassVar[Part] = RWKVChannels
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         width = self.output.in_features
         self.output_norm = GroupNorm(model.shape["H"], width)
-        self.gate_shift = self.shift_type(self.width)
+        self.gate_shift = type(self).shift_type(self.width)
         self.gate = nn.Linear(self.width, width, bias=False)
 
     def finished(self, y: Tensor, x: Tensor, before: Tensor) -> Tensor:
-        return self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
+        gated: Tensor = self.output_norm(y) * functional.silu(self.gate(self.gate_shift(x, before)))
+        return gated
 
 
 class RWKV6Block(RWKV5Block):
     """RWKV-5's layer with token shifts that depend on the data."""
 
-    shift_type = DataShift
+    shift_type: ClassVar[Part] = DataShift

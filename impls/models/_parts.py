@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -12,13 +13,20 @@ from torch.nn import functional
 
 EPSILON = 1e-5
 CONVOLUTION = 4  # steps that a short convolution sees
+EXPANSION = 2  # how much wider a Mamba block's mixer is than the residual stream
+CHANNELS_PER_RANK = 16
 
 RMSNorm = partial(nn.RMSNorm, eps=EPSILON)  # torch's default depends on the dtype
 SimpleRMSNorm = partial(nn.RMSNorm, eps=EPSILON, elementwise_affine=False)
 
 
+def low_rank(inner: int) -> int:
+    """Form ⌈d/16⌉ for a residual stream of width d whose mixer has `inner` = 2d channels."""
+    return math.ceil(inner / (EXPANSION * CHANNELS_PER_RANK))
+
+
 class GroupNorm(nn.Module):
-    """Each head's channels to mean 0 and variance 1, then a scale and an offset a channel."""
+    """Bring each head's channels to mean 0 and variance 1, then scale and shift each channel."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -31,23 +39,24 @@ class GroupNorm(nn.Module):
 
 
 class HeadRMSNorm(nn.Module):
-    """Each head's channels to mean square 1, then a scale a channel that all heads share."""
+    """Bring each head's channels to mean square 1, then scale each channel; all heads share the scales."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
         self.heads, self.norm = heads, RMSNorm(width // heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x.unflatten(-1, (self.heads, -1))).flatten(-2)
+        normed: Tensor = self.norm(x.unflatten(-1, (self.heads, -1)))
+        return normed.flatten(-2)
 
 
 def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module]:
-    """A norm that does not see the heads, in the place of one that does."""
+    """Make a norm over all channels fit where a norm of each head is expected."""
     return lambda heads, width: norm(width)
 
 
 class ShortConvolution(nn.Module):
-    """Causal depthwise convolution over four steps, (B, T, C) -> (B, T, C) and the last three steps of x."""
+    """Causal depthwise convolution over four steps: y (B, T, C) and the last three steps of x (B, T, C)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -64,13 +73,13 @@ class ShortConvolution(nn.Module):
 
 
 def shifted(x: Tensor, last: Tensor | None) -> Tensor:
-    """x one step later, after the token (B, 1, C) before it, or zeros."""
+    """Delay x (B, T, C) by one step; the first step is the token (B, 1, C) before x, or zeros."""
     first = torch.zeros_like(x[:, :1]) if last is None else last
     return torch.cat([first, x[:, :-1]], dim=1)
 
 
 class Shift(nn.Module):
-    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}; μ, a parameter (C,), starts rising from 0 to 1 over the channels."""
+    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}; the parameter μ (C,) starts rising from 0 to 1 over the channels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -95,35 +104,47 @@ class DataShift(nn.Module):
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         change = before - x
         share = self.base + self.up(torch.tanh(self.down(x + self.first * change)))
-        return x + share * change
+        mixed: Tensor = x + share * change
+        return mixed
 
 
 class Perceptron(nn.Module):
-    """Channel mixing W₂ GELU(W₁ x), twice as wide inside."""
+    """Channel mixing W₂ GELU(W₁ x), twice as wide inside unless `hidden` says otherwise."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, hidden: int | None = None) -> None:
         super().__init__()
-        self.up = nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(functional.gelu(self.up(x)))
-
-
-class GLU(nn.Module):
-    """Channel mixing W₃(φ(W₁ x) ⊙ W₂ x), 8/3 times as wide inside, in multiples of 16; φ is SiLU."""
-
-    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.silu)
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        hidden = 16 * max(1, round(width / 6))
-        self.gate = nn.Linear(width, hidden, bias=False)
+        hidden = 2 * width if hidden is None else hidden
         self.up = nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(functional.gelu(self.up(x)))
+        return y
+
+
+class GLU(nn.Module):
+    """Channel mixing W₃(φ(W₁ x) ⊙ W₂ x) with φ = SiLU, `hidden` channels wide inside.
+
+    hidden: 8/3 times the width if None, in multiples of 16.
+    """
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.silu)
+    bias: ClassVar[bool] = False
+
+    def __init__(self, width: int, hidden: int | None = None) -> None:
+        super().__init__()
+        hidden = self.default_width(width) if hidden is None else hidden
+        self.gate = nn.Linear(width, hidden, bias=self.bias)
+        self.up = nn.Linear(width, hidden, bias=self.bias)
+        self.down = nn.Linear(hidden, width, bias=self.bias)
+
+    @staticmethod
+    def default_width(width: int) -> int:
+        return 16 * max(1, round(width / 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(type(self).activation(self.gate(x)) * self.up(x))
+        return y
 
 
 def identity(x: Tensor) -> Tensor:
@@ -133,13 +154,31 @@ def identity(x: Tensor) -> Tensor:
 class LinearGLU(GLU):
     """W₃(W₁ x ⊙ W₂ x)."""
 
-    activation = staticmethod(identity)
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(identity)
 
 
 class GELUGLU(GLU):
     """W₃(GELU(W₁ x) ⊙ W₂ x)."""
 
-    activation = staticmethod(functional.gelu)
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(functional.gelu)
+
+
+class NarrowGLU(GLU):
+    """A GLU 4/3 times as wide inside: 682 channels for a width of 512."""
+
+    @staticmethod
+    def default_width(width: int) -> int:
+        return max(1, 4 * width // 3)
+
+
+class BiasedGLU(GLU):
+    """A GLU with biases, 8/3 times as wide inside: 1,365 channels for a width of 512."""
+
+    bias = True
+
+    @staticmethod
+    def default_width(width: int) -> int:
+        return 8 * width // 3
 
 
 class RWKVChannels(nn.Module):
@@ -157,10 +196,11 @@ class RWKVChannels(nn.Module):
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         kept = functional.relu(self.key(self.shift_key(x, before))).square()
-        return torch.sigmoid(self.receptance(self.shift_receptance(x, before))) * self.value(kept)
+        y: Tensor = torch.sigmoid(self.receptance(self.shift_receptance(x, before))) * self.value(kept)
+        return y
 
 
 class RWKV4Channels(RWKVChannels):
-    """The same, four times as wide inside."""
+    """RWKV's channel mixing, four times as wide inside."""
 
     expansion = 4.0

@@ -12,13 +12,15 @@ from torch.nn import functional
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from . import _papers as papers
+
 LEAST_DENOMINATOR = 1e-6  # the published code's clamp; the paper's equation has none
 
 
 @model(
     "cosformer",
     recurrence="linear_attention",
-    paper="cosFormer: Rethinking Softmax in Attention (Qin et al., 2022), eqs. 10-12",
+    paper=f"{papers.COSFORMER}, eqs. 10–12",
     gate="const_complex",
 )
 class CosFormer(Model):
@@ -26,8 +28,9 @@ class CosFormer(Model):
 
     As a state: S_t = e^(iθ) S_{t−1} + k_t [v_t, 1]ᵀ, and [numerator, denominator] = Re(S_t)ᵀ q_t. The
     normaliser is one more value column, as in `linear_transformer`: operand v is V + 1 wide, and so is the
-    state. θ = π/(2M) with M the length T of x, as published, so that a part of a sequence is another function
-    than the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are (B, T, H·V).
+    state. θ = π/(2M) with M the length T of x, as published, so that the layer is another function on a part
+    of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are
+    (B, T, H·V).
 
     Raises:
         UsageError: a max_length below 1.
@@ -41,7 +44,7 @@ class CosFormer(Model):
         super().__init__(shape)
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.max_length = max_length
-        self.depends_on_length = max_length is None
+        self.depends_on_length = max_length is None  # type: ignore[misc]  # of this layer, not of its class
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)

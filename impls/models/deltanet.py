@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import DeltaNetBlock, GatedDeltaNetBlock
 
 EPSILON = 1e-6  # of the published code's norm, under the root
@@ -20,7 +21,7 @@ RATE_RANGE = (1.0, 16.0)
 
 
 def unit(x: Tensor) -> Tensor:
-    """x over its Euclidean length on the last axis, √(x·x + 1e-6), which is smooth at x = 0."""
+    """Divide x by its Euclidean length on the last axis, √(x·x + 1e-6), which is smooth at x = 0."""
     wide = gate_precision(x)
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + EPSILON)).to(x.dtype)
 
@@ -28,8 +29,7 @@ def unit(x: Tensor) -> Tensor:
 @model(
     "deltanet",
     recurrence="delta_rule",
-    paper="Parallelizing Linear Transformers with the Delta Rule over Sequence Length (Yang et al., 2024), "
-    "the delta rule; Linear Transformers Are Secretly Fast Weight Programmers (Schlag et al., 2021)",
+    paper=f"{papers.DELTANET}, the delta rule; {papers.FAST_WEIGHTS}, section 4.2",
     gate="none",
 )
 class DeltaNet(Model):
@@ -84,14 +84,13 @@ class DeltaNet(Model):
 @model(
     "gated_deltanet",
     recurrence="delta_rule",
-    paper="Gated Delta Networks: Improving Mamba2 with Delta Rule (Yang, Kautz and Hatamizadeh, 2024), "
-    "the gated delta rule",
+    paper=f"{papers.GATED_DELTANET}, the gated delta rule",
     gate="scalar",
 )
 class GatedDeltaNet(DeltaNet):
     """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t, α = exp(−e^A softplus(W x + b)).
 
-    As DeltaNet, with v = SiLU(W x) and one gate a head, Mamba-2's: e^A starts uniform in [1, 16], softplus(b)
+    As DeltaNet, with v = SiLU(W x) and Mamba-2's gate per head: e^A starts uniform in [1, 16], softplus(b)
     log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x and y are (B, T, H·V).
     """
 

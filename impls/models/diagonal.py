@@ -1,4 +1,4 @@
-"""What the models with a diagonal complex state space a channel share: kernel, streaming form and skip."""
+"""Models with a diagonal complex state space per channel: their kernel, streaming form and skip."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ssmperf import Model, UsageError, gate_precision
 class Modes:
     """y_t = Re Σ_n w_n x_{t,n} with x_t = exp(log_a + i·angle) ⊙ x_{t−1} + u_t, all (C, n).
 
-    log_a is ≤ 0. It and the complex weights w come in working precision, the angle, in radians, in float64,
-    so that its multiples keep their phase.
+    log_a is ≤ 0. log_a and the complex weights w come in working precision. The angle, in radians, comes in
+    float64, so that its multiples keep their phase.
     """
 
     log_a: Tensor
@@ -27,7 +27,7 @@ class Modes:
 
 
 def turn(log_a: Tensor, angle: Tensor) -> Tensor:
-    """exp(log_a + i·angle), complex in the precision of log_a."""
+    """Form exp(log_a + i·angle), complex in the precision of log_a."""
     angle = torch.remainder(angle, 2 * math.pi).to(log_a.dtype)
     magnitude = torch.exp(log_a)
     # not polar, whose gradient is no number where the magnitude underflows
@@ -35,9 +35,9 @@ def turn(log_a: Tensor, angle: Tensor) -> Tensor:
 
 
 def vandermonde(modes: Modes, T: int) -> Tensor:
-    """The kernel Re Σ_n w_n exp(j (log_a_n + i·angle_n)) at the lags j = 0 .. T − 1, as (C, T).
+    """Form the kernel Re Σ_n w_n exp(j (log_a_n + i·angle_n)) at the lags j = 0 .. T − 1, as (C, T).
 
-    Lags j = p·S + s with S about √T make it one product of matrices a channel, from O(√T) powers.
+    Lags j = p·S + s with S about √T make it one product of matrices per channel, from O(√T) powers.
     """
     S = math.isqrt(max(1, T - 1)) + 1
     P = -(-T // S)
@@ -52,7 +52,7 @@ def vandermonde(modes: Modes, T: int) -> Tensor:
 
 
 def run(modes: Modes, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The modes' recurrence on u (B, T, C): y (B, T, C) in the dtype of u, and x_T (B, C, n) complex."""
+    """Run the modes' recurrence on u (B, T, C): y (B, T, C) in the dtype of u, and x_T (B, C, n) complex."""
     gate = turn(modes.log_a, modes.angle)
     h = gate.new_zeros(len(u), *gate.shape) if state is None else state
     outputs = []
@@ -63,13 +63,13 @@ def run(modes: Modes, u: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def log_steps(*size: int) -> Tensor:
-    """log Δ with Δ log-uniform in [1e-3, 1e-1]."""
+    """Draw log Δ, with Δ log-uniform in [1e-3, 1e-1]."""
     low, high = math.log(1e-3), math.log(1e-1)
     return low + (high - low) * torch.rand(*size)
 
 
 def pairs(name: str, N: int) -> int:
-    """Number of conjugate pairs that hold N real states. Raises UsageError where N is odd."""
+    """Count the conjugate pairs that hold N real states. Raises UsageError where N is odd."""
     if N % 2:
         raise UsageError(f"{name} stores one state of each conjugate pair: N must be even, got {N}")
     return N // 2
@@ -81,7 +81,7 @@ class DiagonalSSM(Model):
     D: nn.Parameter
 
     def modes(self) -> Modes:
-        """The discretised system of every channel."""
+        """Discretise the system of every channel."""
         raise NotImplementedError
 
     def operands(self, x: Tensor) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class DiagonalSSM(Model):
         return output + self.D * x
 
     def recurrent(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same layer as a loop over time, which streams: y (B, T, C) and the state after x.
+        """Compute the layer as a loop over time, which streams: y (B, T, C) and the state after x.
 
         state: x_0 (B, C, n) complex, n the number of stored modes; zeros if None.
         """
@@ -100,13 +100,13 @@ class DiagonalSSM(Model):
 
 
 def in_working_precision(log_a: Tensor, angle: Tensor, weights: Tensor, like: Tensor) -> Modes:
-    """Modes of float64 values, for a layer with a parameter `like`."""
+    """Make modes of float64 values, for a layer with a parameter `like`."""
     working = gate_precision(like).dtype
     return Modes(log_a.to(working), angle, weights.to(working.to_complex()))
 
 
 def presets(states: Mapping[str, int]) -> dict[str, list[dict[str, int]]]:
-    """Shapes by preset, with N states a channel by preset."""
+    """Give the shapes of each preset, from the number N of states per channel in it."""
     lengths = {"smoke": (64, 128, 256), "standard": (2048,), "long": (16384,)}
     sizes = {"smoke": (2, 16), "standard": (8, 1024), "long": (4, 512)}
     return {

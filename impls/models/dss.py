@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from ssmperf import Model, model
 
+from . import _papers as papers
 from .diagonal import DiagonalSSM, Modes, in_working_precision, log_steps, presets, vandermonde
 
-PAPER = "Diagonal State Spaces are as Effective as Structured State Spaces (Gupta et al., 2022), "
 PRESETS = presets({"smoke": 8, "standard": 64, "long": 64})
 
 
-@model("dss_exp", recurrence="long_conv", paper=PAPER + "proposition 1(a)", gate="none", presets=PRESETS)
+@model(
+    "dss_exp", recurrence="long_conv", paper=f"{papers.DSS}, proposition 1(a)", gate="none", presets=PRESETS
+)
 class DSSExp(DiagonalSSM):
     """K_j = Re Σ_n w_n (exp(Λ_n Δ) − 1)/Λ_n · exp(Λ_n Δ j), Λ = −exp(Λ_re) + iΛ_im, y = K * x + D ⊙ x.
 
@@ -58,7 +60,13 @@ class DSSExp(DiagonalSSM):
         return torch.stack(y, dim=1)
 
 
-@model("dss_softmax", recurrence="long_conv", paper=PAPER + "proposition 1(b)", gate="none", presets=PRESETS)
+@model(
+    "dss_softmax",
+    recurrence="long_conv",
+    paper=f"{papers.DSS}, proposition 1(b)",
+    gate="none",
+    presets=PRESETS,
+)
 class DSSSoftmax(Model):
     """K = Re Σ_n (w_n/Λ_n) softmax_j(Λ_n Δ j) over the lags j < T, Λ = Λ_re + iΛ_im, y = K * x + D ⊙ x.
 
@@ -84,10 +92,10 @@ class DSSSoftmax(Model):
         return {"u": x, "kernel": self.kernel(x.shape[1])}
 
     def kernel(self, T: int) -> Tensor:
-        """K (C, T), with each row's softmax shifted by its largest exponent.
+        """Form K (C, T), with each row's softmax shifted by its largest exponent.
 
-        That is at lag 0 for Re Λ ≤ 0 and at lag T − 1 otherwise, where the row is built from its end. So no
-        exponential grows: the sum of a row is (1 − z^T)/(1 − z) with z = exp(∓ΛΔ), |z| ≤ 1.
+        The largest is at lag 0 for Re Λ ≤ 0, and at lag T − 1 otherwise, where the row is built from its end.
+        So no exponential grows: the sum of a row is (1 − z^T)/(1 − z) with z = exp(∓ΛΔ), |z| ≤ 1.
         """
         eigenvalues = torch.complex(self.eigenvalue_real.double(), self.eigenvalue_imag.double())
         grows = self.eigenvalue_real > 0

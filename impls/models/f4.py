@@ -1,6 +1,7 @@
-"""Three project-defined gated variants of the delta rule, one a kind of transition that F4 allows.
+"""Three gated variants of the delta rule, one per kind of transition that the recurrence allows.
 
-They show what the `delta_rule` recurrence can do beyond published models, and reproduce none of them.
+`f4_scalar` is the recurrence of Gated DeltaNet with another gate, `f4_vector` that of Kimi Delta Attention.
+`f4_decoupled` is defined by this project: a form like the rows M1 to M3 of LCSM's Table 7, and none of them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from .deltanet import unit
 
-PAPER = "Defined by this project (RECURRENCES.md section 3.8), a reproduction of no published model: "
 RANK = 16
 TEMPERATURE = 16
 
 
 class Corrected(Model):
-    """What the three share: plain q and v, unit k, β = σ(W x), and gates σ(·)^(1/16)."""
+    """The common part of the three: plain q and v, unit k, β = σ(W x), and gates σ(·)^(1/16)."""
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -33,7 +34,7 @@ class Corrected(Model):
         self.rate = nn.Linear(self.width, H, bias=False)
 
     def log_gate(self, x: Tensor) -> Tensor:
-        """log α in float32 or wider, (B, T, H) or (B, T, H, K)."""
+        """Form log α in float32 or wider, (B, T, H) or (B, T, H, K)."""
         raise NotImplementedError
 
     def operands(self, x: Tensor) -> dict[str, Any]:
@@ -67,11 +68,16 @@ class Corrected(Model):
         return torch.stack(y, dim=1).reshape(B, T, H * V)
 
     def transitions(self, x: Tensor, W: Mapping[str, Tensor], k: Tensor, beta: Tensor) -> list[Tensor]:
-        """The dense matrix (B, H, K, K) of every step, for the definition."""
+        """List the dense matrix (B, H, K, K) of every step, for the definition."""
         raise NotImplementedError
 
 
-@model("f4_scalar", recurrence="delta_rule", paper=PAPER + "a scalar gate on the delta rule", gate="scalar")
+@model(
+    "f4_scalar",
+    recurrence="delta_rule",
+    paper=f"{papers.GATED_DELTANET}, the gated delta rule, with another gate",
+    gate="scalar",
+)
 class F4Scalar(Corrected):
     """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t, α = σ(W x + b)^(1/16).
 
@@ -92,17 +98,24 @@ class F4Scalar(Corrected):
         return list((alpha[..., None, None] * (identity - erase)).unbind(1))
 
 
-@model("f4_vector", recurrence="delta_rule", paper=PAPER + "a gate by key, then the delta rule", gate="key")
+@model(
+    "f4_vector",
+    recurrence="delta_rule",
+    paper=f"{papers.KIMI}, Kimi Delta Attention, with another gate",
+    gate="key",
+)
 class F4Vector(Corrected):
     """S_t = (I − β_t k_t k_tᵀ) diag(α_t) S_{t−1} + β_t k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t.
 
-    α = σ(x W₁W₂ + b)^(1/16) with W₁W₂ of rank 16. x and y are (B, T, H·V).
+    α = σ(x W₁W₂ + b)^(1/16). x and y are (B, T, H·V).
+
+    rank: of W₁W₂.
     """
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, rank: int = RANK) -> None:
         super().__init__(shape)
-        self.gate_down = nn.Linear(self.width, RANK, bias=False)
-        self.gate_up = nn.Linear(RANK, self.shape["H"] * self.shape["K"])
+        self.gate_down = nn.Linear(self.width, rank, bias=False)
+        self.gate_up = nn.Linear(rank, self.shape["H"] * self.shape["K"])
 
     def log_gate(self, x: Tensor) -> Tensor:
         gate = gate_precision(self.gate_up(self.gate_down(x))).unflatten(-1, (self.shape["H"], -1))
@@ -117,17 +130,20 @@ class F4Vector(Corrected):
 
 
 @model(
-    "f4_decoupled", recurrence="delta_rule", paper=PAPER + "erases along r, writes along k", gate="dplr_key"
+    "f4_decoupled",
+    recurrence="delta_rule",
+    paper=f"{papers.LCSM}, Table 7, a form like its M1–M3 that this project defines",
+    gate="dplr_key",
 )
 class F4Decoupled(F4Vector):
     """S_t = (diag(α_t) − β_t r_t r_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t, |r| = |k| = 1.
 
-    What is erased (r) is a projection of its own, and reads the ungated state. Every transition is symmetric
-    with eigenvalues in [−1, 1], so states stay bounded. α as in f4_vector. x and y are (B, T, H·V).
+    The erased direction r is a projection of its own, and reads the ungated state. Every transition is
+    symmetric with eigenvalues in [−1, 1], so states stay bounded. α as in f4_vector. x and y are (B, T, H·V).
     """
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
-        super().__init__(shape)
+    def __init__(self, shape: Mapping[str, int], *, rank: int = RANK) -> None:
+        super().__init__(shape, rank=rank)
         self.erase = nn.Linear(self.width, self.shape["H"] * self.shape["K"], bias=False)
 
     def operands(self, x: Tensor) -> dict[str, Any]:

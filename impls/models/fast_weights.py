@@ -11,13 +11,17 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
-DECAYING = "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights (Mao, 2022), section 3"
-LCSM = (
-    "Unlocking the Secrets of Linear Complexity Sequence Model from A Unified Perspective (Qin et al., 2024)"
+from . import _papers as papers
+
+DECAYING = f"{papers.DECAYING}, section 3"
+
+
+@model(
+    "dur",
+    recurrence="linear_attention",
+    paper=f"{DECAYING}; {papers.LCSM}, Table 1, its projections",
+    gate="both",
 )
-
-
-@model("dur", recurrence="linear_attention", paper=f"{DECAYING}; as in {LCSM}, Table 1", gate="both")
 class DUR(Model):
     """S_t = (f_t g_tᵀ) ⊙ S_{t−1} + k_t v_tᵀ, o_t = S_tᵀ q_t, f = σ(W_f x) on keys, g = σ(W_g x) on values.
 
@@ -72,8 +76,8 @@ class DUR(Model):
 class DecayingFastWeights(DUR):
     """S_t = (σ(z_t) σ(f_t)ᵀ) ⊙ S_{t−1} + k_t v_tᵀ, o_t = S_tᵀ q_t, all five linear in x with biases.
 
-    As published: q, k and v are those of a pre-trained attention layer, which have biases. The delta rule
-    that its code also has reads before the write and has no gate. x and y are (B, T, H·V).
+    As published: q, k and v are those of a pre-trained attention layer, which have biases. The published code
+    also has a delta rule, which reads before the write and has no gate. x and y are (B, T, H·V).
     """
 
     biased = True
@@ -82,15 +86,14 @@ class DecayingFastWeights(DUR):
 @model(
     "gfw",
     recurrence="linear_attention",
-    paper="Gated Fast Weights for On-The-Fly Neural Program Generation (Schlag and Schmidhuber, 2017); "
-    f"separable form of {LCSM}, Table 1",
+    paper=f"{papers.GFW}, the gated update; {papers.LCSM}, Table 1, its separable form",
     gate="both",
 )
 class GatedFastWeights(DUR):
     """S_t = (f_t g_tᵀ) ⊙ S_{t−1} + T_t ⊙ k_t v_tᵀ, o_t = S_tᵀ q_t, T_t = (1 − f_t)(1 − g_t)ᵀ.
 
-    f and g are sigmoids as in `dur`. The separable form that LCSM lists: the paper keeps (1 − T_t) ⊙ S_{t−1},
-    and for a T_t of rank one that is no outer product but an elementwise gate, beyond this recurrence. The
+    f and g are sigmoids as in `dur`. This is the separable form that LCSM lists. The paper keeps
+    (1 − T_t) ⊙ S_{t−1}, which for a T_t of rank one is an elementwise gate, beyond this recurrence. The
     input T_t ⊙ k_t v_tᵀ is exact, the outer product of (1 − f_t) ⊙ k_t and (1 − g_t) ⊙ v_t. x and y are
     (B, T, H·V).
     """

@@ -1,4 +1,4 @@
-"""GateLoop: data-controlled complex gates, max-headed (elementwise) and with a matrix state."""
+"""GateLoop: complex gates, data-controlled or fixed, max-headed (elementwise) or with a matrix state."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import GateLoopBlock
+from .lru import ring
 
-PAPER = "GateLoop: Fully Data-Controlled Linear Recurrence for Sequence Modeling (Katsch, 2023), "
 
-
-@model("gateloop", recurrence="scan", paper=PAPER + "max-headed form (d_h = 1)", gate="data_complex")
+@model(
+    "gateloop",
+    recurrence="scan",
+    paper=f"{papers.GATELOOP}, max-headed form (d_h = 1)",
+    gate="data_complex",
+)
 class GateLoop(Model):
     """h_t = a_t ⊙ h_{t−1} + k_t ⊙ v_t, y_t = q_t ⊙ Re h_t, a_t = σ(W_γ x_t) exp(i W_θ x_t).
 
@@ -42,7 +47,8 @@ class GateLoop(Model):
         }
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
-        return self.query(x) * output.real.to(x.dtype)
+        y: Tensor = self.query(x) * output.real.to(x.dtype)
+        return y
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
@@ -56,11 +62,61 @@ class GateLoop(Model):
         return torch.stack(y, dim=1)
 
 
-@model("gateloop_full", recurrence="linear_attention", paper=PAPER + "eqs. 14-21", gate="key_complex")
+@model(
+    "gateloop_fixed",
+    recurrence="scan",
+    paper=f"{papers.GATELOOP}, Fig. 6, the fixed state transition",
+    gate="const_complex",
+)
+class GateLoopFixed(Model):
+    """h_t = a ⊙ h_{t−1} + k_t ⊙ v_t, y_t = q_t ⊙ Re h_t with one a = exp(−exp(ν) + iθ) per channel, learned.
+
+    The baseline that the paper compares its data-controlled transitions with. How a starts is not printed;
+    here it is LRU's start: magnitudes area-uniform on the ring [0.9, 0.999] and phases up to π/10.
+    x and y are (B, T, C).
+    """
+
+    block = GateLoopBlock
+
+    def __init__(self, shape: Mapping[str, int]) -> None:
+        super().__init__(shape)
+        C = self.shape["C"]
+        self.query = nn.Linear(C, C, bias=False)
+        self.key = nn.Linear(C, C, bias=False)
+        self.value = nn.Linear(C, C, bias=False)
+        nu, theta = ring(C)
+        self.nu, self.theta = nn.Parameter(nu), nn.Parameter(theta)
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        return {
+            "log_a": -torch.exp(gate_precision(self.nu)).view(1, 1, -1),
+            "b": self.key(x) * self.value(x),
+            "phase": gate_precision(self.theta).view(1, 1, -1),
+        }
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = self.query(x) * output.real.to(x.dtype)
+        return y
+
+    def definition(self, x: Tensor) -> Tensor:
+        W = {name: parameter.double() for name, parameter in self.named_parameters()}
+        x = x.double()
+        q, k, v = (x @ W[f"{name}.weight"].mT for name in ("query", "key", "value"))
+        a = torch.exp(-torch.exp(W["nu"]) + 1j * W["theta"])
+        h, y = torch.zeros_like(q[:, 0] + 0j), []
+        for t in range(x.shape[1]):
+            h = a * h + k[:, t] * v[:, t]
+            y.append(q[:, t] * h.real)
+        return torch.stack(y, dim=1)
+
+
+@model(
+    "gateloop_full", recurrence="linear_attention", paper=f"{papers.GATELOOP}, eqs. 14–21", gate="key_complex"
+)
 class GateLoopFull(Model):
     """S_t = diag(a_t) S_{t−1} + k_t v_tᵀ, y_t = Re(q_tᵀ S_t), a_t = σ(W_γ x_t) exp(i W_θ x_t), q, k, v real.
 
-    The gate is on the key axis, as in the paper's eqs. 14-21 (its eq. 7 as printed gates the value axis).
+    The gate is on the key axis, as in the paper's eqs. 14–21 (its eq. 7 as printed gates the value axis).
     x and y are (B, T, H·V).
     """
 

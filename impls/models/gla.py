@@ -11,35 +11,35 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import GatedBlock
-
-RANK = 16
-TEMPERATURE = 16
 
 
 @model(
     "gla",
     recurrence="linear_attention",
-    paper="Gated Linear Attention Transformers with Hardware-Efficient Training (Yang et al., 2024), "
-    "sections 4.1 and 4.4",
+    paper=f"{papers.GLA}, sections 4.1 and 4.4",
     gate="key",
 )
 class GLA(Model):
-    """S_t = diag(α_t) S_{t−1} + k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t, α_t = σ(x_t W₁W₂ + b)^(1/16).
+    """S_t = diag(α_t) S_{t−1} + k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t, α_t = σ(x_t W₁W₂ + b)^(1/τ).
 
-    W₁W₂ has rank 16. The head norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
+    The head norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
+
+    rank: of W₁W₂. tau: τ.
     """
 
     block = GatedBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, rank: int = 16, tau: float = 16.0) -> None:
         super().__init__(shape)
+        self.tau = tau
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
-        self.gate_down = nn.Linear(self.width, RANK, bias=False)
-        self.gate_up = nn.Linear(RANK, H * K)
+        self.gate_down = nn.Linear(self.width, rank, bias=False)
+        self.gate_up = nn.Linear(rank, H * K)
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         heads = (self.shape["H"], -1)
@@ -48,7 +48,7 @@ class GLA(Model):
             "q": self.query(x).unflatten(-1, heads) * self.shape["K"] ** -0.5,
             "k": self.key(x).unflatten(-1, heads),
             "v": self.value(x).unflatten(-1, heads),
-            "log_a": (functional.logsigmoid(gate) / TEMPERATURE).unflatten(-1, heads),
+            "log_a": (functional.logsigmoid(gate) / self.tau).unflatten(-1, heads),
         }
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class GLA(Model):
         k = (x @ W["key.weight"].mT).view(B, T, H, K)
         v = (x @ W["value.weight"].mT).view(B, T, H, V)
         gate = x @ W["gate_down.weight"].mT @ W["gate_up.weight"].mT + W["gate_up.bias"]
-        alpha = torch.sigmoid(gate).pow(1 / 16).view(B, T, H, K)
+        alpha = torch.sigmoid(gate).pow(1 / self.tau).view(B, T, H, K)
         S, y = x.new_zeros(B, H, K, V), []
         for t in range(T):
             S = alpha[:, t].unsqueeze(-1) * S + torch.einsum("bhk,bhv->bhkv", k[:, t], v[:, t])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import re
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,18 +13,11 @@ from torch.nn import functional
 
 from ssmperf import Model, ModelEntry, Shape, UsageError, family, gate_precision
 
-from ._blocks import NormedBlock
+from . import _papers as papers
+from ._blocks import LCSMBlock
+from ._lcsm_code import CONSTANT, FACTORS, INSEPARABLE, MEMBERS, WITH_MATRIX, Code, Factor
 
-PAPER = (
-    "Unlocking the Secrets of Linear Complexity Sequence Model from A Unified Perspective "
-    "(Qin et al., 2024), eqs. 1-3, Tables 2 and 3"
-)
-FORM = re.compile(r"lcsm:([01])-(\d+|ssm)-([01])-(\d+)(?::(\d+(?:\.\d+)?))?")
-VALID = (
-    "lcsm:e-o-s-a[:tau] with e, s: 0 (parameters) or 1 (from x); o: 0 to 11, or ssm; a: 0 to 7; tau > 0, "
-    "16 by default; o = 11 and o = ssm need e = s = 1"
-)
-ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+ACTIVATION_FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: x,
     functional.relu,
     torch.sigmoid,
@@ -35,64 +27,19 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: functional.relu(x).square(),
     torch.square,
 )
-TEMPERATURE = 16.0
 DELTA_RANK = 16
-# the rows of LCSM's Table 4, and the parameterisation of its Table 5
-MEMBERS = (
-    "lcsm:0-0-0-0", "lcsm:1-0-0-0", "lcsm:0-0-1-0", "lcsm:0-1-0-0", "lcsm:1-1-0-0", "lcsm:0-1-1-0",
-    "lcsm:1-0-1-0", *(f"lcsm:1-{o}-1-0" for o in range(1, 12)), "lcsm:1-ssm-1-0",
-)  # fmt: skip
-
-# what each oscillation makes of x: (key factor, value factor), each "x" (a projection of x), "p" (parameters)
-# or "-" (none), and whether a k×d parameter multiplies
-FACTORS = {
-    "0": "--", "1": "xx", "2": "-x", "3": "x-", "4": "p-", "5": "-p", "6": "x-", "7": "-x", "8": "px",
-    "9": "xp", "10": "--", "11": "--", "ssm": "--",
-}  # fmt: skip
-WITH_MATRIX = ("0", "6", "7", "ssm")
-INSEPARABLE = ("6", "7", "8", "9")  # the sigmoid is taken of a product
-OF_MATRICES = {"0": "const", **dict.fromkeys(INSEPARABLE, "sigmoid"), "ssm": "exp"}
-OF_OUTER_PRODUCTS = {"1": "both", "2": "value", "3": "key", "4": "const", "5": "value", "10": "none"}
+PAPER = f"{papers.LCSM}, eqs. 1–3, Tables 2 and 3"
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """e and s: whether expand and shrink depend on x. o: oscillation. a: activation of e and s."""
+def slopes(count: int, like: Tensor) -> Tensor:
+    """Form ALiBi's slopes 2^(−8h/count), h = 1 .. count, in the dtype and on the device of a tensor."""
+    return torch.exp2(-8 / count * torch.arange(1, count + 1, dtype=like.dtype, device=like.device))
 
-    e: bool
-    o: str
-    s: bool
-    a: int
-    tau: float
 
-    @classmethod
-    def parse(cls, name: str) -> Code:
-        """Raises UsageError for anything but `VALID`."""
-        match = FORM.fullmatch(name)
-        if match is None:
-            raise UsageError(f"{name!r} is no member of the LCSM grid (valid: {VALID})")
-        e, o, s, a, tau = match.groups()
-        code = cls(e == "1", o, s == "1", int(a), float(tau or TEMPERATURE))
-        needs_both = o in ("11", "ssm") and not (code.e and code.s)
-        if o not in FACTORS or code.a >= len(ACTIVATIONS) or code.tau <= 0 or needs_both:
-            raise UsageError(f"{name!r} is no member of the LCSM grid (valid: {VALID})")
-        return code
-
-    @property
-    def recurrence(self) -> str:
-        """Where e or s are k×d parameters, the memory is k·d channels, not an outer product."""
-        if not (self.e and self.s):
-            return "scan"
-        return "selective_scan" if self.o in OF_MATRICES else "linear_attention"
-
-    @property
-    def gate(self) -> str:
-        """The gate kind in that recurrence."""
-        if self.recurrence == "scan":
-            return "const" if self.o in ("0", "4", "5", "10") else "data"
-        if self.recurrence == "selective_scan":
-            return OF_MATRICES[self.o]
-        return "const_complex" if self.o == "11" else OF_OUTER_PRODUCTS[self.o]
+def sloped(*size: int, tau: float) -> nn.Parameter:
+    """Make a parameter P of that size with σ(P)^(1/τ) = exp(−slope), each entry with a slope of its own."""
+    decay = tau * slopes(math.prod(size), torch.empty(0)).view(size)
+    return nn.Parameter(-decay - torch.log(-torch.expm1(-decay)))  # log σ(P) = −decay
 
 
 class LCSM(Model):
@@ -103,11 +50,17 @@ class LCSM(Model):
     output the sum of m ⊙ s over k. The norm of y and the output projection belong to the block. x and y are
     (B, T, d).
 
+    A data-independent oscillation σ(P)^(1/τ) starts as exp(−slope) with ALiBi's slopes, one per entry; if it
+    is not learned (0f, 4f, 5f), it stays that. The slopes are a geometric sequence for every number of
+    entries, ALiBi's where that is a power of 2.
+
     The oscillation o = ssm is the paper's SSM parameterisation: Δ = softplus(W₂W₁x), i ← Δ ⊙ i,
     o_t = exp(−exp(O) ⊗ Δ_t), O starting at log 1..k.
+
+    delta_rank: of W₂W₁.
     """
 
-    block = NormedBlock
+    block = LCSMBlock
     code: ClassVar[Code]
 
     def __init__(self, shape: Mapping[str, int], *, delta_rank: int = DELTA_RANK) -> None:
@@ -130,23 +83,31 @@ class LCSM(Model):
         key, value = FACTORS[code.o]
         self.key_factor = self._factor(key, k)
         self.value_factor = self._factor(value, d)
-        self.matrix = nn.Parameter(torch.randn(k, d)) if code.o in WITH_MATRIX else None
-        self.delta = None
+        self.matrix = self._matrix(k, d)
+        self.delta: nn.Sequential | None = None
         if code.o == "ssm":
             self.delta = nn.Sequential(
                 nn.Linear(d, delta_rank, bias=False), nn.Linear(delta_rank, d, bias=False)
             )
-            rates = torch.arange(1, k + 1, dtype=torch.float32).log()
-            self.matrix = nn.Parameter(rates.unsqueeze(-1).repeat(1, d))
 
     @property
     def width(self) -> int:
         return self.d
 
-    def _factor(self, source: str, size: int) -> nn.Module | nn.Parameter | None:
+    def _factor(self, source: Factor, size: int) -> nn.Linear | nn.Parameter | None:
         if source == "x":
             return nn.Linear(self.d, size, bias=False)
-        return nn.Parameter(torch.randn(size)) if source == "p" else None
+        if source is None or self.code.fixed:
+            return None
+        constant = self.code.o in CONSTANT
+        return sloped(size, tau=self.code.tau) if constant else nn.Parameter(torch.randn(size))
+
+    def _matrix(self, k: int, d: int) -> nn.Parameter | None:
+        if self.code.o not in WITH_MATRIX or self.code.fixed:
+            return None
+        if self.code.o == "ssm":
+            return nn.Parameter(torch.arange(1.0, k + 1).log().unsqueeze(-1).repeat(1, d))
+        return sloped(k, d, tau=self.code.tau) if self.code.o == "0" else nn.Parameter(torch.randn(k, d))
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         i = self.input(x)
@@ -169,52 +130,65 @@ class LCSM(Model):
         if self.code.recurrence == "scan":
             memory = output.unflatten(-1, (self.k, self.d))
             s = self._vector(self.shrink, x)
-            return (memory * (s.unsqueeze(-1) if self.code.s else s)).sum(-2)
+            y: Tensor = (memory * (s.unsqueeze(-1) if self.code.s else s)).sum(-2)
+            return y
         return output if self.code.recurrence == "selective_scan" else output.squeeze(2)
 
-    def _vector(self, part: nn.Module | nn.Parameter, x: Tensor) -> Tensor:
-        """e or s: (B, T, k), or (k, d) if it does not depend on x."""
-        activate = ACTIVATIONS[self.code.a]
-        return activate(part(x)) if isinstance(part, nn.Module) else activate(part).to(x.dtype)
+    def _vector(self, part: nn.Linear | nn.Parameter, x: Tensor) -> Tensor:
+        """Form e or s: (B, T, k), or (k, d) if it does not depend on x."""
+        activate = ACTIVATION_FUNCTIONS[self.code.a]
+        return activate(part(x)) if isinstance(part, nn.Linear) else activate(part).to(x.dtype)
+
+    def _log_gate(self, part: nn.Linear | nn.Parameter, x: Tensor) -> Tensor:
+        raw = part(x) if isinstance(part, nn.Linear) else part
+        return functional.logsigmoid(gate_precision(raw)) / self.code.tau
 
     def _log_factors(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Log gates of the key axis, (B, T, k) or (k,), and of the value axis."""
+        """Form the log gates of the key axis, (B, T, k) or (k,), and of the value axis."""
+        if self.code.fixed:
+            wide = gate_precision(x.new_empty(0))
+            return (-slopes(self.k, wide), None) if self.code.o == "4" else (None, -slopes(self.d, wide))
+        key, value = self.key_factor, self.value_factor
+        return (
+            None if key is None else self._log_gate(key, x),
+            None if value is None else self._log_gate(value, x),
+        )
 
-        def log_gate(part: nn.Module | nn.Parameter | None) -> Tensor | None:
-            if part is None:
-                return None
-            raw = part(x) if isinstance(part, nn.Module) else part
-            return functional.logsigmoid(gate_precision(raw)) / self.code.tau
-
-        return log_gate(self.key_factor), log_gate(self.value_factor)
+    def _log_matrix(self, x: Tensor) -> Tensor:
+        """Form the log gate of oscillation 0, (k, d)."""
+        if self.matrix is None:
+            return -slopes(self.k * self.d, gate_precision(x.new_empty(0))).view(self.k, self.d)
+        return self._log_gate(self.matrix, x)
 
     def _matrix_gate(self, x: Tensor) -> dict[str, Any]:
-        """Gate operands of `selective_scan`; its A is (d, k)."""
-        if self.code.o == "ssm":
+        """Give the gate operands of `selective_scan`; its A is (d, k)."""
+        if self.code.o == "0":
+            return {"delta": None, "A": self._log_matrix(x).mT, "gate": "const"}
+        if self.delta is not None and self.matrix is not None:
             delta = gate_precision(functional.softplus(self.delta(x)))
             return {"delta": delta, "A": -torch.exp(gate_precision(self.matrix.mT)), "gate": "exp"}
-        if self.code.o == "0":
-            A = functional.logsigmoid(gate_precision(self.matrix.mT)) / self.code.tau
-            return {"delta": None, "A": A, "gate": "const"}
         g, A = self._product(x)
         return {"delta": None, "A": A, "g": g, "gate": "sigmoid", "tau": self.code.tau}
 
     def _product(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """g (B, T, d, 1) or (B, T, 1, k), and the parameters (d, k) that it is multiplied with."""
-        if self.code.o in ("6", "9"):
-            g = self.key_factor(x).unsqueeze(-2)
+        """Give g (B, T, d, 1) or (B, T, 1, k), and the parameters (d, k) that multiply it."""
+        by_key, by_value = self.key_factor, self.value_factor
+        if isinstance(by_key, nn.Linear):
+            g, row = by_key(x).unsqueeze(-2), by_value
         else:
-            g = self.value_factor(x).unsqueeze(-1)
+            assert isinstance(by_value, nn.Linear)
+            g, row = by_value(x).unsqueeze(-1), by_key
         if self.matrix is not None:
             return gate_precision(g), gate_precision(self.matrix.mT)
-        row = self.value_factor.unsqueeze(-1) if self.code.o == "9" else self.key_factor.unsqueeze(0)
-        return gate_precision(g), gate_precision(row.expand(self.d, self.k))
+        assert isinstance(row, nn.Parameter)
+        column = row.unsqueeze(0) if row is by_key else row.unsqueeze(-1)
+        return gate_precision(g), gate_precision(column.expand(self.d, self.k))
 
     def _channels(self, x: Tensor, i: Tensor, e: Tensor) -> dict[str, Any]:
-        """The memory as k·d channels of `scan`."""
+        """Give the operands of the memory as k·d channels of `scan`."""
         written = (e.unsqueeze(-1) if self.code.e else e) * i.unsqueeze(-2)
         if self.code.o == "0":
-            log_o = (functional.logsigmoid(gate_precision(self.matrix)) / self.code.tau)[None, None]
+            log_o = self._log_matrix(x)[None, None]
         elif self.code.o in INSEPARABLE:
             g, A = self._product(x)
             log_o = (functional.logsigmoid(g * A) / self.code.tau).mT
@@ -226,7 +200,7 @@ class LCSM(Model):
         return {"log_a": log_o.flatten(-2), "b": written.flatten(-2)}
 
     def _angles(self, x: Tensor) -> Tensor:
-        """θ_c = 10000^(−2c/d) of LRPE, with d the width of the model."""
+        """Form θ_c = 10000^(−2c/d) of LRPE, with d the width of the model."""
         channel = torch.arange(self.k, device=x.device, dtype=gate_precision(x.new_empty(0)).dtype)
         return torch.pow(10000.0, -2 * channel / self.d)
 
@@ -234,12 +208,13 @@ class LCSM(Model):
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
         B, T, d = x.shape
         k, code, x = self.k, self.code, x.double()
-        activation = ACTIVATIONS[code.a]
+        activation = ACTIVATION_FUNCTIONS[code.a]
 
         def project(name: str, u: Tensor) -> Tensor:
             return u @ W[f"{name}.weight"].mT
 
-        m, y = x.new_zeros(B, k, d, dtype=torch.complex128 if code.o == "11" else torch.float64), []
+        y: list[Tensor] = []
+        m = x.new_zeros(B, k, d, dtype=torch.complex128 if code.o == "11" else torch.float64)
         for t in range(T):
             i_t = project("input", x[:, t])
             e_t = activation(project("expand", x[:, t])[:, :, None] if code.e else W["expand"])
@@ -255,12 +230,17 @@ class LCSM(Model):
         return torch.stack(y, dim=1)
 
     def _oscillation(self, W: Mapping[str, Tensor], project: Callable[[str], Tensor]) -> Any:
-        """o_t of Table 3 as (B, k, d), or what broadcasts to it."""
+        """Form o_t of Table 3, as (B, k, d) or broadcast to it."""
         code, k, d = self.code, self.k, self.d
 
         def power(z: Tensor) -> Tensor:
             return torch.sigmoid(z) ** (1 / code.tau)
 
+        if code.fixed:
+            n = {"0": k * d, "4": k, "5": d}[code.o]
+            decay = [math.exp(-(2 ** (-8 * h / n))) for h in range(1, n + 1)]
+            fixed = torch.tensor(decay, dtype=torch.float64, device=W["input.weight"].device)
+            return fixed.view({"0": (k, d), "4": (k, 1), "5": (1, d)}[code.o])
         if code.o == "0":
             return power(W["matrix"])
         if code.o == "1":
@@ -290,7 +270,7 @@ class LCSM(Model):
 
 
 def _presets(recurrence: str) -> dict[str, tuple[Shape, ...]]:
-    """k = 128 and d = 512 are the paper's."""
+    """Give the shapes of each preset; k = 128 and d = 512 are the paper's."""
 
     def shape(B: int, T: int, k: int, d: int) -> Shape:
         if recurrence == "scan":
@@ -306,7 +286,7 @@ def _presets(recurrence: str) -> dict[str, tuple[Shape, ...]]:
 
 @family("lcsm", members=MEMBERS)
 def lcsm(name: str) -> ModelEntry:
-    """The model of one code.
+    """Make the model of one code.
 
     Raises:
         UsageError: the code is not one of the grid.

@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
+
 EPSILON = 1e-6  # the published code's guard of the denominator; the paper's equation has none
 
 
 def feature_map(z: Tensor) -> Tensor:
-    """φ(z) = 1 + elu(z) > 0. As exp(z) below 0: a half-precision 1 + elu(z) is exactly 0 from z = −8 on."""
+    """Form φ(z) = 1 + elu(z) > 0, as exp(z) below 0: in half precision 1 + elu(z) is 0 from z = −8 on."""
     wide = gate_precision(z)
     return torch.where(wide > 0, wide + 1, torch.exp(wide.clamp(max=0))).to(z.dtype)
 
@@ -23,8 +25,7 @@ def feature_map(z: Tensor) -> Tensor:
 @model(
     "linear_transformer",
     recurrence="linear_attention",
-    paper="Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention "
-    "(Katharopoulos et al., 2020), eqs. 16-20",
+    paper=f"{papers.LINEAR_TRANSFORMER}, eqs. 16–20",
     gate="none",
 )
 class LinearTransformer(Model):

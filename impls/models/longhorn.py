@@ -1,8 +1,7 @@
-"""Longhorn: the state that an online learner of associations would keep, its update made diagonal."""
+"""Longhorn: the state of an online learner of associations, with a diagonal update."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,33 +10,33 @@ from torch import Tensor, nn
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import MambaBlock
-
-CHANNELS_PER_RANK = 16
+from ._parts import low_rank
 
 
 @model(
     "longhorn",
     recurrence="selective_scan",
-    paper="Longhorn: State Space Models are Amortized Online Learners (Liu et al., 2024), theorem 3.1 and "
-    "algorithm 1",
+    paper=f"{papers.LONGHORN}, eqs. 8–9 and algorithm 1",
     gate="implicit",
 )
 class Longhorn(Model):
     """S_t = (1 − Δ_t ⊗ k_t²) ⊙ S_{t−1} + (Δ_t ⊙ x_t) k_tᵀ, y_t = S_t q_t + D ⊙ x_t, Δ = β / (1 + β k·k).
 
-    β = σ(W x + b) in (0, 1) with W of rank ⌈D/16⌉: how much channel d of the learner minds its error
-    (sᵀk − x)². k_t and q_t (N) are linear in x and shared by the channels. Starts with D = 1. The input
-    projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
-    (B, T, D).
+    β = σ(W x + b) in (0, 1) with W of low rank: the weight of a channel's error (sᵀk − x)² in its objective.
+    k_t and q_t (N) are linear in x and shared by the channels. Starts with D = 1. The input projection,
+    convolution, SiLU and gate belong to the block: x is the activation after them. x and y are (B, T, D).
+
+    rank: of W; by default ⌈d/16⌉ for the width d = D/2 of the block, as published.
     """
 
     block = MambaBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         D, N = self.shape["D"], self.shape["N"]
-        rank = math.ceil(D / CHANNELS_PER_RANK)
+        rank = low_rank(D) if rank is None else rank
         self.key = nn.Linear(D, N, bias=False)
         self.query = nn.Linear(D, N, bias=False)
         self.beta_down = nn.Linear(D, rank, bias=False)

@@ -1,4 +1,4 @@
-"""Longhorn without its diagonal approximation: the exact minimiser, and a solve that its channels share."""
+"""Longhorn without its diagonal approximation: the exact minimiser, and a backend for its shared keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch.nn import functional
 
 from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import MambaBlock
+from ._parts import low_rank
 
-CHANNELS_PER_RANK = 16
 CHUNK = 16
 PRESETS = {
     "smoke": [
@@ -30,27 +31,28 @@ PRESETS = {
 @model(
     "longhorn_exact",
     recurrence="delta_rule",
-    paper="Longhorn: State Space Models are Amortized Online Learners (Liu et al., 2024), "
-    "theorem 3.1 before the diagonal approximation of algorithm 1",
+    paper=f"{papers.LONGHORN}, theorem 3.1, before the diagonal approximation of eqs. 8–9",
     gate="none",
     presets=PRESETS,
 )
 class LonghornExact(Model):
     """s_t = (I − Δ_t k_t k_tᵀ) s_{t−1} + Δ_t k_t x_t, y_t = s_tᵀ q_t + D x_t, Δ = β / (1 + β k·k).
 
-    β = σ(W x + b) in (0, 1) with W of rank ⌈H/16⌉. k_t and q_t are linear in x and shared by all channels, so
+    β = σ(W x + b) in (0, 1) with W of low rank. k_t and q_t are linear in x and shared by all channels, so
     that these operands are (B, T, 1, K). A channel of the paper, with s, Δ and x of its own, is a head with
     V = 1; a larger V ties the Δ of V channels. Δ k·k < 1, whatever the keys. Starts with D = 1. The input
     projection, convolution, SiLU and gate belong to the block: x is the activation after them. x and y are
     (B, T, H·V).
+
+    rank: of W; by default ⌈d/16⌉ for the width d = H·V/2 of the block, as published.
     """
 
     block = MambaBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         H, K = self.shape["H"], self.shape["K"]
-        rank = math.ceil(H / CHANNELS_PER_RANK)
+        rank = low_rank(self.width) if rank is None else rank
         self.key = nn.Linear(self.width, K, bias=False)
         self.query = nn.Linear(self.width, K, bias=False)
         self.beta_down = nn.Linear(self.width, rank, bias=False)
@@ -91,18 +93,18 @@ class LonghornExact(Model):
 
 
 def launches(shape: Shape) -> float:
-    """A fixed number, and a dozen a chunk."""
+    """Count a fixed number of launches, and a dozen per chunk."""
     return 30 + 12 * math.ceil(shape["T"] / CHUNK)
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Corrections and values of all steps, the states before the chunks, and the systems of a few chunks."""
+    """Count corrections and values of all steps, the chunks' first states, and a few triangular systems."""
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
     return B * H * (6 * T * V + T * K * V / CHUNK + 4 * CHUNK * CHUNK) * max(4, itemsize)
 
 
 def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The triangular systems of all chunks, besides."""
+    """Count the workspace and the triangular systems of all chunks."""
     B, T, H = (shape[letter] for letter in "BTH")
     return workspace(shape, itemsize, gate_kind) + 2 * B * T * H * CHUNK * max(4, itemsize)
 
@@ -119,7 +121,7 @@ def state_first(
     p: Tensor | None = None,
     r: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Chunks of 16 steps: products of keys once for all channels, then a triangular solve a channel.
+    """Compute in chunks of 16 steps: one product of keys for all channels, then one triangular solve each.
 
     Shapes, dtypes and results: see the recurrence `delta_rule`, with q and k (B, T, 1, K) and no gate.
     Source: RECURRENCES.md §4.11, exact Longhorn.
@@ -137,10 +139,10 @@ def state_first(
 def solve_in_chunks(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, initial_state: Tensor | None, C: int
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, T, H, V) and final state for shared q and k (B, T, K), by chunks of C steps.
+    """Compute output (B, T, H, V) and final state for shared q and k (B, T, K), in chunks of C steps.
 
     u = β (v − K s − …) solves (I + diag(β) tril(K Kᵀ, −1)) u = β ⊙ (v − K s); o = Q s + tril(Q Kᵀ) u;
-    s ← s + Kᵀ u. All but the solve acts on all channels at once, the state being (B, K, H·V).
+    s ← s + Kᵀ u. Everything but the solve acts on all channels at once; the state is (B, K, H·V).
     """
     B, T, H, V = v.shape
     dtype, wide = v.dtype, torch.float32
@@ -168,6 +170,7 @@ def solve_in_chunks(
 
 
 def _chunks(x: Tensor, C: int) -> Tensor:
-    """(B, T, F) as (B, N, C, F); the last chunk is filled with zeros, which change no state."""
+    """Cut (B, T, F) into (B, N, C, F). Zeros fill the last chunk: they change no state."""
     padded = functional.pad(x, (0, 0, 0, -x.shape[1] % C))
-    return padded.unflatten(1, (-1, C))
+    chunks: Tensor = padded.unflatten(1, (-1, C))
+    return chunks

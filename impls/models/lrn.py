@@ -11,22 +11,21 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import NormedBlock
 
 
 @model(
     "lrn",
     recurrence="scan",
-    paper="Parallelizing Linear Recurrent Neural Nets Over Sequence Length (Martin and Cundy, 2018), "
-    "section 3.1; activation and output gate of Hierarchically Gated Recurrent Neural Network (Qin et al., "
-    "2023), section 3",
+    paper=f"{papers.LINEAR_RNN}, section 3.1; {papers.HGRN}, section 3, activation and output gate",
     gate="data",
 )
 class LRN(Model):
     """h_t = g_t ⊙ h_{t−1} + (1 − g_t) ⊙ i_t, y_t = o_t ⊙ h_t, g = σ(·), i = SiLU(·), o = σ(·).
 
-    HGRN with β = 0. The paper leaves the activation of i open and has no output gate; both are HGRN's, so
-    that the lower bound is all that lies between the two. The norm of y belongs to the block. x and y are
+    HGRN with β = 0. The paper leaves the activation of i open and has no output gate; both are taken from
+    HGRN, so that the lower bound is the only difference. The norm of y belongs to the block. x and y are
     (B, T, C).
     """
 

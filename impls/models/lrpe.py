@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import NormedBlock
 
 
 @model(
     "lrpe",
     recurrence="linear_attention",
-    paper="Linearized Relative Positional Encoding (Qin et al., 2023), unitary form; as o_code 11 of "
-    "Unlocking the Secrets of Linear Complexity Sequence Model from A Unified Perspective (Qin et al., 2024)",
+    paper=f"{papers.LRPE}, the unitary form; {papers.LCSM}, Table 3, oscillation 11",
     gate="const_complex",
 )
 class LRPE(Model):
@@ -37,7 +37,8 @@ class LRPE(Model):
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
-        self.theta = nn.Parameter(self._start(torch.float32)) if learnable else None
+        start = self._start(torch.float32) if learnable else None
+        self.theta: Tensor | None = None if start is None else nn.Parameter(start)
 
     def _start(self, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
         channel = torch.arange(self.shape["K"], dtype=dtype, device=device)
@@ -45,8 +46,9 @@ class LRPE(Model):
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         heads = (self.shape["H"], -1)
-        fixed = self.theta is None
-        theta = self._start(gate_precision(x.new_empty(0)).dtype, x.device) if fixed else self.theta
+        theta = self.theta
+        if theta is None:
+            theta = self._start(gate_precision(x.new_empty(0)).dtype, x.device)
         return {
             "q": self.query(x).unflatten(-1, heads),
             "k": self.key(x).unflatten(-1, heads),

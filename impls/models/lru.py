@@ -12,11 +12,22 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
+
+
+def ring(
+    N: int, *, min_radius: float = 0.9, max_radius: float = 0.999, max_phase: float = math.pi / 10
+) -> tuple[Tensor, Tensor]:
+    """Draw ν and θ of λ = exp(−exp(ν) + iθ), area-uniform between two radii, with phases up to a maximum."""
+    low, high = min_radius**2, max_radius**2
+    nu = torch.log(-0.5 * torch.log(low + (high - low) * torch.rand(N)))
+    return nu, max_phase * (1 - torch.rand(N))  # rand may be 0, never 1
+
 
 @model(
     "lru",
     recurrence="scan",
-    paper="Resurrecting Recurrent Neural Networks for Long Sequences (Orvieto et al., 2023), section 3",
+    paper=f"{papers.LRU}, section 3",
     gate="const_complex",
     dtypes=("float64", "float32"),
 )
@@ -37,10 +48,8 @@ class LRU(Model):
     ) -> None:
         super().__init__(shape)
         N = d = self.shape["C"]
-        low, high = min_radius**2, max_radius**2
-        nu = torch.log(-0.5 * torch.log(low + (high - low) * torch.rand(N)))
-        self.nu = nn.Parameter(nu)
-        self.theta = nn.Parameter(torch.log(max_phase * (1 - torch.rand(N))))  # rand may be 0, never 1
+        nu, theta = ring(N, min_radius=min_radius, max_radius=max_radius, max_phase=max_phase)
+        self.nu, self.theta = nn.Parameter(nu), nn.Parameter(torch.log(theta))
         self.log_gamma = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * torch.exp(nu))))
         self.B_real = nn.Parameter(torch.randn(N, d) / math.sqrt(2 * d))
         self.B_imag = nn.Parameter(torch.randn(N, d) / math.sqrt(2 * d))

@@ -1,4 +1,4 @@
-"""Mamba's selective state space layer (S6), with its input by Euler's rule and held over the step."""
+"""Mamba's selective state space layer (S6), discretised by Euler's rule and by a zero-order hold."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import MambaBlock
+from ._parts import low_rank
 
 STEP_RANGE = (1e-3, 1e-1)
-CHANNELS_PER_RANK = 16
-PAPER = "Mamba: Linear-Time Sequence Modeling with Selective State Spaces (Gu and Dao, 2023), "
 
 
 @model(
     "mamba",
     recurrence="selective_scan",
-    paper=PAPER + "algorithm 2 and section 3.6, with B̄ = ΔB as in the authors' code",
+    paper=f"{papers.MAMBA}, algorithm 2 and section 3.6, with B̄ = ΔB as in the authors' code",
     gate="exp",
 )
 class Mamba(Model):
     """S_t = exp(Δ_t ⊗ A) ⊙ S_{t−1} + (Δ_t ⊙ x_t) B_tᵀ, y_t = S_t C_t + D ⊙ x_t.
 
-    Δ = softplus(W x + b) with W of rank ⌈D/16⌉, A = −exp(A_log); B_t and C_t (N) are linear in x and shared
-    by the channels. Starts with A = −(1 .. N) in every channel, softplus(b) log-uniform in [1e-3, 1e-1] and
+    Δ = softplus(W x + b) with W of low rank, A = −exp(A_log); B_t and C_t (N) are linear in x and shared by
+    the channels. Starts with A = −(1 .. N) in every channel, softplus(b) log-uniform in [1e-3, 1e-1] and
     D = 1. The input projection, convolution, SiLU and gate belong to the block: x is the activation after
     them. x and y are (B, T, D).
+
+    rank: of W; by default ⌈d/16⌉ for the width d = D/2 of the block, as published.
     """
 
     block = MambaBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         D, N = self.shape["D"], self.shape["N"]
-        rank = math.ceil(D / CHANNELS_PER_RANK)
+        rank = low_rank(D) if rank is None else rank
         self.B = nn.Linear(D, N, bias=False)
         self.C = nn.Linear(D, N, bias=False)
         self.step_down = nn.Linear(D, rank, bias=False)
@@ -78,20 +80,20 @@ class Mamba(Model):
         return torch.stack(y, dim=1)
 
     def discretized(self, delta: Tensor, A: Tensor) -> Tensor:
-        """B̄ / B of the definition, from Δ (B, D, 1) and A (D, N)."""
+        """Give B̄ / B of the definition, from Δ (B, D, 1) and A (D, N)."""
         return delta
 
 
 @model(
     "mamba_zoh",
     recurrence="selective_scan",
-    paper=PAPER + "eq. 4 and algorithm 2: B̄ = (ΔA)⁻¹(exp(ΔA) − I)·ΔB",
+    paper=f"{papers.MAMBA}, eq. 4 and algorithm 2: B̄ = (ΔA)⁻¹(exp(ΔA) − I)·ΔB; {papers.LINEARIZATION}, S6",
     gate="exp_zoh",
 )
 class MambaZOH(Mamba):
     """Mamba with B̄ = (exp(ΔA) − 1)/A ⊙ B, the zero-order hold that its paper derives.
 
-    A different function from `mamba`. Parameters, their start, x and y as there.
+    A different function from `mamba`. Parameters, their start, x and y are those of `mamba`.
     """
 
     def operands(self, x: Tensor) -> dict[str, Any]:

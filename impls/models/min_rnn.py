@@ -11,15 +11,20 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
-PAPER = "Were RNNs All We Needed? (Feng et al., 2024), "
+from . import _papers as papers
 
 
 def log_positive(x: Tensor) -> Tensor:
-    """log g(x) of the positive map g(x) = x + ½ for x ≥ 0, σ(x) below."""
+    """Form log g(x) of the positive map g(x) = x + ½ for x ≥ 0, σ(x) below."""
     return torch.where(x >= 0, torch.log(functional.relu(x) + 0.5), -functional.softplus(-x))
 
 
-@model("mingru", recurrence="scan", paper=PAPER + "section 3.1", gate="data")
+@model(
+    "mingru",
+    recurrence="scan",
+    paper=f"{papers.MIN_RNN}, section 3.1; {papers.LINEARIZATION}, algorithm 8",
+    gate="data",
+)
 class MinGRU(Model):
     """h_t = (1 − z_t) ⊙ h_{t−1} + z_t ⊙ ñ_t, z = σ(W_z x + b), ñ = W_n x + b. x and y are (B, T, C)."""
 
@@ -51,7 +56,9 @@ class MinGRU(Model):
         return torch.stack(y, dim=1)
 
 
-@model("mingru_pos", recurrence="scan", paper=PAPER + "appendix B (log-space form)", gate="data")
+@model(
+    "mingru_pos", recurrence="scan", paper=f"{papers.MIN_RNN}, appendix B, the log-space form", gate="data"
+)
 class MinGRUPositive(MinGRU):
     """minGRU with the candidate g(ñ) > 0: another function than minGRU, fit for a scan in log space.
 
@@ -78,7 +85,12 @@ class MinGRUPositive(MinGRU):
         return torch.stack(y, dim=1)
 
 
-@model("minlstm", recurrence="scan", paper=PAPER + "section 3.2", gate="data")
+@model(
+    "minlstm",
+    recurrence="scan",
+    paper=f"{papers.MIN_RNN}, section 3.2; {papers.LINEARIZATION}, algorithm 10",
+    gate="data",
+)
 class MinLSTM(Model):
     """h_t = f' ⊙ h_{t−1} + i' ⊙ c̃_t, f' = f/(f + i), i' = i/(f + i), f and i sigmoids.
 
@@ -93,7 +105,7 @@ class MinLSTM(Model):
         self.candidate = nn.Linear(C, C)
 
     def log_odds(self, x: Tensor) -> Tensor:
-        """δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""
+        """Form δ = log(i/f): f' = σ(−δ), i' = σ(δ)."""
         forget, input_ = gate_precision(self.forget(x)), gate_precision(self.input(x))
         return functional.logsigmoid(input_) - functional.logsigmoid(forget)
 
@@ -120,7 +132,9 @@ class MinLSTM(Model):
         return torch.stack(y, dim=1)
 
 
-@model("minlstm_pos", recurrence="scan", paper=PAPER + "appendix B (log-space form)", gate="data")
+@model(
+    "minlstm_pos", recurrence="scan", paper=f"{papers.MIN_RNN}, appendix B, the log-space form", gate="data"
+)
 class MinLSTMPositive(MinLSTM):
     """minLSTM with the candidate g(c̃) > 0, g as in minGRU's positive form; the state starts at 0."""
 

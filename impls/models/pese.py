@@ -1,4 +1,4 @@
-"""HGRN2's parameter-efficient state expansions (PESE): HGRN with n states a channel, made in six ways."""
+"""HGRN2's parameter-efficient state expansions (PESE): HGRN with n states per channel, in six ways."""
 
 from __future__ import annotations
 
@@ -10,41 +10,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, UsageError, model
+from ssmperf import UsageError, model
 
-from ._blocks import NormedBlock
-from .hgrn import checked_bound, forget_gate
+from . import _papers as papers
+from .hgrn import Bound, Bounded, forget_gate
 
-PAPER = "HGRN2: Gated Linear RNNs with State Expansion (Qin et al., 2024), section 3.1 and Table 2, "
+PAPER = f"{papers.HGRN2}, section 3.1 and Table 2, "
 GATES = ("forget", "input", "output")
+STATES = 4
 
 
-class Expanded(Model):
+class Expanded(Bounded):
     """HGRN on n·d channels whose f, i and o are expanded from d to (n, d); y_t = Σ_n o_t ⊙ h_t.
 
     h_t = f_t ⊙ h_{t−1} + (1 − f_t) ⊙ i_t, f_t = β + (1 − β)σ(·), i = SiLU(·), o = σ(·), each (n, d) and each
-    with an expansion of its own, without biases. The operand C is n·d, so x and y are (B, T, C/n). n is 4, as
-    in the paper's ablation; β a number: 0 in the first layer, the default. The norm of y belongs to the
-    block.
+    with an expansion of its own, without biases. The operand C is n·d, so x and y are (B, T, C/n). β as in
+    HGRN, a number or a tensor (d,) for all n states of a channel. The norm of y belongs to the block.
 
     A subclass gives the einsum of its expansion, the sizes of the weights, and how to compute it.
+
+    n: the expansion, 4 in the paper's ablation.
 
     Raises:
         UsageError: C is not divisible by n, or d not by the groups of the expansion.
     """
 
-    block = NormedBlock
     einsum: ClassVar[str]
     grouped: ClassVar[bool] = False  # whether x comes in n groups of e = d/n channels
+    forget: nn.ParameterList
+    input: nn.ParameterList
+    output: nn.ParameterList
 
-    def __init__(self, shape: Mapping[str, int], *, n: int = 4, lower_bound: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, n: int = STATES, lower_bound: Bound = 0.0) -> None:
         C = shape["C"]
-        if C % n or (self.grouped and C // n % n):
+        if n < 1 or C % n or (self.grouped and C // n % n):
             need = "n² divide C" if self.grouped else "n divide C"
             raise UsageError(f"{self.name} expands {n} times and needs that {need}, got C={C}")
-        super().__init__(shape)
+        super().__init__(shape, lower_bound=lower_bound)
         self.n = n
-        self.lower_bound = checked_bound(lower_bound)
         for gate in GATES:
             weights = [
                 nn.Parameter(torch.empty(size).uniform_(-1, 1) / math.sqrt(fan_in))
@@ -54,30 +57,35 @@ class Expanded(Model):
 
     @staticmethod
     def weights(d: int, n: int) -> list[tuple[tuple[int, ...], int]]:
-        """(size, inputs that one output sums over) of each weight of an expansion."""
+        """List (size, inputs that one output sums over) of each weight of an expansion."""
         raise NotImplementedError
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        """(B, T, d) to (B, T, n, d)."""
+        """Expand x (B, T, d) to (B, T, n, d)."""
         raise NotImplementedError
+
+    @staticmethod
+    def bounded_channels(shape: Mapping[str, int], options: Mapping[str, Any]) -> int:
+        return shape["C"] // int(options.get("n", STATES))
 
     @property
     def width(self) -> int:
-        """d: the channels of x and y; the state has n·d."""
+        """The channels d of x and y; the state has n·d."""
         return self.shape["C"] // self.n
 
     def operands(self, x: Tensor) -> dict[str, Any]:
-        log_f, rest = forget_gate(self.expand(x, self.forget).flatten(-2), self.lower_bound)
-        candidate = functional.silu(self.expand(x, self.input).flatten(-2))
-        return {"log_a": log_f, "b": (rest * candidate).to(x.dtype)}
+        log_f, rest = forget_gate(self.expand(x, self.forget), self.bound())
+        candidate = functional.silu(self.expand(x, self.input))
+        return {"log_a": log_f.flatten(-2), "b": (rest * candidate).flatten(-2).to(x.dtype)}
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
         gate = torch.sigmoid(self.expand(x, self.output))
-        return (gate * output.unflatten(-1, (self.n, -1))).sum(-2)
+        y: Tensor = (gate * output.unflatten(-1, (self.n, -1))).sum(-2)
+        return y
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
-        x, n, beta = x.double(), self.n, self.lower_bound
+        x, n, beta = x.double(), self.n, self.exact_bound().to(x.device)
         source = x.unflatten(-1, (n, x.shape[-1] // n)) if self.grouped else x
         z = {}
         for gate in GATES:
@@ -95,7 +103,7 @@ class Expanded(Model):
 
 @model("pese_naive", recurrence="scan", paper=PAPER + "naive", gate="data")
 class Naive(Expanded):
-    """HGRN with an n-fold state by a full linear map: d, (d nd) → nd; n·d² parameters an expansion."""
+    """HGRN with an n-fold state by a full linear map: d, (d nd) → nd; n·d² parameters per expansion."""
 
     einsum = "bd,dnc->bnc"
 
@@ -104,7 +112,8 @@ class Naive(Expanded):
         return [((d, n, d), d)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0].flatten(1)).unflatten(-1, (self.n, -1))
+        expanded: Tensor = (x @ weights[0].flatten(1)).unflatten(-1, (self.n, -1))
+        return expanded
 
 
 @model("pese_lr", recurrence="scan", paper=PAPER + "low rank", gate="data")
@@ -122,12 +131,13 @@ class LowRank(Expanded):
         return [((d, r), d), ((r, n, d), r)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0] @ weights[1].flatten(1)).unflatten(-1, (self.n, -1))
+        expanded: Tensor = (x @ weights[0] @ weights[1].flatten(1)).unflatten(-1, (self.n, -1))
+        return expanded
 
 
 @model("pese_glt", recurrence="scan", paper=PAPER + "group linear transformation", gate="data")
 class GroupLinear(Expanded):
-    """HGRN with an n-fold state, each of x's n groups making one of them: (ne), (ned) → nd; d² parameters."""
+    """HGRN with an n-fold state, one part from each of x's n groups: (ne), (ned) → nd; d² parameters."""
 
     einsum = "bne,nec->bnc"
     grouped = True
@@ -138,7 +148,8 @@ class GroupLinear(Expanded):
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
         groups = x.unflatten(-1, (self.n, 1, -1))  # (B, T, n, 1, e)
-        return (groups @ weights[0]).squeeze(-2)
+        expanded: Tensor = (groups @ weights[0]).squeeze(-2)
+        return expanded
 
 
 @model(
@@ -154,7 +165,8 @@ class GroupLinearInteraction(GroupLinear):
         return [((n, d // n, d), d // n), ((n, n), n)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return weights[1].mT @ super().expand(x, weights)
+        expanded: Tensor = weights[1].mT @ super().expand(x, weights)
+        return expanded
 
 
 @model("pese_krp", recurrence="scan", paper=PAPER + "Khatri-Rao product", gate="data")
@@ -168,7 +180,8 @@ class KhatriRao(Expanded):
         return [((n, d), 1)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return x.unsqueeze(-2) * weights[0]
+        expanded: Tensor = x.unsqueeze(-2) * weights[0]
+        return expanded
 
 
 @model("pese_kp", recurrence="scan", paper=PAPER + "Kronecker product", gate="data")
@@ -182,4 +195,5 @@ class Kronecker(Expanded):
         return [((d, d), d), ((n,), 1)]
 
     def expand(self, x: Tensor, weights: nn.ParameterList) -> Tensor:
-        return (x @ weights[0]).unsqueeze(-2) * weights[1].unsqueeze(-1)
+        expanded: Tensor = (x @ weights[0]).unsqueeze(-2) * weights[1].unsqueeze(-1)
+        return expanded

@@ -10,22 +10,21 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import RetNetBlock
-
-PAPER = "Retentive Network: A Successor to Transformer for Large Language Models (Sun et al., 2023), "
 
 
 def counter(n: int, x: Tensor) -> Tensor:
-    """0 .. n − 1 on the device of x, at gate precision."""
+    """Count 0 .. n − 1 on the device of x, at gate precision."""
     return torch.arange(n, device=x.device, dtype=gate_precision(x.new_empty(0)).dtype)
 
 
 def log_decay(H: int, x: Tensor) -> Tensor:
-    """log γ_h = log(1 − 2^(−5−h)) (H,); γ itself rounds to 1 in half precision."""
+    """Form log γ_h = log(1 − 2^(−5−h)) (H,); γ itself rounds to 1 in half precision."""
     return torch.log1p(-torch.exp2(-5 - counter(H, x)))
 
 
-@model("retnet", recurrence="linear_attention", paper=PAPER + "eqs. 6 and 8", gate="const")
+@model("retnet", recurrence="linear_attention", paper=f"{papers.RETNET}, eqs. 6 and 8", gate="const")
 class RetNet(Model):
     """S_t = γ_h S_{t−1} + k_t v_tᵀ, o_t = K^(−1/2) q_tᵀ S_t, γ_h = 1 − 2^(−5−h), without the rotation.
 
@@ -69,13 +68,15 @@ class RetNet(Model):
         return torch.stack(y, dim=1).reshape(B, T, H * V)
 
 
-@model("retnet_xpos", recurrence="linear_attention", paper=PAPER + "section 2.1", gate="const_complex")
+@model(
+    "retnet_xpos", recurrence="linear_attention", paper=f"{papers.RETNET}, section 2.1", gate="const_complex"
+)
 class RetNetXPos(RetNet):
     """RetNet with q_n e^(inθ) and k_m e^(imθ), θ_j = 10000^(−2j/K), as a complex state.
 
     Channels 2j and 2j + 1 form one complex channel, so q, k and the state have K/2 complex channels:
-    o = Re(q_cᵀ S), S_t = γ_h e^(iθ) S_{t−1} + conj(k_c) vᵀ. The gate turns the state, so unlike the
-    rotated real form of the definition, a passed-on state needs no position.
+    o = Re(q_cᵀ S), S_t = γ_h e^(iθ) S_{t−1} + conj(k_c) vᵀ. The gate turns the state, so that a passed-on
+    state needs no position; in the rotated real form of the definition it would.
 
     Raises:
         UsageError: K is odd.

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import GriffinBlock
 
 SHARPNESS = 8.0  # the paper's c
@@ -19,7 +20,7 @@ RING = (0.9, 0.999)
 
 
 class _ClippedRoot(torch.autograd.Function):
-    """√x with its derivative 1/(2√x) clipped at MAX_SLOPE."""
+    """√x, with its derivative 1/(2√x) clipped at MAX_SLOPE."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -29,15 +30,14 @@ class _ClippedRoot(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (root,) = ctx.saved_tensors
+        root: Tensor = ctx.saved_tensors[0]
         return grad / (2 * root).clamp(min=1 / MAX_SLOPE)
 
 
 @model(
     "rg_lru",
     recurrence="scan",
-    paper="Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models "
-    "(De et al., 2024), eqs. 1-4",
+    paper=f"{papers.GRIFFIN}, eqs. 1–4",
     gate="data",
 )
 class RGLRU(Model):
@@ -64,7 +64,7 @@ class RGLRU(Model):
         r = torch.sigmoid(gate_precision(self.recurrence_gate(x)))
         i = torch.sigmoid(gate_precision(self.input_gate(x)))
         log_a = -SHARPNESS * r * functional.softplus(gate_precision(self.decay))
-        root = _ClippedRoot.apply(-torch.expm1(2 * log_a))
+        root: Tensor = _ClippedRoot.apply(-torch.expm1(2 * log_a))  # type: ignore[no-untyped-call]
         return {"log_a": log_a, "b": (root * i * x).to(x.dtype)}
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:

@@ -10,31 +10,30 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import RWKV5Block, RWKV6Block
-
-PAPER = "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence (Peng et al., 2024), "
-RANK = 64
 
 
 def decay_speed(channels: int, depth: float) -> Tensor:
-    """The published start of ω, from −6 in the first channel to −1 in the last: w from 0.998 to 0.69."""
+    """Give the published start of ω: −6 in the first channel to −1 in the last, so w from 0.998 to 0.69."""
     place = torch.arange(channels) / max(channels - 1, 1)
     return -6 + 5 * place ** (0.7 + 1.3 * depth)
 
 
 def first_bonus(channels: int, depth: float) -> Tensor:
-    """The published start of u: a zigzag of −0.1, 0, 0.1 on a slope that grows with the depth."""
+    """Give the published start of u: a zigzag of −0.1, 0, 0.1 on a slope that grows with the depth."""
     channel = torch.arange(channels)
     return depth * (1 - channel / max(channels - 1, 1)) + 0.1 * ((channel + 1) % 3 - 1)
 
 
-@model("rwkv5", recurrence="linear_attention", paper=PAPER + "section 4.1, Eagle", gate="const")
+@model("rwkv5", recurrence="linear_attention", paper=f"{papers.EAGLE}, section 4.1, Eagle", gate="const")
 class RWKV5(Model):
     """o_t = (S_{t−1} + diag(u) k_t v_tᵀ)ᵀ r_t, S_t = diag(w) S_{t−1} + k_t v_tᵀ, w = exp(−exp(ω)).
 
-    ω and the bonus u are parameters of each head's key channels (H, K). depth is the layer's place from 0
-    (the first, the default) to 1; it enters their start only. Token shift, head norm and output gate belong
-    to the block. x and y are (B, T, H·V).
+    ω and the bonus u are parameters of each head's key channels (H, K). Token shift, head norm and output
+    gate belong to the block. x and y are (B, T, H·V).
+
+    depth: place of the layer from 0, the first, to 1, the last; it enters the start of ω and u only.
 
     Raises:
         UsageError: a depth outside [0, 1].
@@ -54,8 +53,14 @@ class RWKV5(Model):
         self.bonus = nn.Parameter(first_bonus(H * K, depth).view(H, K))
 
     def log_decay(self, x: Tensor) -> Tensor:
-        """log w = −exp(ω) (H, K)."""
+        """Form log w = −exp(ω) (H, K)."""
         return -torch.exp(gate_precision(self.omega))
+
+    @classmethod
+    def depth_options(
+        cls, shape: Mapping[str, int], layers: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        return [{"depth": layer / max(layers - 1, 1)} for layer in range(layers)]
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         heads = (self.shape["H"], -1)
@@ -88,23 +93,25 @@ class RWKV5(Model):
         return torch.stack(y, dim=1).reshape(B, T, H * V)
 
 
-@model("rwkv6", recurrence="linear_attention", paper=PAPER + "section 4.2, Finch", gate="key")
+@model("rwkv6", recurrence="linear_attention", paper=f"{papers.EAGLE}, section 4.2, Finch", gate="key")
 class RWKV6(RWKV5):
-    """RWKV-5 with a decay that depends on the data: w_t = exp(−exp(ω + tanh(x_t A) B)), AB of rank 64.
+    """RWKV-5 with a decay that depends on the data: w_t = exp(−exp(ω + tanh(x_t A) B)).
 
-    Starts with A and B as linear layers do; the published code has A = 0. The mix of x with the token before
-    it, data-dependent in this version, belongs to the block.
+    A and B start as linear layers do; the published code has A = 0. The mix of x with the token before it,
+    data-dependent in this version, belongs to the block.
+
+    rank: of AB.
     """
 
     block = RWKV6Block
 
-    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:
+    def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0, rank: int = 64) -> None:
         super().__init__(shape, depth=depth)
-        self.decay_down = nn.Linear(self.width, RANK, bias=False)
-        self.decay_up = nn.Linear(RANK, self.shape["H"] * self.shape["K"], bias=False)
+        self.decay_down = nn.Linear(self.width, rank, bias=False)
+        self.decay_up = nn.Linear(rank, self.shape["H"] * self.shape["K"], bias=False)
 
     def log_decay(self, x: Tensor) -> Tensor:
-        """log w_t = −exp(ω + tanh(x_t A) B) (B, T, H, K)."""
+        """Form log w_t = −exp(ω + tanh(x_t A) B) (B, T, H, K)."""
         step = self.decay_up(torch.tanh(self.decay_down(x))).unflatten(-1, (self.shape["H"], -1))
         return -torch.exp(gate_precision(self.omega) + gate_precision(step))
 

@@ -1,4 +1,4 @@
-"""RWKV-4: an average of values with exponentially decaying weights, one decay a channel."""
+"""RWKV-4: an average of values with exponentially decaying weights, one decay per channel."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import RWKV4Block
 
 
 def decay_speed(channels: int, depth: float) -> Tensor:
-    """The published start of ω, from −5 in the first channel to 3 in the last: w from 0.0067 to 20."""
+    """Give the published start of ω: −5 in the first channel to 3 in the last, so w from 0.0067 to 20."""
     place = torch.arange(channels) / max(channels - 1, 1)
     return -5 + 8 * place ** (0.7 + 1.3 * depth)
 
 
 def first_bonus(channels: int) -> Tensor:
-    """The published start of u: log 0.3 and a zigzag of 0, ½, −½."""
+    """Give the published start of u: log 0.3 and a zigzag of 0, ½, −½."""
     return math.log(0.3) + 0.5 * ((torch.arange(channels) + 1) % 3 - 1)
 
 
 @model(
     "rwkv4",
     recurrence="ratio_scan",
-    paper="RWKV: Reinventing RNNs for the Transformer Era (Peng et al., 2023), section 3.1, eq. 16",
+    paper=f"{papers.RWKV}, section 3.1, eq. 16",
     gate="const",
 )
 class RWKV4(Model):
     """y_t = σ(r_t) ⊙ wkv_t; wkv_t averages v_s with weights e^{−(t−1−s)w + k_s} for s < t and e^{u+k_t}.
 
-    w = exp(ω). depth is the layer's place from 0 (the first, the default) to 1; it enters ω's start only.
-    Token shift and output projection belong to the block. x and y are (B, T, C).
+    w = exp(ω). Token shift and output projection belong to the block. x and y are (B, T, C).
+
+    depth: place of the layer from 0, the first, to 1, the last; it enters the start of ω only.
 
     Raises:
         UsageError: a depth outside [0, 1].
@@ -53,6 +55,12 @@ class RWKV4(Model):
         self.value = nn.Linear(C, C, bias=False)
         self.omega = nn.Parameter(decay_speed(C, depth))
         self.bonus = nn.Parameter(first_bonus(C))
+
+    @classmethod
+    def depth_options(
+        cls, shape: Mapping[str, int], layers: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        return [{"depth": layer / max(layers - 1, 1)} for layer in range(layers)]
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         return {
@@ -81,13 +89,13 @@ class RWKV4(Model):
 @model(
     "rwkv4_nobonus",
     recurrence="ratio_scan",
-    paper="Longhorn: State Space Models are Amortized Online Learners (Liu et al., 2024), example 2.4",
+    paper=f"{papers.LONGHORN}, example 2.4",
     gate="const",
 )
 class RWKV4WithoutBonus(RWKV4):
     """RWKV-4 as Longhorn restates it: weights e^{−(t−s)w + k_s} for s ≤ t, no bonus for the present token.
 
-    Another function than RWKV-4, whatever u: there the past does not decay in the step that reads it.
+    Another function than RWKV-4 for every u: in RWKV-4 the past does not decay in the step that reads it.
     """
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0) -> None:

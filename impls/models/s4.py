@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from .diagonal import log_steps, pairs, presets
-
-PAPER = "Efficiently Modeling Long Sequences with Structured State Spaces (Gu et al., 2022), "
 
 
 def legs(N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """HiPPO-LegS as conjugate pairs: Λ, P and B of A = Λ − P P*, (N/2,) complex128 each.
+    """Form HiPPO-LegS as conjugate pairs: Λ, P and B of A = Λ − P P*, (N/2,) complex128 each.
 
     A + P Pᵀ with P_n = √(n + ½) is −½ I plus a skew-symmetric matrix, so its eigenvectors are unitary;
     those of LegS itself are exponentially ill-conditioned. N is even.
@@ -34,12 +33,12 @@ def legs(N: int) -> tuple[Tensor, Tensor, Tensor]:
 @model(
     "s4",
     recurrence="long_conv",
-    paper=PAPER + "algorithm 1, with the Hurwitz form Λ − P P* (Goel et al., 2022)",
+    paper=f"{papers.S4}, algorithm 1; {papers.SASHIMI}, the Hurwitz form Λ − P P*",
     gate="none",
     presets=presets({"smoke": 16, "standard": 64, "long": 64}),
 )
 class S4(Model):
-    """x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t a channel, A = Λ − P P*, bilinear discretisation.
+    """x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t per channel, A = Λ − P P*, bilinear rule.
 
     Ā = (I − ΔA/2)⁻¹(I + ΔA/2), B̄ = (I − ΔA/2)⁻¹ΔB. Λ = −exp(·) + i·(·), P and B start from HiPPO-LegS;
     each channel trains its own Λ, P, B, C, Δ and D, one of each conjugate pair, N/2 of N states.
@@ -66,7 +65,7 @@ class S4(Model):
         self.D = nn.Parameter(torch.randn(C))
 
     def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Λ, P, B, C (C, N/2) complex128 and Δ (C, 1) float64."""
+        """Form Λ, P, B, C (C, N/2) complex128 and Δ (C, 1) float64."""
 
         def parts(name: str) -> Tensor:
             return torch.complex(
@@ -78,7 +77,7 @@ class S4(Model):
         return eigenvalues, parts("P"), parts("B"), parts("C"), step
 
     def discrete(self) -> tuple[Tensor, Tensor]:
-        """Dense Ā (C, N, N) and B̄ (C, N) over all states, the conjugates of the stored ones after them."""
+        """Form dense Ā (C, N, N) and B̄ (C, N) over all states: the stored ones, then their conjugates."""
         eigenvalues, P, B, _, step = self.system()
         eigenvalues, P, B = (torch.cat([half, half.conj()], dim=-1) for half in (eigenvalues, P, B))
         A = torch.diag_embed(eigenvalues) - P.unsqueeze(-1) * P.conj().unsqueeze(-2)
@@ -92,7 +91,7 @@ class S4(Model):
         return {"u": x, "kernel": self.kernel(x.shape[1]).to(gate_precision(self.log_step).dtype)}
 
     def kernel(self, T: int) -> Tensor:
-        """K_j = 2 Re(C Ā^j B̄), j < T, as (C, T) float64, from its generating function at the T-th roots of 1.
+        """Form K_j = 2 Re(C Ā^j B̄), j < T, (C, T) float64, from its generating function at the roots of 1.
 
         Σ_j K_j z^j = C(1 − Ā^T) [(1 − z) − (1 + z)ΔA/2]⁻¹ ΔB, and the inverse by Woodbury from sums
         Σ_n X_n/((1 − z) − (1 + z)ΔΛ_n/2) over all states, which are Cauchy-like products.
@@ -108,13 +107,14 @@ class S4(Model):
         products = torch.stack([truncated * B, truncated * P, P.conj() * B, P.conj() * P], dim=1)
         CB, CP, PB, PP = cauchy(products, eigenvalues, minus, plus).unbind(1)
         spectrum = step * (CB - plus * CP * PB / (1 + plus * PP))
-        return torch.fft.irfft(spectrum, T, dim=-1)
+        kernel: Tensor = torch.fft.irfft(spectrum, T, dim=-1)
+        return kernel
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
         return output + self.D * x
 
     def recurrent(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same layer as a loop over time with dense Ā, which streams: y (B, T, C) and the state after x.
+        """Compute the layer as a loop over time with dense Ā, which streams: y (B, T, C) and the last state.
 
         state: x_0 (B, C, N/2) complex; zeros if None.
         """
@@ -151,7 +151,7 @@ class S4(Model):
 
 
 def cauchy(X: Tensor, eigenvalues: Tensor, minus: Tensor, plus: Tensor) -> Tensor:
-    """Σ_n X_n/(minus − plus Λ_n) + conj(X_n)/(minus − plus conj(Λ_n)) as (C, k, F).
+    """Sum X_n/(minus − plus Λ_n) + conj(X_n)/(minus − plus conj(Λ_n)) over n, as (C, k, F).
 
     X: (C, k, n) complex. eigenvalues: (C, n). minus: (F,). plus: (C, F). The two conjugate terms share the
     real-coefficient denominator minus² − 2 Re(Λ) minus plus + |Λ|² plus².

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from ssmperf import model
 
+from . import _papers as papers
 from .diagonal import DiagonalSSM, Modes, in_working_precision, log_steps, pairs, presets
 
-PAPER = "On the Parameterization and Initialization of Diagonal State Space Models (Gu et al., 2022), "
 PRESETS = presets({"smoke": 16, "standard": 64, "long": 64})
 
 
 class S4D(DiagonalSSM):
-    """x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t a channel, Ā = exp(ΔA), B̄ = A⁻¹(Ā − 1) (ZOH).
+    """x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t per channel, Ā = exp(ΔA), B̄ = A⁻¹(Ā − 1) (ZOH).
 
-    A = −exp(·) + i·(·) diagonal, B = 1; N/2 states of N are stored, one of each conjugate pair, and A, C, Δ
-    and D are trained, their own in each channel. x and y are (B, T, C).
+    A = −exp(·) + i·(·) diagonal, B = 1; N/2 states of N are stored, one of each conjugate pair. Each channel
+    trains its own A, C, Δ and D. x and y are (B, T, C).
 
     Raises:
         UsageError: N is odd.
@@ -38,7 +38,7 @@ class S4D(DiagonalSSM):
         self.D = nn.Parameter(torch.randn(C))
 
     def frequencies(self, n: int) -> Tensor:
-        """Im A of n pairs at the start, (n,)."""
+        """Give the start of Im A for n pairs, (n,)."""
         raise NotImplementedError
 
     def modes(self) -> Modes:
@@ -61,7 +61,7 @@ class S4D(DiagonalSSM):
         return torch.stack(y, dim=1)
 
 
-@model("s4d_lin", recurrence="long_conv", paper=PAPER + "S4D-Lin", gate="none", presets=PRESETS)
+@model("s4d_lin", recurrence="long_conv", paper=f"{papers.S4D}, S4D-Lin", gate="none", presets=PRESETS)
 class S4DLin(S4D):
     """S4D that starts from A_n = −½ + iπn, n = 0 .. N/2 − 1.
 
@@ -72,7 +72,7 @@ class S4DLin(S4D):
         return math.pi * torch.arange(n)
 
 
-@model("s4d_inv", recurrence="long_conv", paper=PAPER + "S4D-Inv", gate="none", presets=PRESETS)
+@model("s4d_inv", recurrence="long_conv", paper=f"{papers.S4D}, S4D-Inv", gate="none", presets=PRESETS)
 class S4DInv(S4D):
     """S4D that starts from A_n = −½ + i (N/π)(N/(2n + 1) − 1), n = 0 .. N/2 − 1, near S4's spectrum.
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from .diagonal import log_steps
 from .s4 import legs
 
@@ -21,7 +22,7 @@ BLOCK = 64  # states, with their conjugates, of one HiPPO-N block
 @model(
     "s5",
     recurrence="scan",
-    paper="Simplified State Space Layers for Sequence Modeling (Smith et al., 2023), section 3",
+    paper=f"{papers.S5}, section 3",
     gate="const_complex",
     dtypes=("float64", "float32"),
 )
@@ -78,7 +79,7 @@ class S5(Model):
 @model(
     "s5_shared_siso",
     recurrence="linear_attention",
-    paper="Unlocking the Secrets of Linear Complexity Sequence Model (Qin et al., 2024), table 1",
+    paper=f"{papers.LCSM}, Table 1",
     gate="const_complex",
     presets={
         "smoke": [{"B": 2, "T": T, "H": 1, "K": 8, "V": 16} for T in (64, 128, 256)],
@@ -89,8 +90,8 @@ class S5(Model):
 class S5SharedSISO(Model):
     """S_t = diag(Ā) S_{t−1} + B̄ u_tᵀ, y_t = 2 Re(S_tᵀ C) + D ⊙ u_t: one system for a head's channels.
 
-    Not S5: its state has K·V numbers instead of K. B, C and Δ are vectors over the K stored states, one of
-    each conjugate pair; ZOH; starts from A_n = −½ + iπn. x and y are (B, T, H·V).
+    This is not S5: its state has K·V numbers instead of K. B, C and Δ are vectors over the K stored states,
+    one of each conjugate pair; ZOH; starts from A_n = −½ + iπn. x and y are (B, T, H·V).
     """
 
     def __init__(self, shape: Mapping[str, int]) -> None:

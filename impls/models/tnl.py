@@ -1,4 +1,4 @@
-"""TransNormerLLM's linear attention: a fixed decay per head from ALiBi-like slopes."""
+"""TransNormerLLM's linear attention: a fixed decay per head, from slopes like ALiBi's."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from torch.nn import functional
 
 from ssmperf import Model, UsageError, gate_precision, model
 
+from . import _papers as papers
 from ._blocks import TNLBlock
 
 
 @model(
     "tnl",
     recurrence="linear_attention",
-    paper="TransNormerLLM: A Faster and Better Large Language Model with Improved TransNormer "
-    "(Qin et al., 2023), section 3.1; slopes of ALiBi (Press et al., 2022), section 3",
+    paper=f"{papers.TNL}, section 3.1; {papers.ALIBI}, section 3",
     gate="const",
 )
 class TNL(Model):
     """S_t = λ_h S_{t−1} + k_t v_tᵀ, o_t = q_tᵀ S_t, λ_h = exp(−2^(−8h/H) (1 − l/L)), h = 1..H, q, k SiLU.
 
-    The slopes of the heads are a geometric sequence for every H. They shrink with the depth l/L of the layer:
-    0 in the first, the default; 1 is no decay at all. The rotation (LRPE) that the paper adds in its first
-    layer is the model `lrpe`. The norm of o and its output gate belong to the block. x and y are (B, T, H·V).
+    The slopes of the heads are a geometric sequence for every H. They shrink with the depth l/L of layer l of
+    L: 0 in the first, the default; 1 would be no decay at all. The rotation (LRPE) that the paper adds in its
+    first layer is the model `lrpe`. The norm of o and its output gate belong to the block. x and y are
+    (B, T, H·V).
+
+    depth: l/L.
 
     Raises:
         UsageError: a depth outside [0, 1].
@@ -43,6 +46,12 @@ class TNL(Model):
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
+
+    @classmethod
+    def depth_options(
+        cls, shape: Mapping[str, int], layers: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        return [{"depth": layer / layers} for layer in range(layers)]
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         H = self.shape["H"]

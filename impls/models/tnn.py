@@ -1,4 +1,4 @@
-"""TNN: a Toeplitz kernel that a small network gives from the position, and its exact state space."""
+"""TNN: a Toeplitz kernel that a small network gives from the lag, and its exact state space."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch.nn import functional
 
 from ssmperf import Model, gate_precision, model
 
+from . import _papers as papers
 from .diagonal import Modes, run
 
 HIDDEN = 32  # width of the position encoder
+NORM_EPSILON = 1e-8
 
 
 def exact_state_space(coefficients: Tensor, gamma: float) -> Modes:
-    """The n modes (C, n) whose kernel is γ^j t_j for the lags j < n of coefficients t (C, n).
+    """Find the n modes (C, n) whose kernel is γ^j t_j for the lags j < n of coefficients t (C, n).
 
     With m = n + 1 and t_n = −Σ t, so that the inverse transform has no entry 0: weights b = ifft(t)_{1..n},
-    gates γ exp(−2πi j/m). Lags from n on repeat t_0 .. t_n with period m under the decay: exact for n steps.
-    Accelerating Toeplitz Neural Network with Constant-time Inference Complexity (Qin and Zhong, 2023).
+    gates γ exp(−2πi j/m). Lags from n on repeat t_0 .. t_n with period m under the decay, so that the modes
+    are exact for n steps. Source: ETSC (arXiv:2311.08756).
     """
     n = coefficients.shape[-1]
     closed = torch.cat([coefficients, -coefficients.sum(-1, keepdim=True)], dim=-1)
@@ -35,23 +37,26 @@ def exact_state_space(coefficients: Tensor, gamma: float) -> Modes:
 @model(
     "tnn",
     recurrence="long_conv",
-    paper="Toeplitz Neural Network for Sequence Modeling (Qin et al., 2023), section 3",
+    paper=f"{papers.TNN}, section 3; {papers.ETSC}, section 3",
     gate="none",
 )
 class TNN(Model):
-    """y_t = SiLU(W_u x_t) ⊙ Σ_{j<t} γ^j RPE(j/T) SiLU(W_v x_{t−j}), the gated Toeplitz unit.
+    """y_t = SiLU(W_u x_t) ⊙ Σ_{j<t} γ^j RPE(j) SiLU(W_v x_{t−j}), the gated Toeplitz unit.
 
-    RPE is a network of three layers from the position, as a part of the length, to C coefficients: T enters
-    it, so a prefix of the input gives another layer. γ is fixed. The expansion by 3 and the output projection
-    belong to the block. x and y are (B, T, C).
+    RPE maps the integer lag j to C coefficients by three layers, with ReLU and a norm without parameters
+    before the second and the third, as published. So the kernel of a prefix is that of the whole. γ is fixed.
+    The expansion by 3 and the output projection belong to the block. x and y are (B, T, C).
+
+    gamma: γ.
+    by_length: divide the lag by the length T, a variant in the published code: T then enters the kernel, and
+        a prefix of the input gives another layer.
     """
 
-    depends_on_length = True
-
-    def __init__(self, shape: Mapping[str, int], *, gamma: float = 0.99) -> None:
+    def __init__(self, shape: Mapping[str, int], *, gamma: float = 0.99, by_length: bool = False) -> None:
         super().__init__(shape)
         C = self.shape["C"]
-        self.gamma = gamma
+        self.gamma, self.by_length = gamma, by_length
+        self.depends_on_length = by_length  # type: ignore[misc]  # of this layer, not of its class
         self.value = nn.Linear(C, C)
         self.gate = nn.Linear(C, C)
         self.position = nn.Linear(1, HIDDEN)
@@ -59,11 +64,13 @@ class TNN(Model):
         self.coefficient = nn.Linear(HIDDEN, C)
 
     def coefficients(self, T: int) -> Tensor:
-        """RPE(j/T) for j = 0 .. T − 1 as (C, T), float32 or wider."""
+        """Compute RPE at the lags 0 .. T − 1 of sequences of length T, as (C, T), float32 or wider."""
         working = gate_precision(self.position.weight)
-        h = torch.arange(T, dtype=working.dtype, device=working.device).unsqueeze(-1) / T
+        h = torch.arange(T, dtype=working.dtype, device=working.device).unsqueeze(-1)
+        h = h / T if self.by_length else h
         for layer in (self.position, self.hidden, self.coefficient):
-            h = functional.relu(h) if layer is not self.position else h
+            if layer is not self.position:
+                h = functional.relu(functional.rms_norm(h, (HIDDEN,), eps=NORM_EPSILON))
             h = functional.linear(h, gate_precision(layer.weight), gate_precision(layer.bias))
         return h.mT
 
@@ -77,9 +84,10 @@ class TNN(Model):
         return functional.silu(self.gate(x)) * output
 
     def recurrent(self, x: Tensor, state: Tensor | None = None, *, length: int) -> tuple[Tensor, Tensor]:
-        """The layer for sequences of `length` as a loop over time, which streams: y and the state after x.
+        """Compute the layer as a loop over time, which streams: y and the state after x.
 
-        Exact for the first `length` steps. state: (B, C, length) complex; zeros if None.
+        length: number of steps, all pieces together, for which the loop is exact; with `by_length`, the
+            length of the whole sequence. The state is (B, C, length) complex; zeros if None.
         """
         modes = exact_state_space(self.coefficients(length), self.gamma)
         output, state = run(modes, functional.silu(self.value(x)), state)
@@ -91,10 +99,12 @@ class TNN(Model):
         T = x.shape[1]
         kernel = []
         for j in range(T):
-            position = torch.full((1,), j / T, dtype=x.dtype, device=x.device)
-            h = functional.relu(W["position.weight"] @ position + W["position.bias"])
-            h = functional.relu(W["hidden.weight"] @ h + W["hidden.bias"])
-            kernel.append(self.gamma**j * (W["coefficient.weight"] @ h + W["coefficient.bias"]))
+            lag = torch.full((1,), j / T if self.by_length else j, dtype=x.dtype, device=x.device)
+            h = W["position.weight"] @ lag + W["position.bias"]
+            for layer in ("hidden", "coefficient"):
+                h = h / torch.sqrt((h * h).mean() + 1e-8)
+                h = W[f"{layer}.weight"] @ functional.relu(h) + W[f"{layer}.bias"]
+            kernel.append(self.gamma**j * h)
         v = functional.silu(x @ W["value.weight"].mT + W["value.bias"])
         u = functional.silu(x @ W["gate.weight"].mT + W["gate.bias"])
         y = []

@@ -10,21 +10,27 @@ from torch import Tensor, nn
 
 from ssmperf import Model, model
 
+from . import _papers as papers
+
 
 @model(
     "gru",
     recurrence="rnn",
-    paper="Learning Phrase Representations using RNN Encoder-Decoder (Cho et al., 2014), section 2.3",
+    paper=f"{papers.GRU}, section 2.3",
     gate="gru",
 )
 class GRU(Model):
     """h ← (1 − z) ⊙ n + z ⊙ h, n = tanh(W x + b + r ⊙ (U h + b')), C hidden units. x and y are (B, T, C).
 
-    torch's form: the paper resets h before its product with U, torch after.
+    This is torch's form: the paper resets h before its product with U, torch after.
     """
 
     cell = "gru"
     blocks = 3
+    weight_ih: nn.Parameter
+    weight_hh: nn.Parameter
+    bias_ih: nn.Parameter
+    bias_hh: nn.Parameter
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__(shape)
@@ -64,7 +70,7 @@ class GRU(Model):
 @model(
     "lstm",
     recurrence="rnn",
-    paper="Long Short-Term Memory (Hochreiter and Schmidhuber, 1997); forget gate by Gers et al. (2000)",
+    paper=f"{papers.LSTM}, section 4; {papers.FORGET_GATE}, section 3, the forget gate",
     gate="lstm",
 )
 class LSTM(GRU):

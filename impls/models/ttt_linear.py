@@ -1,4 +1,4 @@
-"""TTT-Linear: a linear model trained while it reads, one gradient step a token or all from the start."""
+"""TTT-Linear: a linear model trained while it reads, by one gradient step per token or by one batch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from torch import Tensor, nn
 
 from ssmperf import Model, model
 
+from . import _papers as papers
 from .deltanet import unit
-
-PAPER = "Learning to (Learn at Test Time): RNNs with Expressive Hidden States (Sun et al., 2024), "
 
 
 @model(
     "ttt_linear",
     recurrence="delta_rule",
-    paper=PAPER + "one gradient step a token; no norm and no residual",
+    paper=f"{papers.TTT}, section 2.1, one gradient step per token, without norm and residual",
     gate="none",
 )
 class TTTLinear(Model):
     """W_t = W_{t−1} − η_t ∇ℓ(W_{t−1}; x_t), z_t = W_t q_t, ℓ(W; x) = ½|W k − v|², η = σ(θ·x + b), |k| = 1.
 
-    The inner model is f(k) = W k from W_0 = 0, with a learned rate a head. It is the delta rule with β = η
-    and state Wᵀ. k is normalised, as β|k|² ≤ 2 needs; q, k and v are the paper's test, training and label
+    The inner model is f(k) = W k from W_0 = 0, with a learned rate per head. It is the delta rule with β = η
+    and state Wᵀ. k is normalised, so that β|k|² ≤ 2; q, k and v are the paper's test, training and label
     views. x and y are (B, T, H·V).
     """
 
@@ -59,7 +58,7 @@ class TTTLinear(Model):
         return torch.stack(z, dim=1).flatten(-2)
 
     def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k (B, T, H, K), v (B, T, H, V) and η (B, T, H, 1, 1) in float64, for the definitions."""
+        """Project x to q, k (B, T, H, K), v (B, T, H, V) and η (B, T, H, 1, 1), all in float64."""
         W = {name: parameter.double() for name, parameter in self.named_parameters()}
         heads, x = (*x.shape[:2], self.shape["H"], -1), x.double()
         names = ("test_view", "training_view", "label_view")
@@ -68,7 +67,7 @@ class TTTLinear(Model):
         return q, k / torch.sqrt((k * k).sum(-1, keepdim=True) + 1e-6), v, eta[..., None, None]
 
     def inner_gradient(self, W: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """∇_W ½|W k − v|² = (W k − v) kᵀ: W (B, H, V, K), k (B, H, K), v (B, H, V)."""
+        """Form ∇_W ½|W k − v|² = (W k − v) kᵀ: W (B, H, V, K), k (B, H, K), v (B, H, V)."""
         error = torch.einsum("bhvk,bhk->bhv", W, k) - v
         return torch.einsum("bhv,bhk->bhvk", error, k)
 
@@ -76,7 +75,7 @@ class TTTLinear(Model):
 @model(
     "ttt_linear_batch",
     recurrence="linear_attention",
-    paper=PAPER + "the theorem on batch gradient descent and linear attention; no norm and no residual",
+    paper=f"{papers.TTT}, theorem 1, batch gradient descent and linear attention",
     gate="none",
 )
 class TTTLinearBatch(TTTLinear):

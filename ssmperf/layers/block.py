@@ -81,11 +81,14 @@ def carry(after: Tensor | None, *others: Tensor) -> State | None:
 
 
 def output_width(model: Model) -> int:
-    """The width of a model's y, which need not be that of its x."""
+    """Find the width of a model's y, which need not be that of its x, and note it on the model."""
+    if model.output_width is not None:
+        return model.output_width
     definition = registry.recurrence(registry.recurrence_of(model.name)).definition
     with torch.no_grad():
         y, _ = model(torch.zeros(1, 1, model.width), backend=definition)
-    return int(y.shape[-1])
+    model.output_width = int(y.shape[-1])
+    return model.output_width
 
 
 def build_block(name: str, shape: Mapping[str, int]) -> Block:

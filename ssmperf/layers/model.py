@@ -28,6 +28,7 @@ class Model(nn.Module):
     name: ClassVar[str]
     depends_on_length: ClassVar[bool] = False  # whether T enters its operands: a prefix is another model
     block: ClassVar[type[Block]] = Block
+    output_width: int | None = None  # of y, once it is known
 
     def __init__(self, shape: Mapping[str, int]) -> None:
         super().__init__()
@@ -40,6 +41,17 @@ class Model(nn.Module):
             if letter in self.shape:
                 return self.shape[letter]
         return self.shape["H"] * self.shape["V"]
+
+    @classmethod
+    def depth_options(
+        cls, shape: Mapping[str, int], layers: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """List the constructor options by which the layers of a network differ, first layer first.
+
+        options: those that all its layers have. A model that depends on its depth overrides this. Parameters
+        that the layers share are created here, once, and given to each of them.
+        """
+        return [{} for _ in range(layers)]
 
     @functools.cached_property
     def _has_state(self) -> bool:
@@ -71,14 +83,20 @@ class Model(nn.Module):
             UnknownName: the model has no such backend.
             Unsupported: the backend refuses these operands, or there is a state and the recurrence has none.
         """
+        output, final_state = self.compute(self.operands(x), backend, state)
+        return self.readout(output, x), final_state
+
+    def compute(
+        self, operands: dict[str, Any], backend: Compute, state: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the recurrence's output and final state from operands; raises what `forward` raises."""
         compute = registry.backend(self.name, backend).function if isinstance(backend, str) else backend
-        operands = self.operands(x)
         if self._has_state:
-            operands["initial_state"] = state
+            operands = {**operands, "initial_state": state}
         elif state is not None:
             raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot go on from one")
         output, final_state = compute(**operands)
-        return self.readout(output, x), final_state
+        return output, final_state
 
 
 def gate_precision(x: Tensor) -> Tensor:

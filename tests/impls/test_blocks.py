@@ -24,8 +24,9 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "RWKV4Block": {"rwkv4", "rwkv4_nobonus"},
     "RWKV5Block": {"rwkv5"},
     "RWKV6Block": {"rwkv6"},
-    "GateLoopBlock": {"gateloop", "gateloop_full"},
-    "NormedBlock": {"lrn", "hgrn", "hgrn_complex", "hgrn2", "lrpe"},
+    "GateLoopBlock": {"gateloop", "gateloop_fixed", "gateloop_full"},
+    "HGRNBlock": {"hgrn", "hgrn_complex", "hgrn2"},
+    "NormedBlock": {"lrn", "lrpe"},
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -123,7 +124,7 @@ def test_it_looks_at_no_later_token_and_at_no_other_sequence(name: str) -> None:
 
 @each_model
 def test_its_type_is_that_of_the_paper(name: str) -> None:
-    families = {"lcsm": "NormedBlock", "pese": "NormedBlock"}
+    families = {"lcsm": "LCSMBlock", "pese": "HGRNBlock"}
     found = {layer for layer, names in LAYERS.items() if name in names}
     expected = next(iter(found), families.get(name[:4], "Block"))
     assert type(build(name)).__name__ == expected
@@ -153,6 +154,52 @@ def test_a_model_without_a_block_of_its_own_gets_the_plain_layer() -> None:
     x = sequence(block)
     mixed, _ = block.mixer(block.norm(x))
     assert torch.equal(block(x)[0], x + block.output(mixed))
+
+
+def test_the_block_of_mamba2_convolves_the_projections_of_its_input() -> None:
+    """x, B and C are parallel projections of norm(u), convolved together; Δ is one too, and is not."""
+    block = build("mamba2")
+    u = sequence(block)
+    mixer, normed = block.mixer, block.norm(u)
+    H, K, V = (mixer.shape[letter] for letter in "HKV")
+    parts = torch.cat([normed @ W.weight.mT for W in (mixer.input, mixer.B, mixer.C)], dim=-1)
+    convolved = torch.stack(
+        [
+            sum(
+                block.convolution.weight[:, 0, 3 - lag] * parts[:, t - lag] for lag in range(min(t, 3) + 1)
+            ) + block.convolution.bias
+            for t in range(u.shape[1])
+        ],
+        dim=1,
+    )  # fmt: skip
+    x, b, c = functional.silu(convolved).split([H * V, K, K], dim=-1)
+    step = functional.softplus(normed @ mixer.step.weight.mT + mixer.step_bias)
+    S, y = u.new_zeros(u.shape[0], H, K, V), []
+    for t in range(u.shape[1]):
+        x_t = x[:, t].unflatten(-1, (H, V))
+        decay = torch.exp(-step[:, t] * torch.exp(mixer.A_log))
+        S = decay[..., None, None] * S + torch.einsum("bk,bh,bhv->bhkv", b[:, t], step[:, t], x_t)
+        y.append((torch.einsum("bhkv,bk->bhv", S, c[:, t]) + mixer.D.unsqueeze(-1) * x_t).flatten(-2))
+    gated = torch.stack(y, dim=1) * functional.silu(normed @ block.gate_projection.weight.mT)
+    want = u + block.gated_norm(gated) @ block.output.weight.mT
+    torch.testing.assert_close(block(u)[0], want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "hidden"),
+    [
+        ("lcsm:1-1-1-0", {"H": 1, "K": 4, "V": 512}, 682),
+        ("hgrn2", {"H": 4, "K": 128, "V": 128}, 1365),
+        ("gateloop", {"C": 512}, 1024),
+    ],
+)
+def test_channel_mixing_is_as_wide_as_published_or_as_asked(
+    name: str, sizes: dict[str, int], hidden: int
+) -> None:
+    model = registry.model(name).cls
+    assert model.block(model(sizes)).channels.up.out_features == hidden
+    asked = model.block(model(sizes), hidden=550)
+    assert asked.channels.up.out_features == asked.channels.down.in_features == 550
 
 
 def test_an_odd_width_is_refused_where_the_mixer_is_twice_as_wide() -> None:

@@ -1,4 +1,4 @@
-"""The LCSM grid: every code equals its literal definition, and Table 4's parameter counts come out."""
+"""The LCSM grid: every code computes its literal definition, and Table 4's parameter counts come out."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import itertools
 import pytest
 import torch
 
-from ssmperf import Shape, UsageError, registry
+from ssmperf import Shape, UsageError, count_parameters, registry
 
 SIZES = {
     "scan": {"C": 15, "K": 3},
     "selective_scan": {"D": 5, "N": 3},
     "linear_attention": {"H": 1, "K": 3, "V": 5},
 }
-OSCILLATIONS = (*map(str, range(12)), "ssm")
+OSCILLATIONS = (*map(str, range(12)), "0f", "4f", "5f", "ssm")
 CODES = [
     f"lcsm:{e}-{o}-{s}-0" for e, o, s in itertools.product("01", OSCILLATIONS, "01")
     if (e, s) == ("1", "1") or o not in ("11", "ssm")
 ]  # fmt: skip
-# M parameters of the language model, width of its GLU: RECURRENCES.md §3.9
+# rows of Table 4: M parameters of the language model, width inside its GLU (RECURRENCES.md §3.9)
 TABLE_4 = {
     "0-0-0-0": (43.45, 682), "1-0-0-0": (43.45, 682), "0-0-1-0": (43.45, 682), "0-1-0-0": (44.04, 550),
-    "1-1-0-0": (44.04, 550), "0-1-1-0": (44.04, 550), "1-0-1-0": (43.45, 682), "1-1-1-0": (44.04, 550),
-    "1-2-1-0": (43.45, 554), "1-3-1-0": (43.45, 682), "1-4-1-0": (44.50, 793), "1-5-1-0": (44.51, 793),
-    "1-6-1-0": (44.11, 682), "1-7-1-0": (44.04, 550), "1-8-1-0": (43.45, 554), "1-9-1-0": (43.46, 682),
-    "1-10-1-0": (43.45, 682), "1-11-1-0": (44.11, 682),
+    "1-1-0-0": (44.04, 550), "1-0-1-0": (43.45, 682), "1-0f-1-0": (43.45, 682), "0-1-1-0": (44.04, 550),
+    "1-1-1-0": (44.04, 550), "1-2-1-0": (43.45, 554), "1-3-1-0": (43.45, 682), "1-4-1-0": (44.50, 793),
+    "1-5-1-0": (44.51, 793), "1-6-1-0": (44.11, 682), "1-7-1-0": (44.04, 550), "1-8-1-0": (43.45, 554),
+    "1-9-1-0": (43.46, 682), "1-10-1-0": (43.45, 682), "1-11-1-0": (44.11, 682),
 }  # fmt: skip
 TABLE_6 = {f"1-1-1-{a}": (46.07, 682) for a in range(8)}
-K, D = 128, 512
-ONES = {"10": K * D, "11": 2 * K * D}  # the release counts a gate of ones, which is no parameter here
+K, D, LAYERS, VOCABULARY = 128, 512, 10, 50265
+# gates that are no parameters here, and frozen ones in the published code, which counts them
+FROZEN = {"0f": K * D, "10": K * D, "11": 2 * K * D}
 
 
 def build(name: str, **sizes: int) -> torch.nn.Module:
@@ -58,26 +59,65 @@ def test_tau_is_the_temperature_of_the_gate(name: str) -> None:
     assert (default - other).abs().max() > 1e-3
 
 
-def language_model(mixer: int, width: int) -> int:
-    """10 layers of width 512, tied embeddings of 50,265 words, output projection, three norms and a GLU."""
-    return 50265 * D + 10 * (mixer + D * D + 6 * D + 3 * D * width)
+def millions(code: str, *, hidden: int, **options: int) -> float:
+    """Parameters of the paper's network: tied embeddings, and no parameters in a final norm."""
+    name = f"lcsm:{code}"
+    sizes = {"scan": {"C": K * D, "K": K}, "selective_scan": {"D": D, "N": K}}
+    shape = sizes.get(registry.model(name).recurrence, {"H": 1, "K": K, "V": D})
+    count = count_parameters(
+        name, shape, layers=LAYERS, vocabulary=VOCABULARY, tied=True, final_norm=False,
+        options=options, block_options={"hidden": hidden},
+    )  # fmt: skip
+    return round((count + LAYERS * FROZEN.get(code.split("-")[1], 0)) / 1e6, 2)
+
+
+def test_table_4_has_nineteen_rows_one_with_a_fixed_oscillation() -> None:
+    assert len(TABLE_4) == 19
+    assert sum("f" in code for code in TABLE_4) == 1
+    assert {f"lcsm:{code}" for code in TABLE_4} <= set(registry.models())
 
 
 @pytest.mark.parametrize(
-    ("code", "millions", "width"), [(c, *row) for c, row in {**TABLE_4, **TABLE_6}.items()]
+    ("code", "printed", "hidden"), [(c, *row) for c, row in {**TABLE_4, **TABLE_6}.items()]
 )
-def test_parameter_counts_of_the_paper(code: str, millions: float, width: int) -> None:
-    name = f"lcsm:{code}"
-    sizes = {"scan": {"C": K * D, "K": K}, "selective_scan": {"D": D, "N": K}}
-    layer = build(name, **sizes.get(registry.model(name).recurrence, {"H": 1, "K": K, "V": D}))
-    mixer = sum(parameter.numel() for parameter in layer.parameters()) + ONES.get(code.split("-")[1], 0)
-    assert round(language_model(mixer, width) / 1e6, 2) == millions
+def test_parameter_counts_of_the_papers_network(code: str, printed: float, hidden: int) -> None:
+    assert millions(code, hidden=hidden) == printed
 
 
 def test_parameter_count_of_the_ssm_parameterisation() -> None:
-    layer = registry.model("lcsm:1-ssm-1-0").cls(Shape(B=1, T=1, D=D, N=K), delta_rank=32)
-    mixer = sum(parameter.numel() for parameter in layer.parameters())
-    assert round(language_model(mixer, 682) / 1e6, 2) == 43.78
+    assert millions("1-ssm-1-0", hidden=682, delta_rank=32) == 43.78
+
+
+@pytest.mark.parametrize("tau", ["", ":2", ":1000"])
+@pytest.mark.parametrize("o", ["0", "0f", "4", "4f", "5", "5f"])
+@pytest.mark.parametrize(("e", "s"), [("1", "1"), ("0", "1")])
+def test_a_data_independent_oscillation_starts_as_alibi_slopes(e: str, o: str, s: str, tau: str) -> None:
+    name = f"lcsm:{e}-{o}-{s}-0{tau}"
+    k, d = 4, 8
+    sizes = {"scan": {"C": k * d, "K": k}, "selective_scan": {"D": d, "N": k}}
+    recurrence = registry.model(name).recurrence
+    layer = build(name, **sizes.get(recurrence, {"H": 1, "K": k, "V": d}))
+    operands = layer.operands(torch.randn(1, 2, d, dtype=torch.float64))
+    count = {"0": k * d, "4": k, "5": d}[o[0]]
+    slopes = torch.tensor([2 ** (-8 * h / count) for h in range(1, count + 1)], dtype=torch.float64)
+    slopes = slopes.view({"0": (k, d), "4": (k, 1), "5": (1, d)}[o[0]]).expand(k, d)
+    if recurrence == "selective_scan":
+        got = operands["A"].mT
+    elif recurrence == "scan":
+        got = operands["log_a"][0, 0].view(k, d)
+    else:
+        got = operands["log_a"].view(k, 1) if o[0] == "4" else operands["log_b"][0, 0]
+    torch.testing.assert_close(got.expand(k, d), -slopes, rtol=1e-5, atol=0)
+    learned = [part for part in (layer.matrix, layer.key_factor, layer.value_factor) if part is not None]
+    assert len(learned) == (not o.endswith("f"))
+
+
+def test_a_fixed_oscillation_survives_a_half_precision_layer() -> None:
+    layer = build("lcsm:1-0f-1-0", D=512, N=128).to(torch.bfloat16)
+    A = layer.operands(torch.ones(1, 1, 512, dtype=torch.bfloat16))["A"]
+    assert A.dtype == torch.float32
+    torch.testing.assert_close(A.min().item(), -(2 ** (-8 / 65536)), rtol=1e-6, atol=0)
+    assert A.max().item() == -(2.0**-8)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +129,9 @@ def test_parameter_count_of_the_ssm_parameterisation() -> None:
         "lcsm:0-11-1-0",
         "lcsm:1-ssm-0-0",
         "lcsm:1-1-1-0:0",
+        "lcsm:1-3f-1-0",
+        "lcsm:1-10f-1-0",
+        "lcsm:1-f-1-0",
         "lcsm:1",
     ],
 )

@@ -20,10 +20,11 @@ SIZES = {
     "C": 16,
     "H": 3,
     "K": 6,
-    "V": 5,
+    "V": 4,
     "D": 7,
     "N": 4,
-}  # K, N even: retnet_xpos pairs channels, s4 and s4d states; C a multiple of 16: pese expands in 4 groups
+}  # K, N even: retnet_xpos pairs channels, s4 and s4d states; H·V even: mamba2 projects to it from half
+# as many; C a multiple of 16: pese expands in 4 groups
 LOWER_BOUNDED = ("hgrn", "hgrn_complex", "hgrn2")
 
 each_model = pytest.mark.parametrize("name", MODELS)
@@ -31,7 +32,8 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 def build(name: str, *, seed: int = 0, **options: float) -> Model:
     entry = registry.model(name)
-    sizes = {**SIZES, "H": 1, "K": 4} if name.startswith("lcsm:") else SIZES  # one head; K divides C
+    # lcsm has one head, and K divides C
+    sizes = {**SIZES, "H": 1, "K": 4, "V": 5} if name.startswith("lcsm:") else SIZES
     shape = Shape({letter: sizes[letter] for letter in registry.shapes(entry, "smoke")[0]})
     torch.manual_seed(seed)
     return entry.cls(shape, **options)
@@ -193,9 +195,8 @@ def test_gradients_flow_through_a_passed_on_state(name: str) -> None:
 
 
 @each_model
-def test_it_names_its_paper_and_explains_itself(name: str) -> None:
+def test_it_explains_itself(name: str) -> None:
     entry = registry.model(name)
-    assert len(entry.paper) > 20
     assert entry.cls.__doc__ and entry.cls.definition is not Model.definition
     assert all(registry.shapes(entry, preset) for preset in ("smoke", "standard", "long"))
 
@@ -267,6 +268,27 @@ def test_lru_starts_on_its_ring_with_unit_noise_gain() -> None:
     assert radius.min() >= 0.9 - 1e-5 and radius.max() <= 0.999 + 1e-5
     gain = torch.exp(model.log_gamma).square() / (1 - radius.double().square())
     torch.testing.assert_close(gain, torch.ones_like(gain), rtol=1e-3, atol=0)
+
+
+def test_mamba2_projects_x_b_c_and_the_step_from_the_blocks_input() -> None:
+    model = build("mamba2")
+    inner, K, H = SIZES["H"] * SIZES["V"], SIZES["K"], SIZES["H"]
+    assert model.width == inner // 2
+    sizes = {name: tuple(getattr(model, name).weight.shape) for name in ("input", "B", "C", "step")}
+    width = inner // 2
+    assert sizes == {"input": (inner, width), "B": (K, width), "C": (K, width), "step": (H, width)}
+    with pytest.raises(UsageError, match="divide"):
+        registry.model("mamba2").cls({"H": 3, "K": 2, "V": 5})
+    assert registry.model("mamba2").cls({"H": 3, "K": 2, "V": 5}, expand=3).width == 5
+
+
+def test_hgrn2_expands_its_channels_into_heads_of_a_width() -> None:
+    sizes = Shape(B=1, T=1, H=2, K=3, V=8)
+    expanded = registry.model("hgrn2").cls(sizes, expand=4)
+    assert {letter: expanded.shape[letter] for letter in "HKV"} == {"H": 4, "K": 4, "V": 4}
+    assert expanded.width == 16
+    with pytest.raises(UsageError, match="expand=5"):
+        registry.model("hgrn2").cls(sizes, expand=5)
 
 
 def test_mamba2_starts_with_steps_and_rates_in_their_ranges() -> None:

@@ -65,7 +65,7 @@ def test_the_low_rank_expansion_has_about_as_many_parameters_as_a_square_map() -
 
 
 @each
-def test_it_scans_n_states_a_channel_and_sums_them(name: str) -> None:
+def test_it_scans_n_states_per_channel_and_sums_them(name: str) -> None:
     model, x = build(name), normal(B, T, d)
     operands = model.operands(x)
     assert operands["log_a"].shape == operands["b"].shape == (B, T, n * d)

@@ -1,4 +1,4 @@
-"""What holds of Mamba and Longhorn alone: their start, their two discretisations, their objective."""
+"""Properties of Mamba and Longhorn alone: their start, their two discretisations, their objective."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def test_mamba_starts_with_its_papers_rates_steps_and_skip(name: str) -> None:
     assert torch.equal(model.D, torch.ones(1000))
 
 
-@pytest.mark.parametrize(("D", "rank"), [(1, 1), (16, 1), (17, 2), (1536, 96)])
-@pytest.mark.parametrize("name", NAMES)
-def test_step_sizes_have_a_low_rank(name: str, D: int, rank: int) -> None:
-    down = "beta_down" if name == "longhorn" else "step_down"
-    assert build(name, D=D).get_submodule(down).weight.shape == (rank, D)
+@pytest.mark.parametrize(("D", "rank"), [(1, 1), (32, 1), (34, 2), (1536, 48)])
+@pytest.mark.parametrize("name", [*NAMES, "longhorn_exact"])
+def test_step_sizes_have_a_low_rank_of_the_blocks_width(name: str, D: int, rank: int) -> None:
+    """⌈d/16⌉ of d = D/2, unless asked otherwise."""
+    sizes = Shape(B=1, T=1, H=D, K=2, V=1) if name == "longhorn_exact" else Shape(B=1, T=1, D=D, N=2)
+    down = "beta_down" if name.startswith("longhorn") else "step_down"
+    model = registry.model(name).cls
+    assert model(sizes).get_submodule(down).weight.shape == (rank, D)
+    assert model(sizes, rank=5).get_submodule(down).weight.shape == (5, D)
 
 
 def test_the_two_discretisations_differ_and_meet_at_small_steps() -> None:

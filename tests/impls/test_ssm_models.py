@@ -230,6 +230,29 @@ def test_tnn_streams_from_its_exact_state_space() -> None:
     assert error(short, whole) > 1e-2
 
 
+def test_tnn_is_the_same_layer_on_a_prefix_unless_lags_are_divided_by_the_length() -> None:
+    x = noise(2, 30, 5)
+    for by_length in (False, True):
+        torch.manual_seed(0)
+        model = registry.model("tnn").cls({"C": 5}, by_length=by_length).double()
+        assert model.depends_on_length == by_length
+        assert error(model(x)[0], model.definition(x)) < 1e-12
+        same = error(model(x[:, :19])[0], model(x)[0][:, :19])
+        assert same > 1e-2 if by_length else same < 1e-12
+
+
+def test_tnn_gives_its_network_the_integer_lag() -> None:
+    model = build("tnn").double()
+    for layer in (model.position, model.hidden, model.coefficient):
+        torch.nn.init.zeros_(layer.bias)
+        torch.nn.init.ones_(layer.weight)
+    # ones all through: lag 0 gives 0, every other lag the same, since the norms take its size away
+    torch.testing.assert_close(model.coefficients(4)[0], 32.0 * torch.tensor([0, 1, 1, 1]).double())
+    with torch.no_grad():
+        model.position.bias.fill_(-2.5)  # between the lags 2 and 3
+    assert (model.coefficients(5)[0] > 0).tolist() == [False, False, False, True, True]
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_models_say_whether_their_kernel_depends_on_the_length(name: str) -> None:
     model = build(name).double()
