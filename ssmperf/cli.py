@@ -99,19 +99,28 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-@app.command("list", epilog="Examples:  ssmperf list models  ·  ssmperf list backends --json")
+@app.command(
+    "list",
+    epilog="Examples:  ssmperf list models  ·  ssmperf list backends --json  ·  ssmperf list pese_lr",
+)
 def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.MODELS,
+    what: Annotated[
+        str, typer.Argument(help="models, backends, suites or shapes; or one model, with its options.")
+    ] = Listing.MODELS,
     as_json: Json = False,
     plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
-    """List models, backends, suites or shapes, and what of them is available here."""
+    """List models, backends, suites or shapes, and what of them is available here; or describe one model."""
     from ssmperf.terminal import listing
 
     _load_plugins(plugin)
-    entries = getattr(listing, what.value)()
-    typer.echo(json.dumps(entries, indent=2) if as_json else listing.as_table(what.value, entries))
+    if what not in [each.value for each in Listing]:
+        described = listing.model(what)
+        typer.echo(json.dumps(described, indent=2) if as_json else listing.as_text(described))
+        return
+    entries = getattr(listing, what)()
+    typer.echo(json.dumps(entries, indent=2) if as_json else listing.as_table(what, entries))
 
 
 @app.command(
@@ -122,7 +131,10 @@ def list_(
 @with_axes
 def run(
     suite: Annotated[str | None, typer.Option(help="Suites, separated by commas. Required.")] = None,
-    models: Annotated[str | None, typer.Option(help="Models, separated by commas. Default: all.")] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(help="Models, separated by commas, with options as pese_lr:n=8. Default: all."),
+    ] = None,
     backends: Annotated[str | None, typer.Option(help="Backends, separated by commas. Default: all.")] = None,
     preset: Annotated[
         str | None,

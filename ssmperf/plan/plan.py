@@ -159,7 +159,8 @@ def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject
         entry = registry.model(name)
         for source in selection.regimes or ("model",):
             if split_source(source)[1] in (None, entry.gate):
-                yield Subject(entry.recurrence, source, registry.shapes(entry, selection.preset_name), name)
+                shapes = registry.shapes(entry, selection.preset_name)
+                yield Subject(entry.recurrence, source, shapes, entry.name)
 
 
 def bare_subjects(

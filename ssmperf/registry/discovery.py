@@ -123,7 +123,7 @@ def confined(kind: str, label: str) -> str | None:
 
     kind, label: as in errors, such as ("backend", "scan/blelloch") or ("model", "gla").
     """
-    origin = tables.origins.get((kind, label))
+    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
     if origin is None or origin.loaded_by or _built_in(origin.module) or _installed(origin.module):
         return None
     file = str(origin.file) if origin.file else "FILE, a file that registers it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from ssmperf.registry.discovery import (
     import_once,
     submodules,
 )
+from ssmperf.registry.options import configured
 
 
 def recurrence(name: str) -> Recurrence:
@@ -34,20 +36,28 @@ def recurrences() -> dict[str, Recurrence]:
 
 
 def model(name: str) -> ModelEntry:
-    """Look up a model, or make the member of a family that `family:parameters` names.
+    """Look up a model, a model with options (`pese_lr:n=8`), or a member of a family (`lcsm:1-1-1-0`).
 
     Raises:
-        UnknownName: no such model or family.
-        UsageError: the family has no such member; its message says what is valid.
+        UnknownName: no such model, option or family.
+        UsageError: an illegal value, or no such member of the family; the message says what is valid.
     """
     known = models()
     if name in known:
         return known[name]
-    family: Family | None = tables.entries["family"].get(name.partition(":")[0])
-    if ":" in name and family is not None:
+    base, colon, text = name.partition(":")
+    family: Family | None = tables.entries["family"].get(base)
+    if colon and family is not None:
         return add_member(family, name)
+    if colon and base in known:
+        return _configured(known[base], text)
     plain = [other for other in known if ":" not in other]
     raise UnknownName("model", name, [*plain, *(f"{other}:…" for other in sorted(tables.entries["family"]))])
+
+
+@functools.lru_cache(maxsize=256)  # equal names give one class
+def _configured(entry: ModelEntry, text: str) -> ModelEntry:
+    return configured(entry, text)
 
 
 def add_member(family: Family, name: str) -> ModelEntry:
@@ -200,7 +210,7 @@ def _owners(of: str) -> list[str]:
     """A model's own backends come before its recurrence's."""
     if of in recurrences():
         return [of]
-    try:
-        return [of, model(of).recurrence]
-    except UnknownName:
-        raise UnknownName("model or recurrence", of, {*models(), *recurrences()}) from None
+    base = of.partition(":")[0]
+    if base not in models() and base not in tables.entries["family"]:
+        raise UnknownName("model or recurrence", of, {*models(), *recurrences()})
+    return list(dict.fromkeys([of, base, model(of).recurrence]))

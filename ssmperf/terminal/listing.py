@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.shape import Shape
 from ssmperf.machine.devices import cuda_count
+from ssmperf.registry.declarations import ModelEntry
+from ssmperf.registry.options import options_of
 from ssmperf.registry.presets import PRESETS
 from ssmperf.terminal.display import brief
 
 
 def models() -> list[dict[str, Any]]:
-    """Every model with its recurrence, paper, gate kind, state, costs and backends."""
+    """Describe every model: recurrence, paper, gate kind, options, state, costs and backends."""
+    return [_described(entry) for entry in registry.models().values()]
+
+
+def model(name: str) -> dict[str, Any]:
+    """Describe one model, or a member of a family, with all its shapes. Raises UnknownName."""
+    entry = registry.model(name)
+    shapes = {preset: [dict(shape) for shape in registry.shapes(entry, preset)] for preset in PRESETS}
+    return {**_described(entry), "description": inspect.getdoc(entry.cls) or "", "shapes": shapes}
+
+
+def _described(entry: ModelEntry) -> dict[str, Any]:
     from ssmperf.terminal import formulas
 
-    return [
-        {
-            "name": entry.name,
-            "recurrence": entry.recurrence,
-            "family": registry.recurrence(entry.recurrence).family,
-            "paper": entry.paper,
-            "gate": entry.gate,
-            "dtypes": list(entry.dtypes),
-            "depends_on_length": getattr(entry.cls, "depends_on_length", False),
-            "state_numbers": formulas.state_numbers(entry.name),
-            "state_shape_of": dict(registry.shapes(entry, "smoke")[0]),
-            "costs": formulas.of_recurrence(entry.recurrence, entry.gate),
-            "backends": _backends(entry.name, entry.gate, registry.shapes(entry, "standard")[0]),
-        }
-        for entry in registry.models().values()
-    ]
+    return {
+        "name": entry.name,
+        "recurrence": entry.recurrence,
+        "family": registry.recurrence(entry.recurrence).family,
+        "paper": entry.paper,
+        "gate": entry.gate,
+        "dtypes": list(entry.dtypes),
+        "depends_on_length": getattr(entry.cls, "depends_on_length", False),
+        "options": [
+            {
+                "name": each.name,
+                "type": each.type.__name__,
+                "default": _plain(each.default),
+                "help": each.help,
+            }
+            for each in options_of(entry.cls).values()
+        ],
+        "state_numbers": formulas.state_numbers(entry.name),
+        "state_shape_of": dict(registry.shapes(entry, "smoke")[0]),
+        "costs": formulas.of_recurrence(entry.recurrence, entry.gate),
+        "backends": _backends(entry.name, entry.gate, registry.shapes(entry, "standard")[0]),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def backends() -> list[dict[str, Any]]:
@@ -58,6 +82,23 @@ def shapes() -> list[dict[str, Any]]:
         for entry in registry.models().values()
         for preset in PRESETS
     ]
+
+
+def as_text(described: dict[str, Any]) -> str:
+    """Show one model as text: what it is, its options, its backends."""
+    lines = [f"{described['name']}: {described['paper']}", "", described["description"], ""]
+    lines.append(f"recurrence: {described['recurrence']}, {described['gate']} gates")
+    lines.append(f"dtypes: {', '.join(described['dtypes'])}")
+    for option in described["options"]:
+        lines.append(
+            f"option {described['name']}:{option['name']}={option['default']} ({option['type']})"
+            + (f": {option['help']}" if option["help"] else "")
+        )
+    if not described["options"]:
+        lines.append("options: none")
+    for entry in described["backends"]:
+        lines.append(f"backend {entry['name']}: {brief(entry['reason']) or 'available'}")
+    return "\n".join(lines)
 
 
 def as_table(what: str, entries: list[dict[str, Any]]) -> str:

@@ -1,0 +1,95 @@
+"""Options of a model: keyword arguments of its class that follow its name, as in `pese_lr:n=8`.
+
+They are those keyword-only parameters of the constructor that take a number, a truth value or a text. In the
+name that a case carries they are in alphabetical order, without those at their default.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssmperf.errors import UnknownName, UsageError
+from ssmperf.registry.declarations import ModelEntry
+
+TYPES: tuple[type, ...] = (bool, int, float, str)
+WORDS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A keyword of a model's constructor; its help is what the class's docstring says of it."""
+
+    name: str
+    type: type
+    default: Any
+    help: str = ""
+
+    def parse(self, text: str) -> Any:
+        """Read a value. Raises UsageError."""
+        try:
+            if self.type is bool:
+                return WORDS[text]
+            return self.type(text)
+        except (KeyError, ValueError):
+            wanted = "true or false" if self.type is bool else f"of type {self.type.__name__}"
+            raise UsageError(f"option {self.name}: {text!r} is not {wanted}") from None
+
+
+def options_of(cls: type) -> dict[str, Option]:
+    """The options of a model's class by name, in the order of its constructor."""
+    hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    said = dict(re.findall(r"^ *(\w+): (\S.*)$", inspect.getdoc(cls) or "", re.MULTILINE))
+    found = {}
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        hint = hints.get(parameter.name)
+        kinds = [kind for kind in TYPES if kind in (hint, *typing.get_args(hint))]
+        if kinds:
+            name = parameter.name
+            found[name] = Option(name, kinds[0], parameter.default, said.get(name, ""))
+    return found
+
+
+def configured(entry: ModelEntry, text: str) -> ModelEntry:
+    """The entry of a model with options, `NAME=VALUE` separated by colons, under its full name.
+
+    Raises:
+        UnknownName: the model has no such option.
+        UsageError: a value that its option does not take, or a text of another form.
+    """
+    known = options_of(entry.cls)
+    given: dict[str, Any] = {}
+    for part in text.split(":"):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"{entry.name}:{text}: options are NAME=VALUE, separated by colons")
+        if name not in known:
+            raise UnknownName(f"option of {entry.name}", name, known)
+        if name in given:
+            raise UsageError(f"{entry.name}:{text}: the option {name} is given twice")
+        given[name] = known[name].parse(value)
+    kept = {name: given[name] for name in sorted(given) if given[name] != known[name].default}
+    if not kept:
+        return entry
+    full = ":".join([entry.name, *(f"{name}={_shown(value)}" for name, value in kept.items())])
+    return replace(entry, name=full, cls=_bound(entry.cls, full, kept))
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bound(cls: Any, name: str, options: Mapping[str, Any]) -> type:
+    """Derive a class whose constructor has these options unless it is given others."""
+
+    def create(self: Any, shape: Mapping[str, int], **given: Any) -> None:
+        cls.__init__(self, shape, **{**options, **given})
+
+    attributes = {"__init__": create, "__doc__": cls.__doc__, "__module__": cls.__module__, "name": name}
+    return type(cls.__name__, (cls,), attributes)
