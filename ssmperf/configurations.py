@@ -31,7 +31,7 @@ Place = tuple[str, Key]  # a table's name, and one of its keys
 class Layer(dict[Place, Any]):
     """Rows in force instead of others. It is equal to itself alone, so that it can be part of a key."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
     __ne__ = object.__ne__
 

@@ -48,7 +48,7 @@ class Launch:
         self.uses = frozenset(slots_in((*arguments, *constants.values())))
         self.run: Callable[..., object] | None = None
         self.function: Any = None
-        self.compiled = self._compile() if isinstance(kernel, JITFunction) else None
+        self.compiled: Any = self._compile() if isinstance(kernel, JITFunction) else None
         if self.compiled is not None:
             self._order()
 
