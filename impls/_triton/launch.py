@@ -48,7 +48,7 @@ class Launch:
         self.uses = frozenset(slots_in((*arguments, *constants.values())))
         self.run: Callable[..., object] | None = None
         self.function: Any = None
-        self.compiled = self._compile() if isinstance(kernel, JITFunction) else None
+        self.compiled: Any = self._compile() if isinstance(kernel, JITFunction) else None
         if self.compiled is not None:
             self._order()
 
@@ -76,17 +76,14 @@ class Launch:
         bound.apply_defaults()
         values = list(bound.arguments.values())
         self.most = max(self.uses, default=-1) + 1
-        self.blocks: list[tuple[int, TensorDescriptor]] = []
-        self.fixed: list[Any] = []
-        self.groups: list[Pick] = []
         flat: list[Any] = []
         flatten(values, flat)
         descriptors = [each for each in flat if isinstance(each, Blocks)]
-        plain = [each for each in flat if not isinstance(each, (Slot, Blocks))]
         self.blocks = [(each.slot.index, each.descriptor(each.slot)) for each in descriptors]
-        self.fixed = plain
+        self.fixed = [each for each in flat if not isinstance(each, (Slot, Blocks))]
+        self.groups: list[Pick] = []
         places = {"blocks": self.most, "fixed": self.most + len(descriptors)}
-        groups_at = places["fixed"] + len(plain)
+        groups_at = places["fixed"] + len(self.fixed)
 
         def place(value: Any) -> int:
             """The place of a value in the pool; tuples go in as groups."""

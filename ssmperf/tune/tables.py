@@ -37,6 +37,9 @@ class Layer(dict[Place, Any]):
     def __eq__(self, other: object) -> bool:
         return self is other
 
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
 
 _tables: dict[str, Table[Any]] = {}
 _layers: tuple[Layer, ...] = ()  # the last one is on top
