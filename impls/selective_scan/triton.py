@@ -19,16 +19,16 @@ from ..scan.common import differentiates
 from ._signature import check, check_options, sequence_bounds
 from ._triton.decode import decode
 from ._triton.function import KINDS, SelectiveScan
-from ._triton.tiles import MARK, TILES, key
+from ._triton.tiles import CHECKPOINT, TILES, key
 
 GATES = ("exp", "exp_zoh", "implicit")
 LARGEST_N = 256
 
 
 def saved(shape: Shape, itemsize: int, gate: str) -> float:
-    """Bytes: a state in MARK, and backward's partial sums of dk and dq."""
+    """Bytes: one state per CHECKPOINT steps, and backward's partial sums of dk and dq."""
     block = TILES.row(key("backward", shape["N"], "exp", wide=itemsize == 4)).block
-    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / MARK + 8 / block)
+    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / CHECKPOINT + 8 / block)
 
 
 @backend(
@@ -93,12 +93,12 @@ def selective_scan(
     if k.shape[2] > LARGEST_N:
         raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
     state = None if initial_state is None else initial_state.to(torch.float32)
-    held = discretization == "zoh"
+    zoh = discretization == "zoh"
     differentiable = differentiates(x, delta, k, q, A, state, skip, output_gate, delta_bias)
     if cu_seqlens is None and x.shape[1] == 1 and not differentiable:
-        return decode(x, delta, k, q, A, state, gate, zoh=held, **options)
+        return decode(x, delta, k, q, A, state, gate, zoh=zoh, **options)
     bounds = None if cu_seqlens is None else sequence_bounds(cu_seqlens, x, k, initial_state)
     o, final = SelectiveScan.apply(
-        x, delta, k, q, A, state, skip, output_gate, delta_bias, gate, delta_softplus, held, bounds
+        x, delta, k, q, A, state, skip, output_gate, delta_bias, gate, delta_softplus, zoh, bounds
     )
     return o, final
