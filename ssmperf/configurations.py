@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,9 +27,19 @@ C = TypeVar("C")
 Key = tuple[str | int, ...]
 Place = tuple[str, Key]  # a table's name, and one of its keys
 
+
+class Layer(dict[Place, Any]):
+    """Rows in force instead of others. It is equal to itself alone, so that it can be part of a key."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
 _tables: dict[str, Table[Any]] = {}
-_layers: tuple[Mapping[Place, Any], ...] = ()  # rows in force instead of curated ones, the last one first
+_layers: tuple[Layer, ...] = ()  # the last one is on top
 _notes: tuple[dict[Place, Any], ...] = ()
+_local = threading.local()  # note: what this thread looks up, or nothing
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,9 @@ class Table(Generic[C]):
         found = self.row(key)
         for note in _notes:
             note[self.name, key] = found
+        own: dict[Place, Any] | None = getattr(_local, "note", None)
+        if own is not None:
+            own[self.name, key] = found
         return found
 
     def row(self, key: Key) -> C:
@@ -100,7 +114,7 @@ def using(rows: Mapping[Place, Any]) -> Iterator[None]:
 def force(rows: Mapping[Place, Any]) -> Mapping[Place, Any]:
     """The same for the rest of the process. Returns the layer that is now on top."""
     global _layers
-    layer = dict(rows)
+    layer = Layer(rows)
     _layers = (*_layers, layer)
     return layer
 
@@ -115,6 +129,31 @@ def noted() -> Iterator[dict[Place, Any]]:
         yield note
     finally:
         _notes = tuple(each for each in _notes if each is not note)
+
+
+def in_force() -> tuple[Layer, ...]:
+    """What decides, beside the tables, which rows are in force: equal as long as they are the same."""
+    return _layers
+
+
+@contextlib.contextmanager
+def consulting() -> Iterator[dict[Place, Any]]:
+    """Collect what this thread looks up until the block ends, by (table name, key)."""
+    before = getattr(_local, "note", None)
+    found: dict[Place, Any] = {}
+    _local.note = found
+    try:
+        yield found
+    finally:
+        _local.note = before
+        if before is not None:
+            before.update(found)
+
+
+def note(consulted: Mapping[Place, Any]) -> None:
+    """Note rows that were looked up before and are used again (see `noted`)."""
+    for each in _notes:
+        each.update(consulted)
 
 
 def table(name: str) -> Table[Any]:

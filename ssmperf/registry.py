@@ -363,7 +363,7 @@ def _discover(room: str) -> None:
     _done.add(room)
     try:
         for module in _submodules(f"ssmperf.{room}"):
-            if module != MODELS:
+            if module != MODELS and not module.rpartition(".")[2].startswith("_"):
                 _import_once(module)
         for point in _entry_points(f"ssmperf.{room}"):
             _load_entry_point(point)

@@ -103,6 +103,8 @@ def recording(arch: int) -> Iterator[list[Any]]:
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
+    from ssmperf.impls._triton import launch, plan
+
     kernels: list[Any] = []
     run = JITFunction.run
 
@@ -113,8 +115,11 @@ def recording(arch: int) -> Iterator[list[Any]]:
     with (
         mock.patch.object(driver, "_active", Device(arch)),
         mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(launch, "enqueue", lambda *arguments: None),
     ):
+        plan.forget()  # so that every kernel is compiled for this architecture
         yield kernels
+    plan.forget()
 
 
 def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -> list[tuple[Any, bytes]]:

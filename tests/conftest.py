@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 from ssmperf import configurations, registry
@@ -19,3 +22,11 @@ def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_origins", dict(registry._origins))
     monkeypatch.setattr(registry, "_plugins", list(registry._plugins))
     monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))
+
+
+@pytest.fixture(autouse=True)
+def own_plans() -> Iterator[None]:
+    """A test's launch plans, which its patches may have shaped, are gone after it."""
+    yield
+    if plan := sys.modules.get("ssmperf.impls._triton.plan"):
+        plan.forget()

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("impls", "suites", "reports")
 SOURCE = ("ssmperf", *ROOMS)
 BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
-NO_RECURRENCES = ("models", "identities")
+NO_RECURRENCES = ("models", "identities", "_triton")
+SHARED = "_triton"  # host code that backends of every recurrence may use
 
 LONGEST = 400
 LONGER_WITH_REASON: dict[str, str] = {}
@@ -80,11 +81,17 @@ def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     """Backends share their recurrence's __init__ and common.py, and parts whose names start with _.
 
     From another recurrence they take its common.py, or the backend of their own name on which they build.
+    The package that recurrences share is open to all of them, and imports none.
     """
     room, *folders, _ = file.relative_to(root).parts
+    if room == "impls" and folders and folders[0] == SHARED:
+        inside = not name.startswith("/impls") or name.startswith(f"/impls.{SHARED}.")
+        return None if inside else f"imports a recurrence: {name.lstrip('/')}"
     if room != "impls" or not folders or folders[0] in NO_RECURRENCES or not name.startswith("/impls"):
         return None
     _, *target = name.lstrip("/").split(".")
+    if target[0] == SHARED:
+        return None
     if target[0] != folders[0]:
         allowed = target[1:2] and target[1] in ("common", file.stem)
         return None if allowed else f"imports {'.'.join(target)} of another recurrence"
@@ -112,6 +119,10 @@ PLANTED = {
     "impls/rnn/good.py": ("from ..scan.common import tile\nfrom ..scan.good import sweep", None),
     "impls/rnn/across.py": ("from ..scan.good import sweep", "of another recurrence"),
     "impls/rnn/package.py": ("from .. import scan", "of another recurrence"),
+    "impls/_triton/plan.py": ("from . import host", None),
+    "impls/rnn/_triton/kernel.py": ("from ..._triton.plan import planned\nfrom ..._triton import host", None),
+    "impls/rnn/_other/kernel.py": ("from ...scan._triton.blocks import kernel", "of another recurrence"),
+    "impls/_triton/nosy.py": ("from ..scan._triton import blocks", "imports a recurrence"),
     "impls/models/absolute.py": ("import ssmperf.impls.scan", "only the core"),
     "impls/models/from_core.py": ("from ssmperf import impls", "only the core"),
     "impls/models/family.py": ("from .absolute import Layer", None),

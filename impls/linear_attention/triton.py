@@ -52,7 +52,9 @@ def triton(
     """
     if log_b is not None:
         raise Unsupported("no value gates: log_b must be None")
-    operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    operands = q.dtype
+    if not q.dtype == k.dtype == v.dtype:
+        operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
     if read == "pre":
@@ -61,7 +63,7 @@ def triton(
         o, state = _real(q, k, v, log_a, initial_state, operands)
     else:
         o, state = _rotated(q, k, v, log_a, initial_state, phase, operands)
-    return (o if o.is_complex() else o.to(v.dtype)), state
+    return (o if o.is_complex() or o.dtype == v.dtype else o.to(v.dtype)), state
 
 
 def _real(
@@ -77,15 +79,22 @@ def _real(
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
     B, T, H, _ = q.shape
     if log_a is not None:
-        log_a = log_a.float()
         if log_a.dim() == 1 or log_a.dim() == 3:
             log_a = log_a.unsqueeze(-1)
-        if log_a.dim() == 4:
+        if log_a.dim() == 4 and log_a.shape[:3] != (B, T, H):
             log_a = log_a.expand(B, T, H, -1)
-        log_a = log_a.contiguous()
+        log_a = _contiguous(log_a, torch.float32)
     if state is not None:
-        state = state.float().contiguous()
-    return LinearAttention.apply(*(x.to(dtype).contiguous() for x in (q, k, v)), log_a, state, phase)
+        state = _contiguous(state, torch.float32)
+    q, k, v = _contiguous(q, dtype), _contiguous(k, dtype), _contiguous(v, dtype)
+    return LinearAttention.apply(q, k, v, log_a, state, phase)
+
+
+def _contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x in a dtype and contiguous: itself where it is both."""
+    if x.dtype != dtype:
+        x = x.to(dtype)
+    return x if x.is_contiguous() else x.contiguous()
 
 
 def _rotated(

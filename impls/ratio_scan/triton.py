@@ -55,17 +55,25 @@ def ratio_scan(
         if operand is not None and operand.dtype not in DTYPES:
             raise Unsupported(f"{name} of dtype {operand.dtype} (it takes float32, bfloat16, float16)")
     B, T, C = k.shape
-    log_w = log_w[(None,) * (3 - log_w.dim())]
+    if log_w.dim() != 3:
+        log_w = log_w[(None,) * (3 - log_w.dim())]
     if any(size not in (1, whole) for size, whole in zip(log_w.shape, (B, T, C), strict=True)):
         raise UsageError(f"log_w {tuple(log_w.shape)} does not broadcast to {(B, T, C)}")
     if log_w.shape[1] > 1:
         raise Unsupported("decays that differ from step to step (it takes const)")
     if T == 1 and not differentiates(log_w, k, v, initial_state, bonus):
         return decode(log_w, k, v, initial_state, bonus)
-    log_w = log_w.float().expand(-1, 1, C).contiguous()
+    log_w = _float32(log_w if log_w.shape[2] == C else log_w.expand(-1, 1, C))
     if bonus is not None:
-        bonus = bonus.float().expand(C).contiguous()
+        bonus = _float32(bonus if bonus.shape == (C,) else bonus.expand(C))
     if initial_state is not None:
-        initial_state = initial_state.float().contiguous()
+        initial_state = _float32(initial_state)
     y, final = RatioScan.apply(log_w, k, v, initial_state, bonus)
     return y, final
+
+
+def _float32(x: Tensor) -> Tensor:
+    """x in float32 and contiguous: itself where it is both."""
+    if x.dtype != torch.float32:
+        x = x.float()
+    return x if x.is_contiguous() else x.contiguous()

@@ -64,8 +64,9 @@ def scan(
     log_a = _gate("log_a", log_a, b.shape)
     if phase is not None:
         phase = _gate("phase", phase, b.shape)
-    if initial_state is not None:
-        initial_state = initial_state.to(torch.float32 if phase is None else torch.complex64)
+    wide = torch.float32 if phase is None else torch.complex64
+    if initial_state is not None and initial_state.dtype != wide:
+        initial_state = initial_state.to(wide)
     if b.shape[1] == 1 and not differentiates(log_a, phase, b, initial_state):
         return decode(log_a, phase, b, initial_state)
     if is_time_last(b):
@@ -79,7 +80,10 @@ def _gate(name: str, gate: Tensor, shape: torch.Size) -> Tensor:
     """(B|1, T|1, C|1)."""
     if gate.dtype not in GATE_DTYPES:
         raise Unsupported(f"{name} of dtype {gate.dtype} (it takes float32, bfloat16, float16)")
-    gate = three_axes(gate)
+    if gate.dim() != 3:
+        gate = three_axes(gate)
+    if gate.shape == shape:
+        return gate
     if any(size not in (1, whole) for size, whole in zip(gate.shape, shape, strict=True)):
         raise UsageError(f"{name} {tuple(gate.shape)} does not broadcast to {tuple(shape)}")
     return gate

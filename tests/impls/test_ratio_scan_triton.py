@@ -17,6 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
+from ssmperf.impls._triton.plan import Slot, forget  # noqa: E402
 from ssmperf.impls.ratio_scan._triton import function  # noqa: E402
 
 RECURRENCE = registry.recurrence("ratio_scan")
@@ -47,6 +48,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         monkeypatch.setattr(function, "tiles", lambda pass_, itemsize: SMALL[pass_])
         monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
         monkeypatch.setattr(function, "FEWEST_TILES", 1)
+        forget()
 
     yield set_tiles
 
@@ -225,12 +227,12 @@ def test_tiles_through_shared_memory(
     streamed = {"forward": function.Tiles(8, 8, 1, stages=2), "backward": function.Tiles(4, 8, 1, stages=2)}
     monkeypatch.setattr(function, "tiles", lambda pass_, itemsize: streamed[pass_])
     given = operands(2, 16, 16, bonus=bonus, dtype=dtype, keys=lambda k: keys * k)
-    plan = function.Plan.of("forward", given["k"])
+    schedule = function.Schedule.of("forward", Slot.of(given["k"]))
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("needs a device that brings tiles to shared memory")
-    assert plan.streams(given["k"], given["v"])
+    assert schedule.streams(Slot.of(given["k"]), Slot.of(given["v"]))
     check(given, tolerance=2e-2 if keys > 1 and dtype == torch.bfloat16 else 0.0)
-    assert not plan.streams(given["k"].new_empty(3, 16, 16)[:, :, 1:])
+    assert not schedule.streams(Slot.of(given["k"].new_empty(3, 16, 16)[:, :, 1:]))
 
 
 def test_a_long_memory_keeps_its_digits(monkeypatch: pytest.MonkeyPatch) -> None:

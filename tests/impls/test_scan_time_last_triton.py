@@ -17,6 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
+from ssmperf.impls._triton.plan import Plan, Slot  # noqa: E402
 from ssmperf.impls.scan._triton import function, tiles, time_last  # noqa: E402
 
 DEFINITION = registry.recurrence("scan").definition
@@ -133,7 +134,8 @@ def test_gates_that_broadcast(small: None, log_a: tuple[int, ...], phase: tuple[
 
 def test_a_constant_gate_is_never_as_large_as_h() -> None:
     given = operands(2, TILE, 3, log_a=(1, 1, 3))
-    _, partial = time_last.gate_gradient(given["log_a"], True, given["b"])
+    gate, like = Slot.of(given["log_a"]), Slot.of(given["b"])
+    _, partial = time_last.gate_gradient(Plan([gate]), gate, True, like)
     assert partial is not None
     assert partial.numel() == 2 * 3
 
@@ -188,8 +190,9 @@ def test_no_vector_reaches_beyond_memory(small: None, monkeypatch: pytest.Monkey
                 steps = flags["R"]
                 gates = [gate for gate in (log_a, phase) if gate is not None and flags["ALONG"]]
                 for x in (*rest[: self.reads], *gates):
-                    assert time_last.covers(x, math.ceil(x.numel() / steps) * steps)
-                    watched.append(x.numel() % steps)
+                    reached = x.storage_offset() + math.ceil(5 * 13 / steps) * steps
+                    assert reached * x.element_size() <= x.untyped_storage().nbytes()
+                    watched.append(5 * 13 % steps)
                 self.kernel[grid](log_a, phase, *rest, **flags)
 
             return run

@@ -19,6 +19,7 @@ if reason := ENTRY.missing(DEVICE):
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+from ssmperf.impls._triton.plan import Plan, Slot, forget  # noqa: E402
 from ssmperf.impls.scan._triton import chain, function  # noqa: E402
 
 DEFINITION = registry.recurrence("scan").definition
@@ -43,8 +44,13 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def set_tiles(*, chained: bool = False) -> None:
         monkeypatch.setattr(function, "tiles", lambda pass_, widths, *, chained: SMALL)
         monkeypatch.setattr(function, "processors", lambda device: 10_000 if chained else 0)
+        forget()
 
     yield set_tiles
+
+
+def schedule_of(pass_: str, given: dict[str, Tensor | None]) -> function.Schedule:
+    return function.Schedule.of(pass_, Slot.of(given["b"]), Slot.of(given["log_a"]))
 
 
 def operands(
@@ -121,7 +127,7 @@ def test_a_chain_of_tiles(cut: Callable[..., None], kind: str, state: bool) -> N
     B = 2 if kind == REAL else 1
     given = operands(B, (groups * RUNS + 1) * TILE + 3, 5, kind=kind, regime="reset", state=state)
     cut(chained=True)
-    assert function.Plan.of("forward", given["b"], given["log_a"]).links == groups * RUNS + 2
+    assert schedule_of("forward", given).links == groups * RUNS + 2
     check(given)
 
 
@@ -170,8 +176,8 @@ def test_const_gate_gradient_needs_no_more_than_a_partial_sum_a_program(
 ) -> None:
     cut(chained=chained)
     given = operands(2, 3 * TILE, 5, log_a=(1, 1, 5))
-    plan = function.Plan.of("backward", given["b"], given["log_a"])
-    _, partial = function.gate_gradient(given["log_a"], True, plan)
+    gate = Slot.of(given["log_a"])
+    _, partial = function.gate_gradient(Plan([gate]), gate, True, schedule_of("backward", given))
     assert partial is not None
     assert partial.shape == (2, 3 if chained else 1, 5)
 
@@ -282,6 +288,7 @@ class TestOnDevice:
     @pytest.fixture(autouse=True, params=["strand", "chain"])
     def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(function, "ENOUGH", 0 if request.param == "strand" else 10_000)
+        forget()
 
     @pytest.mark.parametrize("regime", REGIMES)
     @pytest.mark.parametrize("kind", KINDS)
@@ -319,9 +326,10 @@ class TestChainOnDevice:
     @pytest.mark.parametrize("kind", [REAL, COMPLEX])
     def test_a_chain_equals_whole_strands(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         given = operands(1, 16_384, 256, regime="hgrn_top", kind=kind)
-        assert function.Plan.of("forward", given["b"], given["log_a"]).chained
+        assert schedule_of("forward", given).chained
         chained = outcome(ENTRY.function, given, double=False)
         monkeypatch.setattr(function, "ENOUGH", 0)
+        forget()
         whole = outcome(ENTRY.function, given, double=False)
         for name in whole:
             torch.testing.assert_close(chained[name], whole[name], rtol=1e-4, atol=1e-4)

@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..._triton.host import flush, strides
+from ..._triton.plan import Plan, Slot, planned
 from .arithmetic import EMPTY, LOG2E, exp2, follow, read
-from .function import flush
 
 BLOCK = 128  # channels of a warp
 
@@ -49,20 +50,26 @@ def ratio_scan_forward_decode(
     tl.store(to + 2 * C, m, mask=inside)
 
 
+@planned
+def step(
+    plan: Plan, log_w: Slot, k: Slot, v: Slot, state: Slot | None, bonus: Slot | None
+) -> tuple[Slot, Slot]:
+    """The launch behind `decode`."""
+    B, _, C = k.shape
+    y, final = plan.empty((B, 1, C), v.dtype), plan.empty((B, 3, C), torch.float32)
+    over_bonus = 0 if bonus is None or bonus.numel() == 1 else bonus.stride(0)
+    over_state = (0, 0, 0) if state is None else state.strides
+    plan.launch(
+        ratio_scan_forward_decode, (B * triton.cdiv(C, BLOCK),), log_w, bonus, k, v, state, y, final,
+        C, *strides(log_w, 0, 2), over_bonus, k.stride(0), k.stride(2), v.stride(0), v.stride(2), *over_state,
+        FLUSH=flush(), BLOCK=BLOCK, num_warps=1,
+    )  # fmt: skip
+    return y, final
+
+
 def decode(
     log_w: Tensor, k: Tensor, v: Tensor, state: Tensor | None, bonus: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """y (B, 1, C) and the state (B, 3, C) after k and v (B, 1, C), decays (B|1, 1, C|1), of any strides."""
-    B, _, C = k.shape
-    y = torch.empty(B, 1, C, dtype=v.dtype, device=v.device)
-    final = torch.empty(B, 3, C, dtype=torch.float32, device=v.device)
-    over = tuple(0 if log_w.shape[axis] == 1 else log_w.stride(axis) for axis in (0, 2))
-    over_bonus = 0 if bonus is None or bonus.numel() == 1 else bonus.stride(0)
-    over_state = (0, 0, 0) if state is None else state.stride()
-    with torch.cuda.device_of(k):
-        ratio_scan_forward_decode[(B * triton.cdiv(C, BLOCK),)](
-            log_w, bonus, k, v, state, y, final,
-            C, *over, over_bonus, k.stride(0), k.stride(2), v.stride(0), v.stride(2), *over_state,
-            FLUSH=flush(), BLOCK=BLOCK, num_warps=1,
-        )  # fmt: skip
+    y, final = step(log_w, k, v, state, bonus)
     return y, final

@@ -9,8 +9,10 @@ import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..._triton.host import flush, loop_bound, packed, processors
+from ..._triton.launch import Blocks
+from ..._triton.plan import Plan, Slot, planned
 from .backward import ratio_scan_backward
 from .forward import ratio_scan_forward
 from .spans import ratio_scan_adjoints, ratio_scan_states
@@ -25,14 +27,9 @@ FEWEST_TILES = 4  # of a span: each is read twice and waits for a launch between
 SPAN_CHANNELS = 32  # of a program that joins spans
 
 
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a device."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Sizes of a call, and how a pass cuts it: `length` tiles a span."""
+class Schedule:
+    """Sizes of a call, and how a pass cuts it: `length` tiles per span."""
 
     B: int
     T: int
@@ -41,7 +38,7 @@ class Plan:
     length: int
 
     @classmethod
-    def of(cls, pass_: str, k: Tensor) -> Plan:
+    def of(cls, pass_: str, k: Slot) -> Schedule:
         B, T, C = k.shape
         cut = tiles(pass_, k.element_size())
         strands = B * triton.cdiv(C, cut.channels) * cut.warps
@@ -65,9 +62,10 @@ class Plan:
         """Programs that join spans."""
         return (self.B * triton.cdiv(self.C, SPAN_CHANNELS),)
 
-    def states(self, like: Tensor) -> Tensor:
-        """Room for a state or adjoint a span."""
-        return like.new_empty(self.B, self.spans, 3, self.C, dtype=torch.float32)
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Shape of a state or adjoint per span."""
+        return self.B, self.spans, 3, self.C
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -76,7 +74,7 @@ class Plan:
             "FLUSH": flush(), "num_warps": self.cut.warps,
         }  # fmt: skip
 
-    def streams(self, *data: Tensor) -> bool:
+    def streams(self, *data: Slot) -> bool:
         """Whether tiles come through shared memory: one span of whole tiles, rows of whole 16 bytes."""
         device = data[0].device
         return (
@@ -84,13 +82,12 @@ class Plan:
             and self.spans == 1
             and self.T % self.cut.steps == 0
             and self.B * self.T < 2**31
-            and all(x.data_ptr() % 16 == 0 and self.C * x.element_size() % 16 == 0 for x in data)
+            and all(x.aligned and self.C * x.element_size() % 16 == 0 for x in data)
             and (device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0))
         )
 
-    def blocks(self, x: Tensor) -> TensorDescriptor:
-        block = [self.cut.steps, self.cut.channels]
-        return TensorDescriptor.from_tensor(x.view(self.B * self.T, self.C), block)
+    def blocks(self, x: Slot) -> Blocks:
+        return Blocks(x, (self.B * self.T, self.C), (self.cut.steps, self.cut.channels))
 
     @property
     def streamed(self) -> dict[str, Any]:
@@ -98,22 +95,89 @@ class Plan:
         return {name: self.sizes[name] for name in kept} | {"STAGES": self.cut.stages}
 
 
-def loop_bound(count: int) -> Any:
-    """A run-time loop bound as a kernel argument.
-
-    Triton's interpreter cannot count to a tensor under NumPy ≥ 2.4; there the bound is a constant.
-    """
-    return triton.language.constexpr(count) if triton.knobs.runtime.interpret else count
-
-
-def flush() -> bool:
-    """Whether kernels use NVIDIA's instructions, which the interpreter lacks."""
-    return not triton.knobs.runtime.interpret
-
-
-def over_batch(log_w: Tensor) -> int:
+def over_batch(log_w: Slot) -> int:
     """Stride over the batch, 0 where the decays broadcast."""
     return 0 if log_w.shape[0] == 1 else log_w.shape[2]
+
+
+@planned
+def forward_pass(
+    plan: Plan, log_w: Slot, k: Slot, v: Slot, state: Slot | None, bonus: Slot | None, *, save: bool
+) -> tuple[Slot | None, ...]:
+    """y, the final state, and where it is wanted the states before backward's tiles. All are contiguous."""
+    schedule = Schedule.of("forward", k)
+    B, T, C = k.shape
+    y, final = plan.like(v), plan.empty((B, 3, C), torch.float32)
+    step, marks = schedule.cut.steps, None
+    if save:
+        step = tiles("backward", k.element_size()).steps
+        marks = plan.empty((B, triton.cdiv(T, step), 3, C), torch.float32)
+    tail = (T, schedule.length, over_batch(log_w))
+    entry = state
+    if schedule.spans > 1:
+        added, entry = (plan.empty(schedule.edges, torch.float32) for _ in range(2))
+        plan.launch(
+            ratio_scan_forward, schedule.grid, log_w, None, k, v, None, None, added, None, *tail,
+            SUMMARY=True, **schedule.sizes, MARK=step,
+        )  # fmt: skip
+        plan.launch(
+            ratio_scan_states, schedule.joint, log_w, state, added, entry,
+            schedule.spans, schedule.length * schedule.cut.steps, over_batch(log_w),
+            C=C, BC=SPAN_CHANNELS, FLUSH=flush(), num_warps=1,
+        )  # fmt: skip
+    if schedule.streams(k, v):
+        plan.launch(
+            ratio_scan_forward_streamed, schedule.grid,
+            log_w, bonus, schedule.blocks(k), schedule.blocks(v), entry, y, final, marks,
+            T, loop_bound(schedule.length), over_batch(log_w), **schedule.streamed, MARK=step,
+        )  # fmt: skip
+    else:
+        plan.launch(
+            ratio_scan_forward, schedule.grid, log_w, bonus, k, v, entry, y, final, marks, *tail,
+            SUMMARY=False, **schedule.sizes, MARK=step,
+        )  # fmt: skip
+    return y, final, marks
+
+
+@planned
+def backward_pass(
+    plan: Plan, log_w: Slot, k: Slot, v: Slot, bonus: Slot | None, final: Slot, marks: Slot,
+    dy: Slot, final_grad: Slot, *, to_state: bool,
+) -> tuple[Slot | None, ...]:  # fmt: skip
+    """dk, dv, parts (B, spans, C) of the gradients of decays and bonus, and that of the initial state."""
+    schedule = Schedule.of("backward", k)
+    B, T, C = k.shape
+    dk, dv = plan.like(k), plan.like(v)
+    dw = plan.empty((B, schedule.spans, C), torch.float32)
+    du = None if bonus is None else plan.like(dw)
+    dstate = plan.like(final) if to_state else None
+    tail = (T, schedule.length, over_batch(log_w))
+    end = final_grad
+    if schedule.spans > 1:
+        added, end = (plan.empty(schedule.edges, torch.float32) for _ in range(2))
+        plan.launch(
+            ratio_scan_backward, schedule.grid,
+            log_w, bonus, k, v, dy, marks, final, None, None, None, added, None, None, *tail,
+            SUMMARY=True, **schedule.sizes,
+        )  # fmt: skip
+        plan.launch(
+            ratio_scan_adjoints, schedule.joint, log_w, marks, final, final_grad, added, end,
+            T, schedule.length, schedule.spans, over_batch(log_w),
+            C=C, R=schedule.cut.steps, BC=SPAN_CHANNELS, FLUSH=flush(), num_warps=1,
+        )  # fmt: skip
+    if schedule.streams(k, v, dy):
+        plan.launch(
+            ratio_scan_backward_streamed, schedule.grid,
+            log_w, bonus, schedule.blocks(k), schedule.blocks(v), schedule.blocks(dy), marks, final, end,
+            dk, dv, dstate, dw, du, T, loop_bound(schedule.length), over_batch(log_w), **schedule.streamed,
+        )  # fmt: skip
+    else:
+        plan.launch(
+            ratio_scan_backward, schedule.grid,
+            log_w, bonus, k, v, dy, marks, final, end, dk, dv, dstate, dw, du, *tail,
+            SUMMARY=False, **schedule.sizes,
+        )  # fmt: skip
+    return dk, dv, dw, du, dstate
 
 
 class RatioScan(torch.autograd.Function):
@@ -123,37 +187,8 @@ class RatioScan(torch.autograd.Function):
     def forward(
         ctx: Any, log_w: Tensor, k: Tensor, v: Tensor, state: Tensor | None, bonus: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        k, v = k.contiguous(), v.contiguous()
-        plan = Plan.of("forward", k)
-        B, T, C = k.shape
-        y = torch.empty_like(v)
-        final = k.new_empty(B, 3, C, dtype=torch.float32)
-        step, marks = plan.cut.steps, None
-        if any(ctx.needs_input_grad):
-            step = tiles("backward", k.element_size()).steps
-            marks = k.new_empty(B, triton.cdiv(T, step), 3, C, dtype=torch.float32)
-        tail = (T, plan.length, over_batch(log_w))
-        sizes = plan.sizes | {"MARK": step}
-        with torch.cuda.device_of(k):
-            entry = state
-            if plan.spans > 1:
-                added, entry = plan.states(k), plan.states(k)
-                ratio_scan_forward[plan.grid](
-                    log_w, None, k, v, None, None, added, None, *tail, SUMMARY=True, **sizes
-                )
-                ratio_scan_states[plan.joint](
-                    log_w, state, added, entry, plan.spans, plan.length * plan.cut.steps, over_batch(log_w),
-                    C=C, BC=SPAN_CHANNELS, FLUSH=flush(), num_warps=1,
-                )  # fmt: skip
-            if plan.streams(k, v):
-                ratio_scan_forward_streamed[plan.grid](
-                    log_w, bonus, plan.blocks(k), plan.blocks(v), entry, y, final, marks, T,
-                    loop_bound(plan.length), over_batch(log_w), **plan.streamed, MARK=step,
-                )  # fmt: skip
-            else:
-                ratio_scan_forward[plan.grid](
-                    log_w, bonus, k, v, entry, y, final, marks, *tail, SUMMARY=False, **sizes
-                )
+        k, v = packed(k), packed(v)
+        y, final, marks = forward_pass(log_w, k, v, state, bonus, save=any(ctx.needs_input_grad))
         ctx.save_for_backward(log_w, k, v, bonus, final, marks)
         return y, final
 
@@ -161,35 +196,12 @@ class RatioScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_w, k, v, bonus, final, marks = ctx.saved_tensors
-        dy, final_grad = dy.contiguous(), final_grad.contiguous()
-        plan = Plan.of("backward", k)
-        dk, dv = torch.empty_like(k), torch.empty_like(v)
-        dw = k.new_empty(plan.B, plan.spans, plan.C, dtype=torch.float32)
-        du = None if bonus is None else torch.empty_like(dw)
-        dstate = torch.empty_like(final) if ctx.needs_input_grad[3] else None
-        tail = (plan.T, plan.length, over_batch(log_w))
-        with torch.cuda.device_of(k):
-            end = final_grad
-            if plan.spans > 1:
-                added, end = plan.states(k), plan.states(k)
-                ratio_scan_backward[plan.grid](
-                    log_w, bonus, k, v, dy, marks, final, None, None, None, added, None, None, *tail,
-                    SUMMARY=True, **plan.sizes,
-                )  # fmt: skip
-                ratio_scan_adjoints[plan.joint](
-                    log_w, marks, final, final_grad, added, end, plan.T, plan.length, plan.spans,
-                    over_batch(log_w), C=plan.C, R=plan.cut.steps, BC=SPAN_CHANNELS, FLUSH=flush(),
-                    num_warps=1,
-                )  # fmt: skip
-            if plan.streams(k, v, dy):
-                ratio_scan_backward_streamed[plan.grid](
-                    log_w, bonus, plan.blocks(k), plan.blocks(v), plan.blocks(dy), marks, final, end, dk, dv,
-                    dstate, dw, du, plan.T, loop_bound(plan.length), over_batch(log_w), **plan.streamed,
-                )  # fmt: skip
-            else:
-                ratio_scan_backward[plan.grid](
-                    log_w, bonus, k, v, dy, marks, final, end, dk, dv, dstate, dw, du, *tail,
-                    SUMMARY=False, **plan.sizes,
-                )  # fmt: skip
-        to_w = dw.sum(1, keepdim=True) if log_w.shape[0] > 1 else dw.sum((0, 1), keepdim=True)
-        return to_w, dk, dv, dstate, None if du is None else du.sum((0, 1))
+        dk, dv, dw, du, dstate = backward_pass(
+            log_w, k, v, bonus, final, marks, packed(dy), packed(final_grad),
+            to_state=ctx.needs_input_grad[3],
+        )  # fmt: skip
+        over_spans = (0, 1) if log_w.shape[0] == 1 else 1
+        summed = dw if dw.shape == log_w.shape else dw.sum(over_spans, keepdim=True)
+        if du is not None:
+            du = du.view(-1) if du.shape[:2] == (1, 1) else du.sum((0, 1))
+        return summed, dk, dv, dstate, du

@@ -7,8 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..._triton.host import flush, strides
+from ..._triton.plan import Plan, Slot, planned
 from .arithmetic import load, polar, store, times_plus
-from .time_last import strides, words
+from .function import bits
 
 BLOCK = 128  # channels of a warp: 16 bytes of a float32 stream a thread
 
@@ -34,23 +36,27 @@ def scan_forward_decode(
     store(final + batch * C + channel, hr, hi, inside)
 
 
-def decode(log_a: Tensor, phase: Tensor | None, b: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """h (B, 1, C) and h_1 (B, C) of b (B, 1, C) and gates (B|1, 1, C|1), all with any strides."""
+@planned
+def step(plan: Plan, log_a: Slot, phase: Slot | None, b: Slot, state: Slot | None) -> tuple[Slot, Slot]:
+    """The launch behind `decode`, for a state (B, C)."""
     B, _, C = b.shape
     wide = torch.float32 if phase is None else torch.complex64
-    h = torch.empty(b.shape, dtype=b.dtype if phase is None else wide, device=b.device)
-    final = torch.empty(B, C, dtype=wide, device=b.device)
-    b = b.resolve_conj()
-    state = None if state is None else state.resolve_conj().unsqueeze(1)
-    with torch.cuda.device_of(b):
-        scan_forward_decode[(B * triton.cdiv(C, BLOCK),)](
-            log_a, phase, bits(b), bits(state), words(h), words(final),
-            C, *strides(log_a), *strides(phase), *strides(b), *strides(state),
-            COMPLEX=phase is not None, FLUSH=not triton.knobs.runtime.interpret, BLOCK=BLOCK, num_warps=1,
-        )  # fmt: skip
+    h = plan.like(b, b.dtype if phase is None else wide)
+    final = plan.empty((B, C), wide)
+    plan.launch(
+        scan_forward_decode, (B * triton.cdiv(C, BLOCK),),
+        log_a, phase, b.bits(), bits(state), h.bits(), final.bits(),
+        C, *strides(log_a, 0, 2), *strides(phase, 0, 2), *strides(b, 0, 2), *strides(state, 0, 1),
+        COMPLEX=phase is not None, FLUSH=flush(), BLOCK=BLOCK, num_warps=1,
+    )  # fmt: skip
     return h, final
 
 
-def bits(x: Tensor | None) -> Tensor | None:
-    """A complex64 as one int64, with the same strides."""
-    return x.view(torch.int64) if x is not None and x.is_complex() else x
+def decode(log_a: Tensor, phase: Tensor | None, b: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    """h (B, 1, C) and h_1 (B, C) of b (B, 1, C) and gates (B|1, 1, C|1), all with any strides."""
+    if b.is_conj():
+        b = b.resolve_conj()
+    if state is not None and state.is_conj():
+        state = state.resolve_conj()
+    h, final = step(log_a, phase, b, state)
+    return h, final

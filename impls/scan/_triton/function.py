@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..._triton.host import flush, loop_bound, packed, processors, strides
+from ..._triton.plan import Plan, Slot, planned
 from .backward import scan_backward
 from .chain import EMPTY, HEAD
 from .forward import scan_forward
@@ -20,12 +21,7 @@ from .tiles import Tiles, tiles
 ENOUGH = 1
 
 
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a device."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def widths(data: Tensor, *gates: Tensor | None) -> str:
+def widths(data: Slot, *gates: Slot | None) -> str:
     """What the table of tiles calls the widths of data and of the gates that differ from step to step."""
     if data.is_complex():
         return "complex"
@@ -36,7 +32,7 @@ def widths(data: Tensor, *gates: Tensor | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """Sizes of a call and tile sizes of a pass. A strand is one batch element's block of channels.
 
     A program walks the tiles of a strand or, in a chain, computes one of them.
@@ -49,7 +45,7 @@ class Plan:
     chained: bool
 
     @classmethod
-    def of(cls, pass_: str, h: Tensor, *gates: Tensor | None) -> Plan:
+    def of(cls, pass_: str, h: Slot, *gates: Slot | None) -> Schedule:
         B, T, C = h.shape
         kind = widths(h, *gates)
         cut = tiles(pass_, kind, chained=False)
@@ -73,77 +69,101 @@ class Plan:
         """Programs of a strand."""
         return self.tiles if self.chained else 1
 
-    def words(self, device: torch.device, *, is_complex: bool) -> Tensor | None:
-        """What the programs of a chain tell one another: tiles' maps, and states after groups of tiles."""
+    def words(self, plan: Plan, *, is_complex: bool) -> Slot | None:
+        """Room for what the programs of a chain publish: tiles' maps, and states after groups of tiles."""
         if not self.chained:
             return None
         rows = self.tiles * (2 if is_complex else 1) + triton.cdiv(self.tiles, self.cut.runs)
-        size = HEAD.value + self.B * rows * self.C
-        return torch.full((size,), EMPTY.value, dtype=torch.int64, device=device)
+        return plan.full((HEAD.value + self.B * rows * self.C,), EMPTY.value, torch.int64)
 
-    def launch(self, kernel: Any, log_a: Tensor, phase: Tensor | None, *operands: Any, **flags: Any) -> None:
-        """Launch a pass. `operands` follow the gates; words, for which `self` stands, are allocated here."""
-        words = self.words(log_a.device, is_complex=phase is not None)
+    def sizes(self, log_a: Slot, phase: Slot | None) -> tuple[Any, ...]:
+        """The kernels' arguments after the tensors."""
+        return self.T, self.C, loop_bound(self.tiles), *strides(log_a, 0, 1), *strides(phase, 0, 1)
+
+    def constants(self, log_a: Slot, phase: Slot | None) -> dict[str, Any]:
         cut = self.cut
-        with torch.cuda.device_of(log_a):
-            kernel[(self.B * self.blocks * self.links,)](
-                log_a, phase, *(words if operand is self else operand for operand in operands),
-                self.T, self.C, loop_bound(self.tiles), *strides(log_a), *strides(phase),
-                A_CHANNEL=over_channels(log_a), P_CHANNEL=over_channels(phase),
-                VARIES=any(gate is not None and gate.shape[1] > 1 for gate in (log_a, phase)),
-                COMPLEX=phase is not None,
-                WHOLE=self.T % cut.steps == 0, FLUSH=not triton.knobs.runtime.interpret,
-                R=cut.steps, RUNS=cut.runs, BC=cut.channels, VECTOR=cut.vector, STAGES=cut.stages,
-                num_warps=cut.warps, maxnreg=cut.registers, **flags,
-            )  # fmt: skip
+        return {
+            "A_CHANNEL": over_channels(log_a), "P_CHANNEL": over_channels(phase),
+            "VARIES": any(gate is not None and gate.shape[1] > 1 for gate in (log_a, phase)),
+            "COMPLEX": phase is not None, "WHOLE": self.T % cut.steps == 0, "FLUSH": flush(),
+            "R": cut.steps, "RUNS": cut.runs, "BC": cut.channels, "VECTOR": cut.vector, "STAGES": cut.stages,
+            "num_warps": cut.warps, "maxnreg": cut.registers,
+        }  # fmt: skip
+
+    @property
+    def grid(self) -> tuple[int]:
+        return (self.B * self.blocks * self.links,)
 
 
-def loop_bound(count: int) -> Any:
-    """A run-time loop bound as a kernel argument.
-
-    Triton's interpreter cannot count to a tensor under NumPy ≥ 2.4; there the bound is a constant.
-    """
-    return tl.constexpr(count) if triton.knobs.runtime.interpret else count
-
-
-def over_channels(gate: Tensor | None) -> int:
+def over_channels(gate: Slot | None) -> int:
     """Stride over the channels: 1, or 0 where the gate broadcasts."""
     return int(gate is not None and gate.shape[2] > 1)
 
 
-def strides(gate: Tensor | None) -> tuple[int, ...]:
-    """Strides over batch and time, 0 where the gate broadcasts."""
-    if gate is None:
-        return 0, 0
-    return tuple(0 if gate.shape[axis] == 1 else gate.stride(axis) for axis in (0, 1))
+def bits(x: Slot | None) -> Slot | None:
+    """A complex64 as one int64."""
+    return None if x is None else x.bits()
 
 
-def packed(x: Tensor | None) -> Tensor | None:
-    """Contiguous, a complex64 as one int64."""
-    if x is None:
-        return None
-    x = x.resolve_conj().contiguous()
-    return x.view(torch.int64) if x.is_complex() else x
-
-
-def gate_gradient(gate: Tensor | None, wanted: bool, plan: Plan) -> tuple[str, Tensor | None]:
+def gate_gradient(plan: Plan, gate: Slot | None, wanted: bool, schedule: Schedule) -> tuple[str, Slot | None]:
     """How a gate's gradient leaves the kernel, and its buffer: never more than the axes that the gate has."""
     if gate is None or not wanted:
         return "none", None
+    B, T, C = schedule.B, schedule.T, schedule.C
     if gate.shape[1] == 1:
-        return "total", gate.new_empty(plan.B, plan.links, plan.C, dtype=torch.float32)
+        return "total", plan.empty((B, schedule.links, C), torch.float32)
     if gate.shape[2] == 1:
-        return "rows", gate.new_empty(plan.B, plan.T, plan.blocks, dtype=torch.float32)
-    dtype = gate.dtype if gate.shape[0] == plan.B else torch.float32
-    return "elements", gate.new_empty(plan.B, plan.T, plan.C, dtype=dtype)
+        return "rows", plan.empty((B, T, schedule.blocks), torch.float32)
+    return "elements", plan.empty((B, T, C), gate.dtype if gate.shape[0] == B else torch.float32)
 
 
 def reduced(partial: Tensor | None, gate: Tensor | None) -> Tensor | None:
     """A gate's gradient from its buffer, summed over the axes along which the gate broadcasts."""
     if partial is None or gate is None:
         return None
-    axes = [axis for axis in range(3) if gate.shape[axis] == 1 and partial.shape[axis] > 1]
-    return (partial.sum(axes, keepdim=True) if axes else partial).to(gate.dtype)
+    if partial.shape != gate.shape:
+        axes = [axis for axis in range(3) if gate.shape[axis] == 1 and partial.shape[axis] > 1]
+        partial = partial.sum(axes, keepdim=True)
+    return partial if partial.dtype == gate.dtype else partial.to(gate.dtype)
+
+
+@planned
+def forward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, b: Slot, state: Slot | None
+) -> tuple[Slot, Slot]:
+    """(h, h_T) of b (B, T, C) and a state (B, C), both packed."""
+    B, _, C = b.shape
+    wide = torch.float32 if phase is None else torch.complex64
+    h = plan.like(b, b.dtype if phase is None else wide)
+    final = plan.empty((B, C), wide)
+    schedule = Schedule.of("forward", h, log_a, phase)
+    words = schedule.words(plan, is_complex=phase is not None)
+    plan.launch(
+        scan_forward, schedule.grid, log_a, phase, b.bits(), bits(state), h.bits(), final.bits(), words,
+        *schedule.sizes(log_a, phase), **schedule.constants(log_a, phase),
+    )  # fmt: skip
+    return h, final
+
+
+@planned
+def backward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, h: Slot, state: Slot | None, g: Slot, final_grad: Slot,
+    *, needs: tuple[bool, ...], dtype: torch.dtype,
+) -> tuple[Slot | None, ...]:  # fmt: skip
+    """Buffers of the gates' gradients, db in a dtype, and dh_0, as far as `needs` has them."""
+    needs_a, needs_phase, needs_b, needs_state = needs
+    schedule = Schedule.of("backward", h, log_a, phase)
+    db = plan.like(h, dtype) if needs_b else None
+    dstate = plan.like(state) if needs_state and state is not None else None
+    a_kind, da = gate_gradient(plan, log_a, needs_a, schedule)
+    p_kind, dphase = gate_gradient(plan, phase, needs_phase, schedule)
+    words = schedule.words(plan, is_complex=phase is not None)
+    plan.launch(
+        scan_backward, schedule.grid, log_a, phase, g.bits(), h.bits(), bits(state), final_grad.bits(), words,
+        bits(db), da, dphase, bits(dstate), *schedule.sizes(log_a, phase),
+        A_GRAD=a_kind, P_GRAD=p_kind, **schedule.constants(log_a, phase),
+    )  # fmt: skip
+    return da, dphase, db, dstate
 
 
 class Scan(torch.autograd.Function):
@@ -153,11 +173,8 @@ class Scan(torch.autograd.Function):
     def forward(
         ctx: Any, log_a: Tensor, phase: Tensor | None, b: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.float32 if phase is None else torch.complex64
-        h = torch.empty(b.shape, dtype=b.dtype if phase is None else wide, device=b.device)
-        final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        plan = Plan.of("forward", h, log_a, phase)
-        plan.launch(scan_forward, log_a, phase, packed(b), packed(state), packed(h), packed(final), plan)
+        state = None if state is None else packed(state)
+        h, final = forward_pass(log_a, phase, packed(b), state)
         ctx.save_for_backward(log_a, phase, h, state)
         ctx.input_dtype = b.dtype
         return h, final
@@ -166,14 +183,8 @@ class Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
-        needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
-        plan = Plan.of("backward", h, log_a, phase)
-        db = torch.empty(h.shape, dtype=ctx.input_dtype, device=h.device) if needs_b else None
-        dstate = torch.empty_like(state, memory_format=torch.contiguous_format) if needs_state else None
-        a_kind, da = gate_gradient(log_a, needs_a, plan)
-        p_kind, dphase = gate_gradient(phase, needs_phase, plan)
-        plan.launch(
-            scan_backward, log_a, phase, packed(g), packed(h), packed(state), packed(final_grad), plan,
-            packed(db), da, dphase, packed(dstate), A_GRAD=a_kind, P_GRAD=p_kind,
+        da, dphase, db, dstate = backward_pass(
+            log_a, phase, h, state, packed(g), packed(final_grad),
+            needs=ctx.needs_input_grad, dtype=ctx.input_dtype,
         )  # fmt: skip
         return reduced(da, log_a), reduced(dphase, phase), db, dstate

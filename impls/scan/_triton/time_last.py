@@ -5,6 +5,7 @@ Operands keep their logical shape (B, T, C); in memory they are (B, C, T), and s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .function import loop_bound, processors, reduced, widths
+from ..._triton.host import flush, loop_bound, packed, processors, strides
+from ..._triton.plan import Plan, Slot, planned
+from .function import bits, reduced, widths
 from .tiles import row_tiles
 from .time_last_backward import scan_backward_time_last
 from .time_last_forward import scan_forward_time_last
@@ -20,6 +23,7 @@ from .time_last_forward import scan_forward_time_last
 # Rows a multiprocessor; with fewer, several warps share a row.
 ENOUGH_ROWS = 8
 VECTOR = 16  # bytes
+LONGEST = 32  # more steps than a vector of a row ever has
 
 
 def is_time_last(b: Tensor) -> bool:
@@ -34,116 +38,160 @@ def time_last(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def rows(x: Any) -> Any:
-    """(B, C, T), contiguous and aligned, a complex64 as one int64: x itself where it lies like that."""
-    if x is None:
-        return None
-    x = x.resolve_conj().transpose(1, 2).contiguous()
-    if x.data_ptr() % VECTOR:
-        x = x.clone()
-    return x.view(torch.int64) if x.is_complex() else x
+def rows(x: Tensor) -> Tensor:
+    """x (B, T, C) as rows of steps that follow one another, aligned: x itself where it lies like that."""
+    if x.is_conj():
+        x = x.resolve_conj()
+    _, T, C = x.shape
+    if x.stride() != (T * C, 1, T):
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    return x if x.data_ptr() % VECTOR == 0 else x.clone()
 
 
-def in_vectors(x: Tensor, steps: int) -> Tensor:
-    """x (B, C, T), or a copy of it, with memory of its own up to the end of its last vector of `steps`.
+def span(x: Tensor | Slot) -> int:
+    """Elements of memory from the first one of x to its last one."""
+    steps = x.stride() if isinstance(x, Tensor) else x.strides
+    return 1 + sum([(size - 1) * step for size, step in zip(x.shape, steps, strict=True)])
 
-    Kernels read whole vectors where T is no multiple of one.
+
+def spare(x: Tensor | None) -> int:
+    """Elements of memory behind the last one of x, as far as they may fill up a vector."""
+    if x is None or (own := span(x)) % LONGEST == 0:
+        return 0
+    return min(x.untyped_storage().nbytes() // x.element_size() - x.storage_offset() - own, LONGEST)
+
+
+def missing(x: Slot, steps: int) -> int:
+    """Elements that fill up the last vector of `steps` of x."""
+    return -span(x) % steps
+
+
+class Extend:
+    """A step of a plan: copy rows to the start of a longer memory."""
+
+    def __init__(self, source: Slot, to: Slot) -> None:
+        self.source, self.to = source, to
+        self.uses = frozenset((source.index, to.index))
+
+    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
+        x, room = tensors[self.source.index], tensors[self.to.index]
+        assert x is not None and room is not None
+        room[: x.numel()].copy_(x.transpose(1, 2).reshape(-1))
+
+
+def in_vectors(plan: Plan, x: Slot, steps: int, room: int) -> Slot:
+    """Rows, or a copy of them, with memory of their own up to the end of the last vector of `steps`.
+
+    Kernels read whole vectors where T is no multiple of one. room: elements behind the last one of x.
     """
-    whole = triton.cdiv(x.numel(), steps) * steps
-    if covers(x, whole):
+    if missing(x, steps) <= room:
         return x
-    room = x.new_empty(whole)
-    room[: x.numel()] = x.reshape(-1)
-    return room[: x.numel()].view(x.shape)
+    longer = plan.empty((x.numel() + missing(x, steps),), x.dtype)
+    plan.steps.append(Extend(x, longer))
+    return longer
 
 
-def covers(x: Tensor, whole: int) -> bool:
-    """Whether the memory of x reaches so many elements from its first one."""
-    return (x.storage_offset() + whole) * x.element_size() <= x.untyped_storage().nbytes()
+def empty(plan: Plan, like: Slot, dtype: torch.dtype) -> Slot:
+    """Room for rows of steps."""
+    _, T, C = like.shape
+    return plan.empty(like.shape, dtype, (T * C, 1, T))
 
 
-def words(state: Tensor | None) -> Tensor | None:
-    """(B, C) contiguous, a complex64 as one int64."""
-    if state is None:
-        return None
-    state = state.resolve_conj().contiguous()
-    return state.view(torch.int64) if state.is_complex() else state
-
-
-def empty(like: Tensor, dtype: torch.dtype) -> Tensor:
-    B, T, C = like.shape
-    return torch.empty(B, C, T, dtype=dtype, device=like.device).transpose(1, 2)
-
-
-def strides(gate: Tensor | None) -> tuple[int, int]:
-    """Strides over batch and channels, 0 where the gate broadcasts."""
-    if gate is None:
-        return 0, 0
-    return tuple(0 if gate.shape[axis] == 1 else gate.stride(axis) for axis in (0, 2))
-
-
-def over_time(gate: Tensor | None) -> int:
+def over_time(gate: Slot | None) -> int:
     """Stride over time: 1, or 0 where the gate is the same at every step."""
     return int(gate is not None and gate.shape[1] > 1)
 
 
-def lies_along(gate: Tensor, like: Tensor, steps: int) -> bool:
+def lies_along(gate: Slot, like: Slot, steps: int, room: int) -> bool:
     """Whether its rows begin at the same places of vectors of so many steps as those of h.
 
     And whether its memory holds the last vector.
     """
     B, T, C = like.shape
-    by_batch, by_channel = strides(gate)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(gate.shape, gate.stride(), strict=True))
+    by_batch, by_channel = strides(gate, 0, 2)
     batches = B == 1 or (by_batch - C * T) % steps == 0
     channels = C == 1 or (by_channel - T) % steps == 0
-    whole = triton.cdiv(span, steps) * steps
-    return batches and channels and gate.data_ptr() % VECTOR == 0 and covers(gate, whole)
+    return batches and channels and gate.aligned and missing(gate, steps) <= room
 
 
 def launch(
-    pass_: str,
-    kernel: Any,
-    like: Tensor,
-    log_a: Tensor,
-    phase: Tensor | None,
-    read: tuple[Tensor, ...],
-    *operands: Any,
-    **flags: Any,
-) -> None:
-    """Launch a pass over h, which is like `like`. `read` (B, T, C), then `operands`, follow the gates."""
+    plan: Plan, pass_: str, kernel: Any, like: Slot, gates: tuple[Slot, Slot | None], read: tuple[Slot, ...],
+    *operands: Slot | None, room: Sequence[int], **flags: Any,
+) -> None:  # fmt: skip
+    """Launch a pass over h, which is like `like`. `read`, then `operands`, follow the gates.
+
+    room: elements of memory behind the gates and what is read.
+    """
     B, T, C = like.shape
+    log_a, phase = gates
     enough = ENOUGH_ROWS * processors(like.device)
     cut = row_tiles(pass_, widths(like, log_a, phase), few=enough > B * C)
     length = cut.steps * cut.runs
     ragged = T % cut.steps > 0
     count = triton.cdiv(T + cut.steps - 1 if ragged else T, length)
-    along = all(lies_along(gate, like, cut.steps) for gate in (log_a, phase) if over_time(gate))
-    inputs = [in_vectors(rows(x), cut.steps) for x in read]
-    with torch.cuda.device_of(log_a):
-        kernel[(B * C,)](
-            log_a, phase, *inputs, *operands, T, C, loop_bound(count), *strides(log_a), *strides(phase),
-            A_TIME=over_time(log_a), P_TIME=over_time(phase), ALONG=along,
-            COMPLEX=phase is not None, WHOLE=T % length == 0, RAGGED=ragged,
-            FLUSH=not triton.knobs.runtime.interpret, R=cut.steps, RUNS=cut.runs, STAGES=cut.stages,
-            num_warps=cut.warps, maxnreg=cut.registers, **flags,
-        )  # fmt: skip
+    along = all(
+        lies_along(gate, like, cut.steps, spare)
+        for gate, spare in zip(gates, room[:2], strict=True)
+        if gate is not None and over_time(gate)
+    )
+    inputs = [in_vectors(plan, x, cut.steps, spare).bits() for x, spare in zip(read, room[2:], strict=True)]
+    plan.launch(
+        kernel, (B * C,), log_a, phase, *inputs, *map(bits, operands),
+        T, C, loop_bound(count), *strides(log_a, 0, 2), *strides(phase, 0, 2),
+        A_TIME=over_time(log_a), P_TIME=over_time(phase), ALONG=along,
+        COMPLEX=phase is not None, WHOLE=T % length == 0, RAGGED=ragged,
+        FLUSH=flush(), R=cut.steps, RUNS=cut.runs, STAGES=cut.stages,
+        num_warps=cut.warps, maxnreg=cut.registers, **flags,
+    )  # fmt: skip
 
 
-def gate_gradient(gate: Tensor | None, wanted: bool, like: Tensor) -> tuple[str, Tensor | None]:
+def gate_gradient(plan: Plan, gate: Slot | None, wanted: bool, like: Slot) -> tuple[str, Slot | None]:
     """How a gate's gradient leaves the kernel, and its buffer, with the axes (B, T, C)."""
     if gate is None or not wanted:
         return "none", None
     if gate.shape[1] == 1:
-        return "total", gate.new_empty(like.shape[0], 1, like.shape[2], dtype=torch.float32)
-    return "elements", empty(like, gate.dtype if gate.shape == like.shape else torch.float32)
+        return "total", plan.empty((like.shape[0], 1, like.shape[2]), torch.float32)
+    return "elements", empty(plan, like, gate.dtype if gate.shape == like.shape else torch.float32)
 
 
 def summed(partial: Tensor | None, gate: Tensor | None) -> Tensor | None:
     """A gate's gradient from its buffer, summed over the axes along which the gate broadcasts."""
     if partial is None or gate is None:
         return None
-    return reduced(partial.transpose(1, 2), gate.transpose(1, 2)).transpose(1, 2)
+    if partial.shape == gate.shape:
+        return reduced(partial, gate)
+    found = reduced(partial.transpose(1, 2), gate.transpose(1, 2))
+    return None if found is None else found.transpose(1, 2)
+
+
+@planned
+def forward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, b: Slot, state: Slot | None, *, room: tuple[int, ...]
+) -> tuple[Slot, Slot]:
+    """(h, h_T) of rows b (B, T, C) and a packed state (B, C)."""
+    wide = torch.float32 if phase is None else torch.complex64
+    h = empty(plan, b, b.dtype if phase is None else wide)
+    final = plan.empty((b.shape[0], b.shape[2]), wide)
+    launch(plan, "forward", scan_forward_time_last, h, (log_a, phase), (b,), state, h, final, room=room)
+    return h, final
+
+
+@planned
+def backward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, h: Slot, state: Slot | None, g: Slot, final_grad: Slot,
+    *, needs: tuple[bool, ...], dtype: torch.dtype, room: tuple[int, ...],
+) -> tuple[Slot | None, ...]:  # fmt: skip
+    """Buffers of the gates' gradients, db in a dtype, and dh_0, as far as `needs` has them."""
+    needs_a, needs_phase, needs_b, needs_state = needs
+    db = empty(plan, h, dtype) if needs_b else None
+    dstate = plan.like(state) if needs_state and state is not None else None
+    a_kind, da = gate_gradient(plan, log_a, needs_a, h)
+    p_kind, dphase = gate_gradient(plan, phase, needs_phase, h)
+    launch(
+        plan, "backward", scan_backward_time_last, h, (log_a, phase), (g, h), state, final_grad,
+        db, da, dphase, dstate, A_GRAD=a_kind, P_GRAD=p_kind, room=room,
+    )  # fmt: skip
+    return da, dphase, db, dstate
 
 
 class TimeLastScan(torch.autograd.Function):
@@ -155,25 +203,21 @@ class TimeLastScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         log_a = time_last(log_a)
         phase = None if phase is None else time_last(phase)
-        wide = torch.float32 if phase is None else torch.complex64
-        h = empty(b, b.dtype if phase is None else wide)
-        final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        launch("forward", scan_forward_time_last, h, log_a, phase, (b,), words(state), rows(h), words(final))
+        state = None if state is None else packed(state)
+        x = rows(b)
+        room = spare(log_a), spare(phase), spare(x)
+        h, final = forward_pass(log_a, phase, x, state, room=room)
         ctx.save_for_backward(log_a, phase, h, state)
-        ctx.input_dtype = b.dtype
+        ctx.input_dtype, ctx.room = b.dtype, room[:2]
         return h, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
-        needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
-        db = empty(h, ctx.input_dtype) if needs_b else None
-        dstate = torch.empty_like(state, memory_format=torch.contiguous_format) if needs_state else None
-        a_kind, da = gate_gradient(log_a, needs_a, h)
-        p_kind, dphase = gate_gradient(phase, needs_phase, h)
-        launch(
-            "backward", scan_backward_time_last, h, log_a, phase, (g, h), words(state), words(final_grad),
-            rows(db), rows(da), rows(dphase), words(dstate), A_GRAD=a_kind, P_GRAD=p_kind,
+        g, h = rows(g), rows(h)
+        da, dphase, db, dstate = backward_pass(
+            log_a, phase, h, state, g, packed(final_grad),
+            needs=ctx.needs_input_grad, dtype=ctx.input_dtype, room=(*ctx.room, spare(g), spare(h)),
         )  # fmt: skip
         return summed(da, log_a), summed(dphase, phase), db, dstate

@@ -1,0 +1,186 @@
+"""One launch of a kernel of Triton, with everything but its memory decided when it is made.
+
+A call of a jit function binds its arguments, specialises them and looks the compiled kernel up, which takes
+tens of microseconds. Here that happens once; a call passes addresses to the compiled kernel's launcher. The
+interpreter has no compiled kernel: there a launch is a call of the jit function on tensors.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from torch import Tensor
+from triton import knobs
+from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .plan import Slot
+
+Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A slot that a kernel reads in blocks, by a tensor descriptor: the rows of a contiguous matrix."""
+
+    slot: Slot
+    shape: tuple[int, int]
+    block: tuple[int, int]
+
+    def descriptor(self, base: Any) -> TensorDescriptor:
+        return TensorDescriptor(base, list(self.shape), [self.shape[1], 1], list(self.block))
+
+
+class Launch:
+    """A kernel, its grid and its arguments: slots, blocks of slots, None, constants, and tuples of these.
+
+    Raises:
+        RuntimeError: a hook of Triton refused to compile the kernel.
+    """
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], constants: dict[str, Any]
+    ) -> None:
+        self.kernel, self.arguments, self.constants = kernel, tuple(arguments), constants
+        self.grid = grid
+        self.uses = frozenset(slots_in((*arguments, *constants.values())))
+        self.run: Callable[..., object] | None = None
+        self.function: Any = None
+        self.compiled = self._compile() if isinstance(kernel, JITFunction) else None
+        if self.compiled is not None:
+            self._order()
+
+    def _compile(self) -> Any:
+        arguments, constants = self._given(lambda slot: slot)
+        compiled = self.kernel.run(*arguments, grid=self.grid, warmup=True, **constants)
+        compiled = compiled.result() if hasattr(compiled, "result") else compiled
+        if compiled is None:
+            raise RuntimeError(f"a hook kept Triton from compiling {self.kernel.__name__}")
+        return compiled
+
+    def _given(self, memory: Callable[[Slot], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a jit function is called with: something in the place of each slot."""
+        named = {name: resolved(x, memory) for name, x in self.constants.items()}
+        return resolved(self.arguments, memory), named
+
+    def _order(self) -> None:
+        """Decide where each argument of the compiled kernel, in the order of its signature, comes from.
+
+        A call has a pool of the slots' addresses, the descriptors and the constants, and then the tuples,
+        each of which is picked from the pool before it.
+        """
+        named = {name: x for name, x in self.constants.items() if name in self.kernel.arg_names}
+        bound = self.kernel.signature.bind(*self.arguments, **named)
+        bound.apply_defaults()
+        values = list(bound.arguments.values())
+        self.most = max(self.uses, default=-1) + 1
+        self.blocks: list[tuple[int, TensorDescriptor]] = []
+        self.fixed: list[Any] = []
+        self.groups: list[Pick] = []
+        flat: list[Any] = []
+        flatten(values, flat)
+        descriptors = [each for each in flat if isinstance(each, Blocks)]
+        plain = [each for each in flat if not isinstance(each, (Slot, Blocks))]
+        self.blocks = [(each.slot.index, each.descriptor(each.slot)) for each in descriptors]
+        self.fixed = plain
+        places = {"blocks": self.most, "fixed": self.most + len(descriptors)}
+        groups_at = places["fixed"] + len(plain)
+
+        def place(value: Any) -> int:
+            """The place of a value in the pool; tuples go in as groups."""
+            if isinstance(value, Slot):
+                return value.index
+            if isinstance(value, tuple):
+                self.groups.append(picker([place(each) for each in value]))
+                return groups_at + len(self.groups) - 1
+            kind = "blocks" if isinstance(value, Blocks) else "fixed"
+            places[kind] += 1
+            return places[kind] - 1
+
+        self.pick = picker([place(value) for value in values])
+
+    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
+        """Enqueue it on a stream of the current device."""
+        if self.compiled is None:
+            arguments, constants = self._given(lambda slot: typed(tensors[slot.index], slot))
+            self.kernel[self.grid](*arguments, **constants)
+            return
+        pool = (
+            [*pointers[: self.most], *self.fixed] if not self.blocks else self._described(tensors, pointers)
+        )
+        for group in self.groups:
+            pool.append(group(pool))
+        enqueue(self, stream, self.pick(pool))
+
+    def _described(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> list[Any]:
+        made = []
+        for index, template in self.blocks:
+            descriptor = copy.copy(template)  # checked once; only the memory differs
+            descriptor.base = tensors[index]
+            made.append(descriptor)
+        return [*pointers[: self.most], *made, *self.fixed]
+
+
+def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
+    """Hand the compiled kernel to the driver, as `JITFunction.run` does at its end."""
+    compiled, grid = launch.compiled, launch.grid
+    if launch.run is None:
+        launch.run, launch.function = compiled.run, compiled.function  # the first of them loads the kernel
+    enter, leave = hook(knobs.runtime.launch_enter_hook), hook(knobs.runtime.launch_exit_hook)
+    metadata = None
+    if enter is not None or leave is not None:
+        metadata = compiled.launch_metadata(grid, stream, *arguments)
+    launch.run(
+        grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, stream, launch.function,
+        compiled.packed_metadata, metadata, enter, leave, *arguments,
+    )  # fmt: skip
+
+
+def hook(chain: Any) -> Any:
+    """A hook, or None where a chain of hooks is empty."""
+    return chain if getattr(chain, "calls", chain) else None
+
+
+def resolved(value: Any, memory: Callable[[Slot], Any]) -> Any:
+    """An argument, or a tuple of them, with something in the place of each slot."""
+    if isinstance(value, Slot):
+        return memory(value)
+    if isinstance(value, Blocks):
+        return value.descriptor(memory(value.slot))
+    if isinstance(value, tuple):
+        inner = [resolved(each, memory) for each in value]
+        return type(value)._make(inner) if hasattr(value, "_make") else tuple(inner)
+    return value
+
+
+def typed(x: Tensor | None, slot: Slot) -> Tensor:
+    """The tensor of a slot, read as the slot's dtype."""
+    assert x is not None
+    return x if x.dtype == slot.dtype else x.view(slot.dtype)
+
+
+def flatten(values: Sequence[Any], to: list[Any]) -> None:
+    """Add the values to a list, those in tuples one by one, in the order in which `_order` places them."""
+    for value in values:
+        if isinstance(value, tuple):
+            flatten(value, to)
+        else:
+            to.append(value)
+
+
+def slots_in(values: Sequence[Any]) -> list[int]:
+    flat: list[Any] = []
+    flatten(values, flat)
+    found = [each.slot if isinstance(each, Blocks) else each for each in flat]
+    return [each.index for each in found if isinstance(each, Slot)]
+
+
+def picker(places: Sequence[int]) -> Pick:
+    """A function that picks these elements of a sequence, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda pool: tuple([pool[place] for place in places])

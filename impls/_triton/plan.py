@@ -1,0 +1,260 @@
+"""Launch plans: decide once per kind of call what to allocate and launch, and keep that.
+
+    @planned
+    def forward(plan, log_a, b, *, chained):           # runs once per kind of call
+        h = plan.empty(b.shape, b.dtype)
+        plan.launch(kernel, (programs,), log_a, b, h, b.shape[1], num_warps=4)
+        return (h,)
+
+    (h,) = forward(log_a, b, chained=True)             # allocates, takes the stream, launches
+
+The planning function sees operands as `Slot`s: shape, strides, dtype, alignment and device, but no memory.
+So it may decide by these, by its keyword arguments and by configurations, and by nothing else: they are the
+key under which its plan is kept. Keyword arguments must be hashable.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ssmperf import UsageError, configurations
+
+MOST_PLANS = 512  # of a planned function; the oldest go first
+ALIGNMENT = 16  # bytes; kernels are specialised by whether a pointer is a multiple
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor of a planned call, known by everything except its memory.
+
+    index: its place among the call's operands, then buffers. aligned: whether its memory begins at a multiple
+    of 16 bytes.
+    """
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    aligned: bool = True
+    index: int = -1
+
+    @classmethod
+    def of(cls, x: Tensor) -> Slot:
+        """Describe a tensor; one without memory counts as aligned."""
+        return cls(x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % ALIGNMENT == 0)
+
+    @property
+    def key(self) -> Key:
+        """The same as `key_of` gives for such a tensor."""
+        number = self.device.index if self.device.type == "cuda" else -1
+        return self.dtype, self.shape, self.strides, self.aligned, number
+
+    def view(self, dtype: torch.dtype) -> Slot:
+        """The same memory, read as another dtype."""
+        return replace(self, dtype=dtype)
+
+    def bits(self) -> Slot:
+        """A complex64 as one int64; anything else as it is."""
+        return self.view(torch.int64) if self.dtype == torch.complex64 else self
+
+    def stride(self, axis: int) -> int:
+        return self.strides[axis]
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def is_complex(self) -> bool:
+        return self.dtype.is_complex
+
+    def data_ptr(self) -> int:
+        """An address with the alignment of the memory, which is what Triton specialises by."""
+        return 0 if self.aligned else 1
+
+
+class Step(Protocol):
+    """One launch of a plan. uses: indices of the slots that it reads or writes."""
+
+    uses: frozenset[int]
+
+    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
+        """Enqueue it, given the tensor and the address of every slot."""
+
+
+class Plan:
+    """What one kind of call allocates and launches. A buffer lives from its first launch to its last one."""
+
+    def __init__(self, operands: Sequence[Slot | None]) -> None:
+        given = [slot for slot in operands if slot is not None]
+        devices = {slot.device for slot in given}
+        if len(devices) != 1:
+            raise UsageError(f"operands on several devices: {', '.join(sorted(map(str, devices)))}")
+        self.device: torch.device = devices.pop()
+        self.operands = len(operands)
+        self.consulted: dict[configurations.Place, Any] = {}
+        self.makers: list[Callable[[], Tensor]] = []
+        self.steps: list[Step] = []
+        self.schedule: list[tuple[Step, list[tuple[int, Callable[[], Tensor]]], list[int]]] = []
+        self.results: tuple[Any, ...] = ()
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None) -> Slot:
+        """Room for a tensor, contiguous unless strides are given."""
+        size = torch.Size(shape)
+        dense = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
+        steps = dense if strides is None else tuple(strides)
+        make = partial(torch.empty_strided, size, steps, dtype=dtype, device=self.device)
+        return self._buffer(Slot(size, steps, dtype, self.device), make)
+
+    def full(self, shape: Sequence[int], value: int, dtype: torch.dtype) -> Slot:
+        """Room for a contiguous tensor that begins as `value` everywhere."""
+        slot = self.empty(shape, dtype)
+        self.makers[-1] = partial(torch.full, slot.shape, value, dtype=dtype, device=self.device)
+        return slot
+
+    def like(self, slot: Slot, dtype: torch.dtype | None = None) -> Slot:
+        """Room for a contiguous tensor of the same shape."""
+        return self.empty(slot.shape, dtype or slot.dtype)
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        """Launch a kernel of Triton: see `launch.Launch`. It is compiled now."""
+        from .launch import Launch
+
+        self.steps.append(Launch(kernel, grid, arguments, constants))
+
+    def _buffer(self, slot: Slot, make: Callable[[], Tensor]) -> Slot:
+        self.makers.append(make)
+        return replace(slot, index=self.operands + len(self.makers) - 1)
+
+    def finish(self, results: Sequence[Any]) -> None:
+        """Take the planning function's results, and schedule the buffers.
+
+        Raises:
+            ValueError: it launched nothing.
+        """
+        if not self.steps:
+            raise ValueError("a plan launches at least one kernel")
+        self.results = tuple(results)
+        kept = {each.index for each in self.results if isinstance(each, Slot)}
+        first = {
+            index: place for place in reversed(range(len(self.steps))) for index in self.steps[place].uses
+        }
+        last = {index: place for place in range(len(self.steps)) for index in self.steps[place].uses}
+        buffers = {self.operands + number: make for number, make in enumerate(self.makers)}
+        for place, step in enumerate(self.steps):
+            fresh = [(at, make) for at, make in buffers.items() if first.get(at, 0) == place]
+            spent = [at for at in buffers if last.get(at, 0) == place and at not in kept]
+            self.schedule.append((step, fresh, spent))
+
+    def run(self, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        """Allocate and launch on the current stream of the device."""
+        if self.device.type == "cuda" and current_device() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self._run(tensors)
+        return self._run(tensors)
+
+    def _run(self, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+        room = [None] * len(self.makers)
+        pool: list[Tensor | None] = [*tensors, *room]
+        pointers: list[int | None] = [None if x is None else x.data_ptr() for x in tensors]
+        pointers += room
+        stream = current_stream(self.device)
+        for step, fresh, spent in self.schedule:
+            for index, make in fresh:
+                made = pool[index] = make()
+                pointers[index] = made.data_ptr()
+            step(pool, pointers, stream)
+            for index in spent:
+                pool[index] = None
+        return tuple([pool[each.index] if isinstance(each, Slot) else each for each in self.results])
+
+
+def current_device() -> int:
+    return torch.cuda.current_device()
+
+
+def current_stream(device: torch.device) -> int:
+    """The address of the current stream of a CUDA device; 0 elsewhere."""
+    return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+
+
+def key_of(x: Tensor | None) -> Key | None:
+    """All that a plan may depend on of an operand."""
+    if x is None:
+        return None
+    return x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGNMENT == 0, x.get_device()
+
+
+class Planned:
+    """A function of tensors whose plans are kept: see `planned`."""
+
+    def __init__(self, function: Callable[..., Sequence[Any]]) -> None:
+        self.function = function
+        self.plans: dict[Key, Plan] = {}
+        self.lock = threading.Lock()
+        _planned.append(self)
+
+    def __call__(self, *tensors: Tensor | None, **flags: Any) -> tuple[Any, ...]:
+        """Run the plan of such a call. Results are tensors where the planning function gave slots."""
+        keys = [
+            None
+            if x is None
+            else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGNMENT == 0, x.get_device())
+            for x in tensors
+        ]
+        key = (configurations.in_force(), tuple(flags.items()), *keys)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(key, [None if x is None else Slot.of(x) for x in tensors], flags)
+        else:
+            configurations.note(plan.consulted)
+        return plan.run(tensors)
+
+    def prepare(self, *slots: Slot | None, **flags: Any) -> None:
+        """Make the plan of such a call, which compiles its kernels, and run nothing."""
+        keys = [None if slot is None else slot.key for slot in slots]
+        key = (configurations.in_force(), tuple(flags.items()), *keys)
+        if key not in self.plans:
+            self._plan(key, slots, flags)
+
+    def _plan(self, key: Key, operands: Sequence[Slot | None], flags: dict[str, Any]) -> Plan:
+        plan = Plan(operands)
+        slots = [None if slot is None else replace(slot, index=at) for at, slot in enumerate(operands)]
+        with torch.cuda.device(plan.device.index if plan.device.type == "cuda" else -1):
+            with configurations.consulting() as plan.consulted:
+                results = self.function(plan, *slots, **flags)
+            plan.finish(results)
+        with self.lock:
+            while len(self.plans) >= MOST_PLANS:
+                del self.plans[next(iter(self.plans))]
+            self.plans[key] = plan
+        return plan
+
+
+_planned: list[Planned] = []
+
+
+def planned(function: Callable[..., Sequence[Any]]) -> Planned:
+    """Make a planning function `(plan, *slots, **flags) -> results` a function of tensors."""
+    return Planned(function)
+
+
+def forget() -> None:
+    """Drop all plans, such as those that were made under a test's patches."""
+    for each in _planned:
+        with each.lock:
+            each.plans.clear()
