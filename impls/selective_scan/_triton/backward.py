@@ -15,7 +15,7 @@ from .recompute import fetch_reads, fetch_writes, load_block_start, recompute_bl
 from .segments import fold, limit, segment_at
 from .states import Lanes, constant, lanes_of, load_state, split_program, store_plane, store_state, zeros
 from .steps import load_fixed
-from .walk_back import Adjoint, fused_outputs, pair_entries, store_delta_and_x, store_output_gate, walk_back
+from .walk_back import Adjoint, gated_outputs, pair_entries, store_delta_and_x, store_output_gate, walk_back
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -26,9 +26,9 @@ def selective_scan_backward(
     """Walk one segment of time of a batch element from its end, for a block of channels.
 
     The adjoint begins as the final state's gradient, folded with the summaries of the segments behind.
-    Per checkpoint, from the last one: advance the state from it, to note the state before each step block; then
-    per step block, from the last one: recompute its states and gates, which stay in registers, walk back through
-    them, and store the gradients. Gradients of sums over time are stored at the end.
+    Per checkpoint, from the last one: advance the state from it, and note the state before each step block.
+    Then per step block, from the last one: recompute its states and gates, which stay in registers, walk back
+    through them, and store the gradients. Gradients of what is the same at every step are stored at the end.
 
     saved: (B, checkpoints, G·M, D). summaries: of the reversed recurrence, None with one segment.
     scratch: (step blocks of all programs, G·M, BD). stretches: checkpoints of a segment.
@@ -69,9 +69,9 @@ def selective_scan_backward(
             S = load_block_start(scratch, tl.maximum(TILE.BLOCKS - 2 - i, 0), at, start, noted, TASK, TILE)
             row = (at.token + step) * TASK.D + lanes.channel
             pair = gradients.kq + (pairs + step) * (2 * TILE.GROUPS * TILE.STATES) + entries
-            outputs = fused_outputs(block, writes, reads, operands, fixed, TILE)
+            factors, outputs = gated_outputs(block, writes, reads, operands, fixed, TILE)
             adjoint, sums = walk_back(
-                adjoint, block, writes, reads, operands, fixed, pair, at, step, TASK, TILE
+                adjoint, block, writes, reads, factors, operands, fixed, pair, at, step, TASK, TILE
             )
             adjoint = store_delta_and_x(
                 adjoint, gradients, sums, operands, fixed, row, at, step, lanes, TASK, TILE
@@ -97,7 +97,7 @@ def scratch_offset(at, channels, segments, table, TASK: tl.constexpr, TILE: tl.c
 
 @triton.jit
 def store_totals(gradients, adjoint, at, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
-    """Store the gradients of what is the same at every step, and (a sequence's first segment) of the state."""
+    """Store the gradients of what is the same at every step; a sequence's first segment, also the state's."""
     M: tl.constexpr = TILE.STATES
     first = lanes.inside & (lanes.group == 0)
     if at.before == 0:

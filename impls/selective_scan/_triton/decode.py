@@ -9,12 +9,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .groups import Operands, Fused, Task, Tile, constants
+from ..._triton.plan import Plan, Slot, planned
+from .function import dense
+from .groups import Fused, Operands, Task, Tile, constants
 from .lane_sums import over_groups
 from .options import add_skip, sigmoid, softplus
+from .schedule import Call
 from .segments import initial_state
 from .states import lanes_of, split_program, store_state
-from .steps import advance, gates, load_channels, load_fixed, read
+from .steps import advance, gates, load_fixed, read
 from .zoh import finite_size
 
 
@@ -83,39 +86,37 @@ def load_row(k, stride, batch, lanes, N: tl.constexpr, M: tl.constexpr):
     return values
 
 
-def decode(
-    x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None, gate: str, *,
-    zoh: bool = False, skip: Tensor | None = None, output_gate: Tensor | None = None,
-    delta_bias: Tensor | None = None, delta_softplus: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o (B, 1, D) and S_1 (B, D, N) of one step; x, delta, k, q and the output gate with any strides."""
+@planned
+def step(
+    plan: Plan, x: Slot, delta: Slot, k: Slot, q: Slot, A: Slot | None, state: Slot | None,
+    skip: Slot | None, z: Slot | None, bias: Slot | None, *, call: Call,
+) -> tuple[Slot, Slot]:  # fmt: skip
+    """The launch behind `decode`; A, state, skip and bias are contiguous."""
     (B, _, D), N = x.shape, k.shape[2]
-    o = torch.empty(B, 1, D, dtype=x.dtype, device=x.device)
-    final = torch.empty(B, D, N, dtype=torch.float32, device=x.device)
+    o, final = plan.empty(x.shape, x.dtype), plan.empty((B, D, N), torch.float32)
     rows = max(4, triton.next_power_of_2(N))
     states = 4 if rows <= 128 else 8  # 16 bytes per thread, side by side; a warp has 32 groups at most
     channels = 32 * states // rows
-    task = Task(D, N, gate, zoh, delta_softplus, delta_softplus or delta_bias is not None, False)
-    tile = Tile(1, channels, rows // states, states, 1, 1, D % channels == 0, True, 0)
-    with torch.cuda.device_of(x):
-        selective_scan_forward_decode[(B * triton.cdiv(D, channels),)](
-            operands=Operands(x, delta, k, q, dense(A)),
-            fused=Fused(dense(skip), output_gate, dense(delta_bias)),
-            state=dense(state),
-            o=o,
-            final=final,
-            strides=Strides(*map(strides, (x, delta, k, q, output_gate))),
-            TASK=constants(task),
-            TILE=constants(tile),
-            num_warps=1,
-        )
+    tile = Tile(
+        STEPS=1, CHANNELS=channels, GROUPS=rows // states, STATES=states, ADJACENT=1,
+        BLOCKS=1, EVEN=D % channels == 0, WHOLE=True, STAGES=0,
+    )  # fmt: skip
+    plan.launch(
+        selective_scan_forward_decode, (B * triton.cdiv(D, channels),),
+        operands=Operands(x, delta, k, q, A), fused=Fused(skip, z, bias), state=state, o=o, final=final,
+        strides=Strides(*(each and (each.strides[0], each.strides[2]) for each in (x, delta, k, q, z))),
+        TASK=constants(Task(D, N, call.gate, call.zoh, call.softplus, False, False)), TILE=constants(tile),
+        num_warps=1,
+    )  # fmt: skip
     return o, final
 
 
-def dense(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
-
-
-def strides(x: Tensor | None) -> tuple[int, int] | None:
-    """Over the batch and the last axis."""
-    return None if x is None else (x.stride(0), x.stride(2))
+def decode(
+    x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None, call: Call, *,
+    skip: Tensor | None = None, output_gate: Tensor | None = None, delta_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o (B, 1, D) and S_1 (B, D, N) of one step; x, delta, k, q and the output gate with any strides."""
+    o, final = step(
+        x, delta, k, q, dense(A), dense(state), dense(skip), output_gate, dense(delta_bias), call=call
+    )
+    return o, final

@@ -45,8 +45,9 @@ def selective_scan_forward(
         following = fetch(operands, fused, at, step + TILE.STEPS, lanes, TASK, TILE)
         if saved is not None:
             save_checkpoint(saved, S, i, at, step, lanes, TASK, TILE)
+        to = o + (at.token + step) * TASK.D + lanes.channel
         S, totals = scan_block(S, inputs, operands, fixed, at, step, lanes, TASK, TILE)
-        store_outputs(o, totals, inputs.z, at, step, lanes, TASK, TILE)
+        store_outputs(to, totals, inputs.z, at, step, lanes, TASK, TILE)
         inputs = following
     if at.after == 0:
         store_state(final + at.sequence * TASK.D * TASK.N, S, lanes, TASK.N, TILE.STATES)
@@ -78,18 +79,16 @@ def scan_block(S, inputs, operands, fixed, at, step, lanes, TASK: tl.constexpr, 
         size = finite_size(sizes[r], TASK.ZOH)
         keys = unpack(inputs.k[r], operands.k.dtype.element_ty)
         queries = unpack(inputs.q[r], operands.q.dtype.element_ty)
-        value = inputs.x[r].to(tl.float32)
         gate = gates(size, fixed.rates, keys, TASK.GATE, M)
-        S = advance(S, gate, size, keys, value, fixed, TASK.ZOH, M)
-        totals += (add_skip(read(S, queries, M), fixed, value, TILE.GROUPS),)
+        S = advance(S, gate, size, keys, inputs.x[r], fixed, TASK.ZOH, M)
+        totals += (add_skip(read(S, queries, M), fixed, inputs.x[r], TILE.GROUPS),)
     return S, totals
 
 
 @triton.jit
-def store_outputs(o, totals, z, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+def store_outputs(to, totals, z, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
     """Sum over the groups, apply the output gate, and store: each group some of the steps."""
     PER: tl.constexpr = per_lane(TILE.STEPS, TILE.GROUPS)
-    to = o + (at.token + step) * TASK.D + lanes.channel
     totals = over_groups(totals, TILE.STEPS, TILE.ADJACENT)
     for j in tl.static_range(PER):
         r = lanes.group * PER + j
@@ -100,4 +99,4 @@ def store_outputs(o, totals, z, at, step, lanes, TASK: tl.constexpr, TILE: tl.co
         if len(z) > 0:
             gating = z[j].to(tl.float32)
             output *= gating * sigmoid(gating)
-        tl.store(to + r * TASK.D, output.to(o.dtype.element_ty), mask=inside)
+        tl.store(to + r * TASK.D, output.to(to.dtype.element_ty), mask=inside)

@@ -1,27 +1,23 @@
-"""The autograd function around the kernels."""
+"""The autograd function around the planned passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ssmperf.ahead import start, wait
+from ssmperf.ahead import wait
 
-from .groups import Arriving, Operands, Fused
-from .launches import scan, scan_back, whole_words
-from .plan import Fusion, Plan, streamable
-
-KINDS = (torch.float32, torch.bfloat16, torch.float16)
+from ..._triton.host import packed
+from .groups import Gradients
+from .passes import backward_pass, forward_pass
+from .schedule import Call
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward: operands and fused options, and the states at checkpoints."""
+    """What forward keeps for backward: the checkpoints; k, q and A as given, and the others contiguous."""
 
     x: Tensor
     delta: Tensor
@@ -34,40 +30,8 @@ class Saved(NamedTuple):
     checkpoints: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a call is beside its tensors; bounds: of packed sequences. device: where its kernels run."""
-
-    gate: str
-    softplus: bool
-    zoh: bool
-    bounds: Sequence[int] | None
-    device: torch.device
-
-    def plan(self, pass_: str, operands: Operands, given: Saved, *streamed: Tensor) -> Plan:
-        """The plan of a pass; streamed: what it reads beside x, Δ, k and q."""
-        fused = Fusion(
-            given.skip is not None, given.z is not None, given.bias is not None,
-            self.softplus, self.zoh, self.bounds,
-        )  # fmt: skip
-        N = given.k.shape[2]
-        streams = streamable(N, fused, *operands[:4], *streamed)
-        return Plan.of(pass_, given.x, given.k, given.q, self.gate, fused, self.device, streams=streams)
-
-
-def on_gpu(x: Tensor) -> bool:
-    return x.is_cuda
-
-
-def kernel_operands(given: Saved) -> tuple[Operands, Fused]:
-    """The operands and fused options as the kernels take them; contiguous are all but k, q and A."""
-    A = None if given.A is None else given.A.contiguous()
-    operands = Operands(given.x, given.delta, whole_words(given.k), whole_words(given.q), A)
-    return operands, Fused(given.skip, given.z, given.bias)
-
-
 class SelectiveScan(torch.autograd.Function):
-    """x, Δ, k, q, A, S_0, skip, z, bias (from A on None if absent), gate, softplus, zoh, bounds → o, S_T.
+    """x, Δ, k, q, A, S_0, skip, z, bias (from A on None if absent), call → o, S_T.
 
     Saves all operands, and the states at checkpoints.
     """
@@ -75,98 +39,66 @@ class SelectiveScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
-        skip: Tensor | None, z: Tensor | None, bias: Tensor | None,
-        gate: str, softplus: bool, zoh: bool, bounds: Sequence[int] | None,
+        skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        x, delta = x.contiguous(), delta.contiguous()
-        skip, z, bias, state = (
-            None if each is None else each.contiguous() for each in (skip, z, bias, state)
-        )
-        given = Saved(x, delta, k, q, A, skip, z, bias, None)
-        call = Call(gate, softplus, zoh, bounds, x.device)
-        operands, fused = kernel_operands(given)
-        plan = call.plan("forward", operands, given)
-        o = torch.empty_like(x)
-        final = _final(plan, x, state, bounds)
-        ctx.compiled = None
-        if any(ctx.needs_input_grad):
-            batches = 1 if bounds is not None else plan.B
-            checkpoints = x.new_empty(batches, plan.checkpoints, plan.rows, plan.D, dtype=torch.float32)
-            given = given._replace(checkpoints=checkpoints)
-            if on_gpu(x):
-                ctx.compiled = start(
-                    _compiles_alike(call, plan, given),
-                    partial(backward_without_memory, call, given, o, final),
-                )
-        ctx.save_for_backward(*given)
-        ctx.call = call
-        with torch.cuda.device_of(x):
-            scan(plan, operands, fused, state, o, final, given.checkpoints)
+        x, delta, state, skip, z, bias = packed(x), packed(delta), *map(dense, (state, skip, z, bias))
+        final = None if call.bounds is None else _final(x, k, state, call.bounds)
+        o, final, checkpoints, ctx.compiled = forward_pass(
+            x, delta, whole_words(k), whole_words(q), dense(A), state, skip, z, bias, final,
+            N=k.shape[-1], call=call, saves=any(ctx.needs_input_grad),
+        )  # fmt: skip
+        if checkpoints is not None:
+            ctx.save_for_backward(*Saved(x, delta, k, q, A, skip, z, bias, checkpoints))
+            ctx.call = call
         return o, final
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         wait(ctx.compiled)
-        given = Saved(*ctx.saved_tensors)
-        with torch.cuda.device_of(given.x):
-            gradients = backward(ctx.call, given, do, dfinal)
-        dx, ddelta, dk, dq, dA, dstate, *others = gradients
-        return dx, ddelta, dk, dq, dA, dstate if ctx.needs_input_grad[5] else None, *others, *(None,) * 4
+        return *gradients(ctx.call, Saved(*ctx.saved_tensors), do, dfinal, ctx.needs_input_grad[5]), None
 
 
-def backward(call: Call, given: Saved, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of x, Δ, k, q, A, S_0, skip, z and bias, from those of o and S_T."""
-    arriving = Arriving(do.contiguous(), dfinal.contiguous())
-    operands, fused = kernel_operands(given)
-    plan = call.plan("backward", operands, given, arriving.o)
-    assert given.checkpoints is not None
-    part = scan_back(plan, operands, fused, given.checkpoints, arriving)
-    dk, dq = part.kq.sum(1).movedim(3, 0).flatten(3)[..., : plan.N]
-    dA = None if given.A is None else part.A.sum((0, 1))[: plan.N].t().to(given.A.dtype)
-    dskip, dbias = (
-        None if like is None else each.sum((0, 1)).to(like.dtype)
-        for each, like in ((part.skip, given.skip), (part.bias, given.bias))
-    )
-    return (
-        part.x,
-        part.delta,
-        dk.to(given.k.dtype),
-        dq.to(given.q.dtype),
-        dA,
-        part.state,
-        dskip,
-        part.z,
-        dbias,
-    )
+def gradients(
+    call: Call, saved: Saved, do: Tensor, dfinal: Tensor, to_state: bool
+) -> tuple[Tensor | None, ...]:
+    """Gradients of x, Δ, k, q, A, S_0 (None unless `to_state`), skip, z, bias, from those of o and S_T."""
+    x, delta, k, q, A, skip, z, bias, checkpoints = saved
+    dfinal = packed(dfinal)
+    part = Gradients(
+        *backward_pass(
+            x, delta, whole_words(k), whole_words(q), dense(A), skip, z, bias, checkpoints,
+            packed(do), dfinal, None if call.bounds is None else dfinal.clone(), N=k.shape[2], call=call,
+        )
+    )  # fmt: skip
+    dk, dq = part.kq.sum(1).unbind(3)
+    dA = None if A is None else part.A.sum((0, 1))[: k.shape[2]].t().to(A.dtype)
+    dskip = None if skip is None else part.skip.sum((0, 1)).to(skip.dtype)
+    dbias = None if bias is None else part.bias.sum((0, 1)).to(bias.dtype)
+    dstate = part.state if to_state else None
+    return part.x, part.delta, _states_of(dk, k), _states_of(dq, q), dA, dstate, dskip, part.z, dbias
 
 
-def backward_without_memory(call: Call, given: Saved, o: Tensor, final: Tensor) -> Callable[[], object]:
-    """The backward pass on tensors without memory: its launches can only be compiled.
-
-    o, final: results of forward; their gradients have the same shapes and dtypes.
-    """
-    meta = Saved(*(None if each is None else each.detach().to("meta") for each in given))
-    do, dfinal = o.detach().to("meta"), final.detach().to("meta")
-
-    def compute() -> None:
-        with torch.cuda.device(call.device.index if call.device.type == "cuda" else -1):
-            backward(call, meta, do, dfinal)
-
-    return compute
+def dense(x: Tensor | None) -> Tensor | None:
+    return None if x is None else packed(x)
 
 
-def _compiles_alike(call: Call, plan: Plan, given: Saved) -> tuple[Any, ...]:
-    """The key of calls whose backward passes launch the same kernels."""
-    dtypes = tuple(None if each is None else each.dtype for each in given)
-    described = (call.gate, call.softplus, call.zoh, call.device, call.bounds is None)
-    return dtypes, *described, plan.streams, plan.segments > 1, str(plan.constants)
+def whole_words(k: Tensor) -> Tensor:
+    """k or q (B, T, N) in rows of whole words of 8 bytes, contiguous, filled up with zeros."""
+    missing = -k.shape[-1] % (8 // k.element_size() or 1)
+    if missing:
+        k = torch.nn.functional.pad(k, (0, missing))
+    k = packed(k)
+    return k.clone() if k.data_ptr() % 8 else k
 
 
-def _final(plan: Plan, x: Tensor, state: Tensor | None, bounds: Sequence[int] | None) -> Tensor:
-    """Room for the final states; a packed sequence without steps keeps its own, for no program sees it."""
-    if bounds is None:
-        return x.new_empty(plan.B, plan.D, plan.N, dtype=torch.float32)
+def _states_of(sums: Tensor, like: Tensor) -> Tensor:
+    """The gradient of k or q from sums (B, T, G, M) per group and state."""
+    return sums.to(like.dtype).flatten(2)[..., : like.shape[2]]
+
+
+def _final(x: Tensor, k: Tensor, state: Tensor | None, bounds: tuple[int, ...]) -> Tensor:
+    """Room for packed sequences' final states; one without steps keeps its own, since no program sees it."""
     if state is not None:
         return state.clone()
-    return x.new_zeros(len(bounds) - 1, plan.D, plan.N, dtype=torch.float32)
+    return x.new_zeros(len(bounds) - 1, x.shape[2], k.shape[2], dtype=torch.float32)

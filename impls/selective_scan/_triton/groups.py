@@ -26,7 +26,7 @@ class Operands(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """What is fused around the recurrence, None where absent: skip, bias of delta (D,); output gate z (B, T, D)."""
+    """Options, None where absent: skip and the bias of delta (D,), the output gate z (B, T, D)."""
 
     skip: Any = None
     z: Any = None
@@ -34,7 +34,10 @@ class Fused(NamedTuple):
 
 
 class Summaries(NamedTuple):
-    """Of segments: final states (B, segments, G·M, D); ΣΔ (B, segments, D) of exp gates, else products of gates."""
+    """Final states of segments (B, segments, G·M, D), and products of their gates of the same shape.
+
+    For exp gates, ΣΔ (B, segments, D) stands for the product.
+    """
 
     states: Any
     decays: Any

@@ -1,4 +1,4 @@
-"""k and q, in words of 8 bytes: a thread's words of a step block are one load, and unpacked where they are used."""
+"""k and q come in words of 8 bytes, which are unpacked where they are used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import triton.language as tl
 
 from .groups import COMPILED
 
-# A thread's R words are one load by hand: the compiler's analysis of memory accesses takes most of its time, which
-# grows with their number.
+# A thread's R words are one load by hand: the compiler's analysis of memory accesses takes most of its time,
+# which grows with their number.
 
 
 @triton.constexpr_function
@@ -88,22 +88,22 @@ def fetch_keys(k, at, step, lanes, N: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def unpack(words, DTYPE: tl.constexpr):
+def unpack(words, dtype: tl.constexpr):
     """The numbers of some words as float32 tensors."""
     values = ()
     for w in tl.static_range(len(words)):
-        values += unpack_word(words[w], DTYPE)
+        values += unpack_word(words[w], dtype)
     return values
 
 
 @triton.jit
-def unpack_word(word, DTYPE: tl.constexpr):
+def unpack_word(word, dtype: tl.constexpr):
     """A word's numbers as float32.
 
     Instructions by hand are one operation in the compiler's analyses, whose time grows faster than their
     number.
     """
-    if DTYPE == tl.float32:
+    if dtype == tl.float32:
         if COMPILED:
             return tl.inline_asm_elementwise(
                 "mov.b64 {$0, $1}, $2;", "=f,=f,l", [word], dtype=(tl.float32, tl.float32), is_pure=True,
@@ -112,7 +112,7 @@ def unpack_word(word, DTYPE: tl.constexpr):
         else:
             low, high = word.to(tl.int32), (word >> 32).to(tl.int32)
             return low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
-    elif DTYPE == tl.bfloat16:
+    elif dtype == tl.bfloat16:
         if COMPILED:
             return tl.inline_asm_elementwise(
                 """{ .reg .b32 low, high;

@@ -30,7 +30,7 @@ def softplus(x):
 
 @triton.jit
 def step_sizes(delta, fixed, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
-    """Δ of a step block: as loaded, or (SPREAD) formed from the spread values, 0 from the segment's end on."""
+    """Δ of a step block: as loaded; or (SPREAD) formed from spread values, 0 from the segment's end on."""
     if TASK.SPREAD:
         own = ()
         for j in tl.static_range(len(delta)):
@@ -58,8 +58,8 @@ def silu_factors(z, TILE: tl.constexpr):
 
 
 @triton.jit
-def add_skip(total, fixed, value, G: tl.constexpr):
-    """Add a G-th of skip ⊙ value: the sum over the groups has all of it."""
+def add_skip(total, fixed, x, G: tl.constexpr):
+    """Add a G-th of skip ⊙ x: the sum over the groups has all of it."""
     if len(fixed.skip) > 0:
-        total += fixed.skip[0] * (1.0 / G) * value
+        total += fixed.skip[0] * (1.0 / G) * x.to(tl.float32)
     return total

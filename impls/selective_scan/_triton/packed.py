@@ -14,7 +14,7 @@ class Packed:
     """Segments of packed sequences; those without steps are left out.
 
     table: (7, segments) int64: first step, end, sequence, segments of the sequence before and after, first
-        checkpoint, and how many step blocks all segments before it have, at most those of one checkpoint each.
+        checkpoint; and how many step blocks the segments before it have, each at most those of a checkpoint.
     followed, preceded: segments that have one after, or before, in their sequence.
     checkpoints: of all sequences, each of which begins with one. blocks: of all segments, as in the table.
     """
@@ -26,9 +26,7 @@ class Packed:
     blocks: int
 
     @classmethod
-    def of(
-        cls, bounds: Sequence[int], length: int, checkpoint: int, steps: int, device: torch.device
-    ) -> Packed:
+    def of(cls, bounds: Sequence[int], length: int, checkpoint: int, steps: int) -> Packed:
         """Cut sequences into segments of this length.
 
         bounds: where sequences begin, and where the last one ends. checkpoint: steps between checkpoints.
@@ -43,10 +41,10 @@ class Packed:
         first = starts[sequence] + before * length
         end = torch.minimum(first + length, starts[sequence + 1])
         own = (checkpoints.cumsum(0) - checkpoints)[sequence] + before * (length // checkpoint)
-        followed, preceded = (inner.nonzero().flatten().to(device) for inner in (after, before))
+        followed, preceded = (inner.nonzero().flatten() for inner in (after, before))
         blocks = (-((first - end) // steps)).clamp(max=checkpoint // steps)
         earlier = blocks.cumsum(0) - blocks
-        table = torch.stack([first, end, sequence, before, after, own, earlier]).to(device)
+        table = torch.stack([first, end, sequence, before, after, own, earlier])
         return cls(table, followed, preceded, int(checkpoints.sum()), int(blocks.sum()))
 
     @property

@@ -17,7 +17,7 @@ from .zoh import finite_size
 
 
 class Reads(NamedTuple):
-    """What a step block's outputs depend on, R tensors each: gradient of o, words of q, spread output gate."""
+    """R tensors each for a step block's outputs: the gradient of o, words of q, the spread output gate."""
 
     do: Any
     q: Any
@@ -69,7 +69,7 @@ def recompute_block_starts(
         sizes = step_sizes(writes.delta, fixed, at, step, lanes, TASK, TILE)
         for r in tl.static_range(TILE.STEPS):
             size, keys, gate = factors_of(sizes[r], writes.k[r], operands.k.dtype.element_ty, fixed, TASK, M)
-            S = advance(S, gate, size, keys, writes.x[r].to(tl.float32), fixed, TASK.ZOH, M)
+            S = advance(S, gate, size, keys, writes.x[r], fixed, TASK.ZOH, M)
         writes = following
     return S
 
@@ -84,15 +84,15 @@ def recompute_states(S, writes, operands, fixed, at, step, lanes, TASK: tl.const
         size, keys, gate = factors_of(sizes[r], writes.k[r], operands.k.dtype.element_ty, fixed, TASK, M)
         block_gates += (gate,)
         states += (S,)
-        S = advance(S, gate, size, keys, writes.x[r].to(tl.float32), fixed, TASK.ZOH, M)
+        S = advance(S, gate, size, keys, writes.x[r], fixed, TASK.ZOH, M)
     return Block(sizes, block_gates, states + (S,))  # noqa: RUF005 (Triton knows no star)
 
 
 @triton.jit
-def factors_of(size, words, DTYPE: tl.constexpr, fixed, TASK: tl.constexpr, M: tl.constexpr):
+def factors_of(size, words, dtype: tl.constexpr, fixed, TASK: tl.constexpr, M: tl.constexpr):
     """A step's size, keys and gates."""
     size = finite_size(size, TASK.ZOH)
-    keys = unpack(words, DTYPE)
+    keys = unpack(words, dtype)
     return size, keys, gates(size, fixed.rates, keys, TASK.GATE, M)
 
 

@@ -1,7 +1,7 @@
 """Segments of time, walked side by side: where each lies, and the state that it begins with.
 
-With one segment per sequence nothing else is needed. With several, a first launch finds every segment's summary
-(`summary.py`), and the pass itself folds the summaries before its own, always in the same order.
+With one segment per sequence nothing else is needed. With several, a first launch finds every segment's
+summary (`summary.py`), and in the pass itself each folds the summaries before its own, always in order.
 """
 
 from __future__ import annotations

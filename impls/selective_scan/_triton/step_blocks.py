@@ -1,7 +1,7 @@
 """Operands of a step block: loaded together, and taken apart step by step.
 
-From the segment's end on, loads give 0: a step size of 0 leaves the state as it is. With whole step blocks there
-is no such step but in the prefetch behind the last one, which loads the last block again.
+From the segment's end on, loads give 0: a step size of 0 leaves the state as it is. With whole step blocks
+only the prefetch behind the last one is there, which loads the last block again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 
 from .keys import fetch_keys
-from .lane_sums import from_flat, from_place, flat, interleave, split_pairs
+from .lane_sums import flat, from_flat, from_place, interleave, split_pairs
 from .states import split_last
 
 
 class Inputs(NamedTuple):
-    """R tensors each, what does not take part is empty: x (BD, G); Δ, output gate; words of k and of q (1, G).
+    """R tensors each, empty for what is absent: x (BD, G), Δ, words of k and of q (1, G), output gate.
 
     Δ (if SPREAD) and the output gate are spread over the groups.
     """

@@ -75,15 +75,16 @@ def gates(size, rates, keys, GATE: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
-def advance(S, gate, size, keys, value, fixed, ZOH: tl.constexpr, M: tl.constexpr):
+def advance(S, gate, size, keys, x, fixed, ZOH: tl.constexpr, M: tl.constexpr):
     """The states after a step: a ⊙ S + Δ x ⊗ k, or ZOH's factors for Δ."""
     result = ()
     if ZOH:
         factors = zoh_factors(size, gate, fixed, M)
+        value = x.to(tl.float32)
         for j in tl.static_range(M):
             result += (gate[j] * S[j] + (value * factors[j]) * keys[j],)
     else:
-        update = size * value
+        update = size * x.to(tl.float32)
         for j in tl.static_range(M):
             result += (tl.fma(gate[j], S[j], update * keys[j]),)
     return result

@@ -1,8 +1,9 @@
 """The forward pass and summaries with operands by way of shared memory, where Triton's pipeliner brings them.
 
-Asynchronous copies use no registers, so ptxas has no reason to sink them towards their use. For whole step blocks
-and blocks of channels, and no fused options. Tiles are loaded as they are copied, (BD, 1, R) and (1, G, R), and
-nothing before the loop is loaded with adjacent states in a thread: the loop would take that layout.
+Asynchronous copies use no registers, so ptxas has no reason to sink them towards their use. Step blocks and
+blocks of channels are whole, and there are no options. Tiles are loaded as they are copied, (BD, 1, R) and
+(1, G, R), and nothing before the loop is loaded with adjacent states in a thread: the loop would take that
+layout.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ def selective_scan_summary_streamed(
         S, product = summarise_block(
             S, product, values, sizes, written, keys, operands, fixed, REVERSE, TASK, TILE
         )
-    total = tl.broadcast_to(tl.sum(sizes_sum, axis=2), (TILE.CHANNELS, TILE.GROUPS))
-    store_summary(summaries, at.row, S, product, total, lanes, TASK, TILE)
+    store_summary(summaries, at.row, S, product, sizes_sum, lanes, TASK, TILE)
 
 
 @triton.jit
@@ -142,8 +142,8 @@ def summarise_block(
 def load_block(x, token, channels, D: tl.constexpr, TILE: tl.constexpr):
     """x (BD, 1, R) at a step block. token: its first step, among those of all batch elements."""
     row = tl.arange(0, TILE.STEPS)[None, None, :]
-    channel = tl.arange(0, TILE.CHANNELS)[:, None, None]
-    return tl.load(x + token * D + channels * TILE.CHANNELS + (row * D + channel))
+    first = x + token * D + channels * TILE.CHANNELS
+    return tl.load(first + (row * D + tl.arange(0, TILE.CHANNELS)[:, None, None]))
 
 
 @triton.jit
@@ -167,12 +167,12 @@ def load_keys(k, token, N: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def keys_of(words, r: tl.constexpr, DTYPE: tl.constexpr):
+def keys_of(words, r: tl.constexpr, dtype: tl.constexpr):
     """M tensors (1, G) of step r."""
     own = ()
     for w in tl.static_range(len(words)):
         own += (words[w][r],)
-    return unpack(own, DTYPE)
+    return unpack(own, dtype)
 
 
 @triton.jit
@@ -185,9 +185,8 @@ def load_apart(state, lanes, N: tl.constexpr, M: tl.constexpr):
     """M tensors of a user's (D, N), each loaded by itself."""
     values = ()
     for j in tl.static_range(M):
-        values += (
-            tl.load(state + (lanes.channel * N + (lanes.group * M + j)), mask=lanes.inside, other=0.0),
-        )
+        at = state + (lanes.channel * N + (lanes.group * M + j))
+        values += (tl.load(at, mask=lanes.inside, other=0.0),)
     return values
 
 
@@ -201,6 +200,6 @@ def rates_apart(A, lanes, TASK: tl.constexpr, M: tl.constexpr):
 
 @triton.jit
 def zeros_by_channels(plane, lanes, segments, D: tl.constexpr, M: tl.constexpr):
-    """M tensors of zeros in the layout that suits the loop, adjacent channels in a thread: nothing is read."""
+    """M zeros in the layout that suits the loop, adjacent channels in a thread. Nothing is read."""
     nowhere = lanes.inside & (segments < 0)
     return load_plane(plane, Lanes(lanes.channel, lanes.group, nowhere), D, M)

@@ -70,7 +70,7 @@ def inner_segment(index, T, length, segments, table, inner, REVERSE: tl.constexp
 
 @triton.jit
 def fetch(operands, fused, at, step, lanes, REVERSE: tl.constexpr, TASK: tl.constexpr, TILE: tl.constexpr):
-    """The inputs of a step block, with what is written as their k; and (REVERSE) k where the gates need it."""
+    """Inputs of a step block, k being what is written; and (REVERSE) k where the gates need it."""
     written = operands.q if REVERSE else operands.k
     inputs = fetch_inputs(operands.x, operands.delta, written, None, fused.z, at, step, lanes, TASK, TILE)
     keys = ()
@@ -84,7 +84,7 @@ def summarise_block(
     S, product, total, inputs, block_keys, sizes, operands, fixed,
     REVERSE: tl.constexpr, TASK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The state, the product of gates and the sum of step sizes after a step block, or (REVERSE) before it."""
+    """The state, the product of gates and the sum of step sizes after a step block; (REVERSE) before it."""
     M: tl.constexpr = TILE.STATES
     R: tl.constexpr = TILE.STEPS
     if len(inputs.z) > 0:
@@ -110,9 +110,12 @@ def summarise_block(
 
 @triton.jit
 def store_summary(summaries, row, S, product, total, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+    """Store a segment's summary. total: of step sizes, (BD, G), or one per step of a block (BD, 1, R)."""
     plane = row * (TILE.GROUPS * TILE.STATES * TASK.D)
     store_plane(summaries.states + plane, S, lanes, TASK.D, TILE.STATES)
     if TASK.GATE == "exp":
+        if len(total.shape) == 3:
+            total = tl.broadcast_to(tl.sum(total, axis=2), (TILE.CHANNELS, TILE.GROUPS))
         at = summaries.decays + row * TASK.D + lanes.channel
         tl.store(at, total, mask=lanes.inside & (lanes.group == 0))
     else:

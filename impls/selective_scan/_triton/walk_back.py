@@ -1,4 +1,4 @@
-"""Backward through a step block whose states are known: the adjoint before it, and the gradients of its operands."""
+"""Back through a step block whose states are known: the adjoint before it, and its operands' gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .zoh import LN_2, finite_size, zoh_factors, zoh_slope
 
 
 class Adjoint(NamedTuple):
-    """What is carried back in time: μ, M tensors; and the gradients of A, M tensors, of skip and bias so far."""
+    """Carried back in time: μ and the gradient of A, M tensors each; the gradients of skip and bias."""
 
     mu: Any
     A: Any
@@ -27,31 +27,42 @@ class Adjoint(NamedTuple):
 
 @triton.jit
 def walk_back(
-    adjoint, block, writes, reads, operands, fixed, pairs, at, step, TASK: tl.constexpr, TILE: tl.constexpr
+    adjoint,
+    block,
+    writes,
+    reads,
+    factors,
+    operands,
+    fixed,
+    pairs,
+    at,
+    step,
+    TASK: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """The adjoint before a step block; and each group's part of dx and dΔ, 2·R tensors.
 
-    Stores the sums over the program's channels of dk and dq. pairs: of each lane, those of the block's first step.
+    Stores dk and dq, summed over the program's channels. pairs: where each lane's belong at the first step.
     """
     R: tl.constexpr = TILE.STEPS
     mu, dA, dskip, dbias = adjoint
     by_group = ()
-    if len(reads.z) > 0:
-        factors = silu_factors(reads.z, TILE)
     for r in tl.static_range(R - 1, -1, -1):
         do = reads.do[r].to(tl.float32)
-        if len(reads.z) > 0:
+        if len(factors) > 0:
             do *= factors[r]
-        value = writes.x[r].to(tl.float32)
         keys = unpack(writes.k[r], operands.k.dtype.element_ty)
         queries = unpack(reads.q[r], operands.q.dtype.element_ty)
+        size = finite_size(block.sizes[r], TASK.ZOH)
+        value = writes.x[r].to(tl.float32)
         mu, dA, dx, dsize, dkq = step_back(
-            mu, dA, block.states[r], block.states[r + 1], block.gates[r], finite_size(block.sizes[r], TASK.ZOH),
-            keys, queries, value, do, fixed, TASK, TILE,
+            mu, dA, block.states[r], block.states[r + 1], block.gates[r], size, keys, queries, value, do,
+            fixed, TASK, TILE,
         )  # fmt: skip
+        dx = add_skip(dx, fixed, do, TILE.GROUPS)
         if len(fixed.skip) > 0:
             dskip += value * do
-        by_group = (add_skip(dx, fixed, do, TILE.GROUPS), dsize) + by_group  # noqa: RUF005 (Triton knows no star)
+        by_group = (dx, dsize) + by_group  # noqa: RUF005 (Triton knows no star)
         store_pairs(pairs, r, dkq, at, step, TILE)
     return Adjoint(mu, dA, dskip, dbias), by_group
 
@@ -60,8 +71,10 @@ def walk_back(
 def step_back(
     mu, dA, before, after, gate, size, keys, queries, value, do, fixed, TASK: tl.constexpr, TILE: tl.constexpr
 ):
-    """μ_t = a_t ⊙ Λ_t from μ_{t+1}, dA with its term; dx and dΔ of the thread's states (BD, G); and dk, dq summed
-    over its adjacent channels, 2·M tensors (warps, 32)."""
+    """μ_t = a_t ⊙ Λ_t from μ_{t+1}; dA with the step's term; dx, dΔ of the thread's states (BD, G); dk, dq.
+
+    These are summed over the thread's adjacent channels: 2·M tensors (warps, 32).
+    """
     M: tl.constexpr = TILE.STATES
     if TASK.ZOH:
         factors = zoh_factors(size, gate, fixed, M)
@@ -85,8 +98,8 @@ def step_back(
             over_size = tl.fma(p, fixed.rates[j], over_size)
             change = p * size
             if TASK.ZOH:
-                slope = zoh_slope(size, gate[j], factors[j], fixed.rates[j], fixed.inverse[j])
-                change += adjoint * (value * keys[j]) * slope
+                written = adjoint * (value * keys[j])
+                change += written * zoh_slope(size, gate[j], factors[j], fixed.rates[j], fixed.inverse[j])
             totals += (dA[j] + change,)
         else:
             p = adjoint * before[j]
@@ -183,15 +196,16 @@ def softplus_slope(delta, fixed, mask):
 
 
 @triton.jit
-def fused_outputs(block, writes, reads, operands, fixed, TILE: tl.constexpr):
-    """R tensors, each group's part of o without the output gate; empty if there is none."""
-    outputs = ()
+def gated_outputs(block, writes, reads, operands, fixed, TILE: tl.constexpr):
+    """R tensors each, empty without an output gate: its factors, and the groups' parts of what it multiplies."""
+    factors, outputs = (), ()
     if len(reads.z) > 0:
+        factors = silu_factors(reads.z, TILE)
         for r in tl.static_range(TILE.STEPS):
             queries = unpack(reads.q[r], operands.q.dtype.element_ty)
             output = read(block.states[r + 1], queries, TILE.STATES)
-            outputs += (add_skip(output, fixed, writes.x[r].to(tl.float32), TILE.GROUPS),)
-    return outputs
+            outputs += (add_skip(output, fixed, writes.x[r], TILE.GROUPS),)
+    return factors, outputs
 
 
 @triton.jit
