@@ -37,13 +37,9 @@ def selective_scan_backward(
     channels, index = split_program(TASK.D, TILE)
     at = segment_at(index, T, length, segments, checkpoints, table)
     lanes = lanes_of(channels, TASK.D, TILE.EVEN, TILE)
-    noted = Lanes(
-        lanes.channel - channels * TILE.CHANNELS, lanes.group, tl.full(lanes.inside.shape, 1, tl.int1)
-    )
+    noted = scratch_lanes(lanes, channels, TILE)
     scratch += scratch_offset(at, channels, segments, table, TASK, TILE)
-    pairs = (
-        at.token * tl.cdiv(TASK.D, TILE.CHANNELS) + channels.to(tl.int64) * T
-    )  # row of dk and dq at step 0
+    pairs = pairs_row(at, channels, T, TASK, TILE)
     entries = pair_entries(TILE)
     fixed = load_fixed(operands.A, fused, lanes, TASK, TILE.STATES)
     mu = load_state(arriving.final + at.sequence * TASK.D * TASK.N, lanes, TASK.N, TILE.STATES)
@@ -81,6 +77,19 @@ def selective_scan_backward(
             reads, writes = next_reads, next_writes
         tl.debug_barrier()
     store_totals(gradients, adjoint, at, lanes, TASK, TILE)
+
+
+@triton.jit
+def scratch_lanes(lanes, channels, TILE: tl.constexpr):
+    """The lanes of a plane of scratch, which has the program's channels alone."""
+    everywhere = tl.full([TILE.CHANNELS, TILE.GROUPS], 1, tl.int1)
+    return Lanes(lanes.channel - channels * TILE.CHANNELS, lanes.group, everywhere)
+
+
+@triton.jit
+def pairs_row(at, channels, T, TASK: tl.constexpr, TILE: tl.constexpr):
+    """The row (G, 2, M) of the program's sums of dk and dq at step 0."""
+    return at.token * tl.cdiv(TASK.D, TILE.CHANNELS) + channels.to(tl.int64) * T
 
 
 @triton.jit

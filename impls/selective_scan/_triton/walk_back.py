@@ -197,7 +197,7 @@ def softplus_slope(delta, fixed, mask):
 
 @triton.jit
 def gated_outputs(block, writes, reads, operands, fixed, TILE: tl.constexpr):
-    """R tensors each, empty without an output gate: its factors, and the groups' parts of what it multiplies."""
+    """R tensors each, empty without an output gate: its factors, and the parts of what it multiplies."""
     factors, outputs = (), ()
     if len(reads.z) > 0:
         factors = silu_factors(reads.z, TILE)
