@@ -26,16 +26,89 @@ def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> An
         UnknownName: no such recurrence or backend.
         UsageError: an operand is missing, unknown, empty or no tensor.
     """
-    problem = registry.import_problem(recurrence, backend)
-    if problem:
-        raise Unsupported(f"{recurrence}/{backend} {problem}")
-    entry = registry.backend(recurrence, backend)
-    definition = registry.recurrence(registry.recurrence_of(recurrence))
-    bound = _bind(definition, operands, options)
-    reason = _refusal(entry, definition, bound)
-    if reason:
-        raise Unsupported(f"{recurrence}/{backend} {reason}")
-    return entry.function(*operands, **options)
+    target = _targets.get((recurrence, backend))
+    if target is None or target.state != registry.state():
+        target = _targets[recurrence, backend] = Target(recurrence, backend)
+    target.check(operands, options)
+    return target.entry.function(*operands, **options)
+
+
+class Target:
+    """A backend as `compute` calls it, and the kinds of calls that it was found to take.
+
+    Raises:
+        Unsupported: the backend cannot be imported here.
+        UnknownName: no such recurrence or backend.
+    """
+
+    def __init__(self, recurrence: str, backend: str) -> None:
+        import torch
+
+        problem = registry.import_problem(recurrence, backend)
+        if problem:
+            raise Unsupported(f"{recurrence}/{backend} {problem}")
+        self.label = f"{recurrence}/{backend}"
+        self.entry = registry.backend(recurrence, backend)
+        self.definition = registry.recurrence(registry.recurrence_of(recurrence))
+        self.state = registry.state()
+        parameters = self.definition.signature.parameters.values()
+        self.positional = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        self.defaults = {each.name: each.default for each in parameters}
+        self.required = {each.name for each in parameters if each.default is each.empty}
+        self.tensor = torch.Tensor
+        self.taken: set[tuple[Any, ...]] = set()
+
+    def check(self, operands: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Refuse operands that the recurrence does not define, and those that the backend does not take.
+
+        Raises:
+            Unsupported, UsageError: as `compute`.
+        """
+        bound = dict(zip(self.positional, operands, strict=False))
+        named = len(bound) == len(operands) and bound.keys().isdisjoint(options)
+        bound.update(options)
+        if not (named and self.plain(bound)):
+            bound = _bind(self.definition, operands, options)
+        kind = self.kind(bound)
+        if kind is None or kind not in self.taken:
+            reason = _refusal(self.entry, self.definition, bound)
+            if reason:
+                raise Unsupported(f"{self.label} {reason}")
+            if kind is not None:
+                self.taken.add(kind)
+
+    def plain(self, bound: Mapping[str, Any]) -> bool:
+        """Whether operands by name are clearly valid; of any others `_bind` says whether they are."""
+        if not (bound.keys() <= self.defaults.keys() and self.required <= bound.keys()):
+            return False
+        device = None
+        for name, value in bound.items():
+            if isinstance(value, self.tensor):
+                if value.numel() == 0 or (device is not None and value.device != device):
+                    return False
+                device = value.device
+            elif self.defaults[name] is inspect.Parameter.empty or (
+                self.defaults[name] is None and value is not None
+            ):
+                return False
+        return True
+
+    def kind(self, bound: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """All that a refusal depends on; None on the CPU, where it depends on TRITON_INTERPRET too."""
+        tensors = {name: value for name, value in bound.items() if isinstance(value, self.tensor)}
+        device = next(iter(tensors.values())).device
+        if device.type == "cpu":
+            return None
+        gates, lengths = self.entry.gates is not None, self.entry.lengths is not None
+        return (
+            device,
+            self.definition.gate_kind(bound) if gates else None,
+            tuple([value.shape for value in tensors.values()]) if lengths else None,
+            *[(name, value.dtype) for name, value in tensors.items()],
+        )
+
+
+_targets: dict[tuple[str, str], Target] = {}
 
 
 def _bind(definition: Recurrence, operands: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:

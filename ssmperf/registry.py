@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from ssmperf.checks import Analytic, Identity
     from ssmperf.recurrence import Backend, Family, ModelEntry, Recurrence
 
+OWN = "ssmperf."  # begins the module names of what is built in
 IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
-# files beside the backends: shared code, several backends in one, answers in closed form
-NOT_BACKENDS = ("common", "peers", "analytic")
+NOT_BACKENDS = ("common", "peers", "analytic")  # shared code, several backends in one, closed forms
 KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report")
 PLUGIN = "ssmperf_plugin_"  # begins the module names of plug-in files
 ROOMS = ("impls", "suites", "reports")
@@ -43,6 +43,7 @@ _tables: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a
 _origins: dict[tuple[str, str], Origin] = {}
 _done: set[str] = set()
 _plugins: list[Path] = []
+_additions = [0]  # so many calls of `add`
 _loading: list[str] = []  # what is being imported from here, innermost last: modules, plug-ins
 
 
@@ -67,7 +68,9 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
         DuplicateName: the name is taken, be it by a built-in backend file that was not yet imported.
         UsageError: it is no name.
     """
-    _check_name(kind, name, MODEL_NAME if kind == "model" else IDENTIFIER)
+    form = MODEL_NAME if kind == "model" else IDENTIFIER
+    if not isinstance(name, str) or not form.fullmatch(name):
+        raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
     label = f"{of}/{name}" if of else name
     module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
     built_in = f"{IMPLS}.{of}"
@@ -76,13 +79,14 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     if label in _tables[kind]:
         known = _origins[kind, label]
         raise DuplicateName(f"{kind} {label} is already registered by {known.module}.{known.name}")
+    _additions[0] += 1
     _tables[kind][label] = entry
     _origins[kind, label] = Origin(module, defined, _loading[-1] if _loading else None)
 
 
-def _check_name(kind: str, name: str, form: re.Pattern[str]) -> None:
-    if not isinstance(name, str) or not form.fullmatch(name):
-        raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
+def state() -> tuple[int, int, int]:
+    """Another value after each change of what is registered."""
+    return id(_tables), len(_origins), _additions[0]
 
 
 def recurrence(name: str) -> Recurrence:
@@ -267,7 +271,7 @@ def confined(kind: str, label: str) -> str | None:
     kind, label: as in errors, such as ("backend", "scan/blelloch") or ("model", "gla").
     """
     origin = _origins.get((kind, label))
-    if origin is None or origin.loaded_by or _built_in(origin.module) or _installed(origin.module):
+    if origin is None or origin.loaded_by or origin.module.startswith(OWN) or _installed(origin.module):
         return None
     file = str(origin.file) if origin.file else "FILE, a file that registers it"
     return f"the {kind} {label} is registered in this process only: for its workers, pass plugin={file}"
@@ -279,10 +283,6 @@ def _share(file: Path) -> bool:
     for key in own:
         _origins[key] = replace(_origins[key], loaded_by=str(file))
     return bool(own)
-
-
-def _built_in(module: str) -> bool:
-    return module.startswith("ssmperf.")
 
 
 def _installed(module: str) -> bool:
@@ -315,7 +315,7 @@ def _all_or_nothing(what: str) -> Iterator[None]:
 
 def _forget(keys: set[tuple[str, str]], modules: set[str]) -> None:
     """Drop these entries and those of the modules that defined one; what is built in stays."""
-    foreign = {key: _origins[key] for key in keys if not _built_in(_origins[key].loaded_by or "")}
+    foreign = {key: _origins[key] for key in keys if not (_origins[key].loaded_by or "").startswith(OWN)}
     for kind, label in foreign:
         del _origins[kind, label]
         del _tables[kind][label]

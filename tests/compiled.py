@@ -100,10 +100,9 @@ def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
 
 @contextmanager
 def recording(arch: int) -> Iterator[list[Any]]:
+    from ssmperf.impls._triton import launch, plan
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
-
-    from ssmperf.impls._triton import launch, plan
 
     kernels: list[Any] = []
     run = JITFunction.run
@@ -124,6 +123,8 @@ def recording(arch: int) -> Iterator[list[Any]]:
 
 def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -> list[tuple[Any, bytes]]:
     """The same for scan's `cuda` backend, whose launches `function` holds: variants and machine code."""
+    from ssmperf.impls._triton import plan
+
     major, minor = divmod(arch, 10)
     properties = SimpleNamespace(
         major=major,
@@ -151,7 +152,9 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
         code.get_kernel.return_value.occupancy.max_active_blocks_per_multiprocessor.return_value = 1
         driver = patch(mock.patch("cuda.bindings.driver"))
         driver.cuKernelSetAttribute.return_value = (driver.CUresult.CUDA_SUCCESS,)
+        plan.forget()  # so that every variant is compiled for this architecture
         call()
+    plan.forget()
     return found
 
 

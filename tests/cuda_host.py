@@ -80,7 +80,7 @@ class Host:
         file = self.folder / f"{hashlib.sha256(repr(variant).encode()).hexdigest()[:16]}.so"
         return ctypes.CDLL(str(made_once(file, lambda part: build(variant, part, "-shared", "-fPIC"))))
 
-    def launch(self, ready: object, grid: int, arguments: list[int], device: int | None) -> None:
+    def launch(self, ready: object, grid: int, arguments: list[int], stream: int) -> None:
         variant = ready.variant  # type: ignore[attr-defined]
         library = self.library(variant)
         own = library.fixed_bytes() + variant.tiles.slots * library.slot_bytes()

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from .plan import Slot
 
@@ -42,10 +41,3 @@ def strides(x: Slot | None, *axes: int) -> tuple[int, ...]:
     if x is None:
         return (0,) * len(axes)
     return tuple(0 if x.shape[axis] == 1 else x.strides[axis] for axis in axes)
-
-
-def packed(x: Tensor) -> Tensor:
-    """x contiguous and without a pending conjugation, copied only if it is not."""
-    if x.is_conj():
-        x = x.resolve_conj()
-    return x if x.is_contiguous() else x.contiguous()

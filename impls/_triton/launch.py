@@ -7,10 +7,8 @@ interpreter has no compiled kernel: there a launch is a call of the jit function
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +16,7 @@ from triton import knobs
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .plan import Slot
+from .plan import Slot, picker
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -46,7 +44,7 @@ class Launch:
         self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], constants: dict[str, Any]
     ) -> None:
         self.kernel, self.arguments, self.constants = kernel, tuple(arguments), constants
-        self.grid = grid
+        self.grid = (*grid, 1, 1)[:3]
         self.uses = frozenset(slots_in((*arguments, *constants.values())))
         self.run: Callable[..., object] | None = None
         self.function: Any = None
@@ -119,30 +117,28 @@ class Launch:
     def _described(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> list[Any]:
         made = []
         for index, template in self.blocks:
-            descriptor = copy.copy(template)  # checked once; only the memory differs
-            descriptor.base = tensors[index]
+            descriptor = object.__new__(TensorDescriptor)  # checked once; only the memory differs
+            descriptor.__dict__ = template.__dict__ | {"base": tensors[index]}
             made.append(descriptor)
         return [*pointers[: self.most], *made, *self.fixed]
 
 
 def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
     """Hand the compiled kernel to the driver, as `JITFunction.run` does at its end."""
-    compiled, grid = launch.compiled, launch.grid
+    compiled = launch.compiled
     if launch.run is None:
         launch.run, launch.function = compiled.run, compiled.function  # the first of them loads the kernel
-    enter, leave = hook(knobs.runtime.launch_enter_hook), hook(knobs.runtime.launch_exit_hook)
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     metadata = None
+    if enter is not None and not getattr(enter, "calls", True):
+        enter = None  # a chain of no hooks
+    if leave is not None and not getattr(leave, "calls", True):
+        leave = None
     if enter is not None or leave is not None:
-        metadata = compiled.launch_metadata(grid, stream, *arguments)
+        metadata = compiled.launch_metadata(launch.grid, stream, *arguments)
     launch.run(
-        grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, stream, launch.function,
-        compiled.packed_metadata, metadata, enter, leave, *arguments,
-    )  # fmt: skip
-
-
-def hook(chain: Any) -> Any:
-    """A hook, or None where a chain of hooks is empty."""
-    return chain if getattr(chain, "calls", chain) else None
+        *launch.grid, stream, launch.function, compiled.packed_metadata, metadata, enter, leave, *arguments
+    )
 
 
 def resolved(value: Any, memory: Callable[[Slot], Any]) -> Any:
@@ -177,10 +173,3 @@ def slots_in(values: Sequence[Any]) -> list[int]:
     flatten(values, flat)
     found = [each.slot if isinstance(each, Blocks) else each for each in flat]
     return [each.index for each in found if isinstance(each, Slot)]
-
-
-def picker(places: Sequence[int]) -> Pick:
-    """A function that picks these elements of a sequence, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda pool: tuple([pool[place] for place in places])

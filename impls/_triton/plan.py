@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -110,7 +111,7 @@ class Plan:
         self.makers: list[Callable[[], Tensor]] = []
         self.steps: list[Step] = []
         self.schedule: list[tuple[Step, list[tuple[int, Callable[[], Tensor]]], list[int]]] = []
-        self.results: tuple[Any, ...] = ()
+        self.pick: Callable[[list[Any]], tuple[Any, ...]] = tuple
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None) -> Slot:
         """Room for a tensor, contiguous unless strides are given."""
@@ -154,8 +155,7 @@ class Plan:
         """
         if not self.steps:
             raise ValueError("a plan launches at least one kernel")
-        self.results = tuple(results)
-        kept = {each.index for each in self.results if isinstance(each, Slot)}
+        kept = {each.index for each in results if isinstance(each, Slot)}
         first = {
             index: place for place in reversed(range(len(self.steps))) for index in self.steps[place].uses
         }
@@ -166,27 +166,32 @@ class Plan:
             spent = [at for at in buffers if last.get(at, 0) == place and at not in kept]
             self.schedule.append((step, fresh, spent))
 
-    def run(self, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        """Allocate and launch on the current stream of the device."""
+        self.room: list[Any] = [None] * len(self.makers)
+        self.constants = [each for each in results if not isinstance(each, Slot)]
+        others = iter(
+            range(self.operands + len(self.makers), self.operands + len(self.makers) + len(results))
+        )
+        self.pick = picker([each.index if isinstance(each, Slot) else next(others) for each in results])
+
+    def run(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> tuple[Any, ...]:
+        """Allocate and launch on the current stream of the device. pointers: addresses of the tensors."""
         if self.device.type == "cuda" and current_device() != self.device.index:
             with torch.cuda.device(self.device):
-                return self._run(tensors)
-        return self._run(tensors)
+                return self._run(tensors, pointers)
+        return self._run(tensors, pointers)
 
-    def _run(self, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        room = [None] * len(self.makers)
-        pool: list[Tensor | None] = [*tensors, *room]
-        pointers: list[int | None] = [None if x is None else x.data_ptr() for x in tensors]
-        pointers += room
+    def _run(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> tuple[Any, ...]:
+        pool = [*tensors, *self.room]
+        places = [*pointers, *self.room]
         stream = current_stream(self.device)
         for step, fresh, spent in self.schedule:
             for index, make in fresh:
                 made = pool[index] = make()
-                pointers[index] = made.data_ptr()
-            step(pool, pointers, stream)
+                places[index] = made.data_ptr()
+            step(pool, places, stream)
             for index in spent:
                 pool[index] = None
-        return tuple([pool[each.index] if isinstance(each, Slot) else each for each in self.results])
+        return self.pick(pool + self.constants)
 
 
 def current_device() -> int:
@@ -198,11 +203,18 @@ def current_stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
-def key_of(x: Tensor | None) -> Key | None:
-    """All that a plan may depend on of an operand."""
-    if x is None:
+def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that picks the elements at some places of a sequence, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda pool: tuple([pool[place] for place in places])
+
+
+def key_of(x: Tensor | None, at: int | None) -> Key | None:
+    """All that a plan may depend on of an operand, whose address is `at`."""
+    if x is None or at is None:
         return None
-    return x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGNMENT == 0, x.get_device()
+    return x.dtype, x.shape, x.stride(), at % ALIGNMENT == 0, x.get_device()
 
 
 class Planned:
@@ -216,19 +228,14 @@ class Planned:
 
     def __call__(self, *tensors: Tensor | None, **flags: Any) -> tuple[Any, ...]:
         """Run the plan of such a call. Results are tensors where the planning function gave slots."""
-        keys = [
-            None
-            if x is None
-            else (x.dtype, x.shape, x.stride(), x.data_ptr() % ALIGNMENT == 0, x.get_device())
-            for x in tensors
-        ]
-        key = (configurations.in_force(), tuple(flags.items()), *keys)
+        pointers = [None if x is None else x.data_ptr() for x in tensors]
+        key = (configurations.in_force(), tuple(flags.items()), *map(key_of, tensors, pointers))
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(key, [None if x is None else Slot.of(x) for x in tensors], flags)
         else:
             configurations.note(plan.consulted)
-        return plan.run(tensors)
+        return plan.run(tensors, pointers)
 
     def prepare(self, *slots: Slot | None, **flags: Any) -> None:
         """Make the plan of such a call, which compiles its kernels, and run nothing."""
@@ -249,6 +256,13 @@ class Planned:
                 del self.plans[next(iter(self.plans))]
             self.plans[key] = plan
         return plan
+
+
+def packed(x: Tensor) -> Tensor:
+    """x contiguous and without a pending conjugation, copied only if it is not."""
+    if x.is_conj():
+        x = x.resolve_conj()
+    return x if x.is_contiguous() else x.contiguous()
 
 
 _planned: list[Planned] = []

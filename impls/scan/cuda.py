@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ssmperf import Unsupported, UsageError, backend
 
+from .._triton.plan import packed
 from ._cuda.function import TYPES, Scan
 from .common import three_axes
 
@@ -58,17 +59,18 @@ def scan(
     wide = torch.float32
     if phase is not None:
         phase = _gate("phase", phase, b.shape)
-        gates = torch.promote_types(log_a.dtype, phase.dtype)
-        log_a, phase = log_a.to(gates), phase.to(gates)
+        if log_a.dtype != phase.dtype:
+            gates = torch.promote_types(log_a.dtype, phase.dtype)
+            log_a, phase = log_a.to(gates), phase.to(gates)
         wide = torch.complex64
         b = b.to(wide)
     if initial_state is not None:
         if initial_state.is_complex() and phase is None:
             raise Unsupported("no complex initial state without a phase")
-        initial_state = initial_state.to(wide).resolve_conj().contiguous()
+        initial_state = packed(initial_state.to(wide))
     if b.device.type != "cuda":
         raise Unsupported("runs on cuda only")
-    h, final = Scan.apply(log_a, phase, b.resolve_conj().contiguous(), initial_state)
+    h, final = Scan.apply(log_a, phase, packed(b), initial_state)
     return h, final
 
 
@@ -76,9 +78,10 @@ def _gate(name: str, gate: Tensor, shape: torch.Size) -> Tensor:
     """(B|1, 1, C) or (B, T, C), contiguous."""
     if gate.dtype not in GATE_DTYPES:
         raise Unsupported(f"{name} of dtype {gate.dtype} (it takes float32, bfloat16, float16)")
-    gate = three_axes(gate)
-    if any(size not in (1, whole) for size, whole in zip(gate.shape, shape, strict=True)):
-        raise UsageError(f"{name} {tuple(gate.shape)} does not broadcast to {tuple(shape)}")
-    B, T, C = shape
-    gate = gate.expand(-1, -1, C) if gate.shape[1] == 1 else gate.expand(B, T, C)
-    return gate.contiguous()
+    if gate.dim() != 3:
+        gate = three_axes(gate)
+    if gate.shape != shape:
+        if any(size not in (1, whole) for size, whole in zip(gate.shape, shape, strict=True)):
+            raise UsageError(f"{name} {tuple(gate.shape)} does not broadcast to {tuple(shape)}")
+        gate = gate.expand(-1, -1, shape[2]) if gate.shape[1] == 1 else gate.expand(shape)
+    return gate if gate.is_contiguous() else gate.contiguous()

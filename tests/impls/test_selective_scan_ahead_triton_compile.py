@@ -9,11 +9,12 @@ import pytest
 import torch
 from compiled import multiprocessors, recording
 
-from ssmperf import ahead, registry
+from ssmperf import registry
 
 if reason := registry.import_problem("selective_scan", "triton"):
     pytest.skip(reason, allow_module_level=True)
 
+from ssmperf.impls._triton import ahead
 from ssmperf.impls.selective_scan._triton import passes
 from triton import knobs
 

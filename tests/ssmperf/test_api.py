@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import ssmperf
-from ssmperf import Status, Unsupported, UsageError, api
+from ssmperf import Status, Unsupported, UsageError, api, direct
 from ssmperf.axes import Axis
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
@@ -84,3 +85,41 @@ def test_planned_refusals_carry_the_command_that_repeats_them(tmp_path: Path) ->
         assert command.startswith("ssmperf run --suite correctness --models hgrn --backends of_this_process")
         assert "--preset smoke" in command
         assert "--axis T=5" in command
+
+
+def test_compute_sees_what_is_registered_later(own_registrations: None) -> None:
+    """A model's own backend comes before its recurrence's, be it registered after a call."""
+    from ssmperf import backend, registry
+
+    def own(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:
+        return b, b[:, -1]
+
+    first, _ = ssmperf.compute("hgrn", "sequential", LOG_A, B)
+    backend("hgrn", name="sequential")(own)
+    second, _ = ssmperf.compute("hgrn", "sequential", LOG_A, B)
+    assert not torch.equal(first, B) and torch.equal(second, B)
+    registry._tables["backend"].pop("hgrn/sequential")
+    registry._origins.pop(("backend", "hgrn/sequential"))
+    third, _ = ssmperf.compute("hgrn", "sequential", LOG_A, B)
+    assert torch.equal(third, first)
+
+
+def test_a_kind_of_call_that_was_taken_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But on the CPU it is, and another dtype or device is."""
+    target = direct.Target("scan", "triton")
+    asked: list[str] = []
+
+    def refusal(entry: Any, definition: Any, bound: dict[str, Any]) -> str | None:
+        asked.append(str(bound["b"].dtype))
+        return "no int64" if bound["b"].dtype == torch.int64 else None
+
+    monkeypatch.setattr(direct, "_refusal", refusal)
+    far = {"log_a": LOG_A.to("meta"), "b": B.to("meta")}
+    for given in (far, far, far | {"b": far["b"].half()}, far | {"phase": None}):
+        target.check((), given)
+    assert asked == ["torch.float32", "torch.float16"]
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="scan/triton no int64"):
+            target.check((), far | {"b": far["b"].long()})
+        target.check((LOG_A, B), {})
+    assert len(asked) == 6

@@ -10,8 +10,8 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..._triton.host import loop_bound, packed
-from ..._triton.plan import Plan, Slot, planned
+from ..._triton.host import loop_bound
+from ..._triton.plan import Plan, Slot, packed, planned
 from . import blocks
 from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
 from .pairs import la_grad_key, la_scores_key

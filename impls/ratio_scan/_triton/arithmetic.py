@@ -8,22 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.arithmetic import exp2
+
 EMPTY = tl.constexpr(-1e38)  # m of a state that holds nothing
 LOG2E = tl.constexpr(1.4426950408889634)
 SPAN = tl.constexpr(64.0)  # binary digits that a tile's common scale may lie above a step's sum
 LARGEST_BONUS = tl.constexpr(30.0)  # in binary digits, of the direct path
 CERTAIN = tl.constexpr(-1e30)  # a decay of log -inf, that no multiplication with 0 makes NaN
-
-
-@triton.jit
-def exp2(x, FLUSH: tl.constexpr):
-    """2^x; FLUSH rounds subnormal results to 0, three instructions less on NVIDIA devices."""
-    if FLUSH:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return tl.exp2(x)
 
 
 @triton.jit

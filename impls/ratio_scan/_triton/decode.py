@@ -7,9 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..._triton.arithmetic import exp2
 from ..._triton.host import flush, strides
 from ..._triton.plan import Plan, Slot, planned
-from .arithmetic import EMPTY, LOG2E, exp2, follow, read
+from .arithmetic import EMPTY, LOG2E, follow, read
 
 BLOCK = 128  # channels of a warp
 

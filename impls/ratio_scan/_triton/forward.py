@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import CERTAIN, EMPTY, LOG2E, at_row, decays, exp2, one_scale, read, sums
+from ..._triton.arithmetic import exp2
+from .arithmetic import CERTAIN, EMPTY, LOG2E, at_row, decays, one_scale, read, sums
 
 
 @triton.jit

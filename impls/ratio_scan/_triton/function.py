@@ -10,9 +10,9 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..._triton.host import flush, loop_bound, packed, processors
+from ..._triton.host import flush, loop_bound, processors
 from ..._triton.launch import Blocks
-from ..._triton.plan import Plan, Slot, planned
+from ..._triton.plan import Plan, Slot, packed, planned
 from .backward import ratio_scan_backward
 from .forward import ratio_scan_forward
 from .spans import ratio_scan_adjoints, ratio_scan_states

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import EMPTY, LOG2E, exp2
+from ..._triton.arithmetic import exp2
+from .arithmetic import EMPTY, LOG2E
 from .forward import store_state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..._triton.plan import Plan, Slot, packed, planned
+from .enqueue import enqueue
 from .program import cubin
 from .sizes import Tiles, Variant, tiles, variant
 
@@ -28,12 +31,13 @@ ENOUGH = 0.65
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel on a device. resident: blocks of it that fit on the device at once."""
+    """A kernel on a device. handle: what the driver launches. resident: blocks that fit there at once."""
 
-    kernel: Any
+    handle: Any
     code: Any
     variant: Variant
     resident: int
+    device: int = 0
 
 
 @functools.cache
@@ -64,7 +68,8 @@ def loaded(
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"cuKernelSetAttribute({made.shared_bytes} bytes of shared memory): {error.name}")
     blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(made.tiles.threads, made.shared_bytes)
-    return Loaded(kernel, code, made, max(1, blocks) * properties.multi_processor_count)
+    resident = max(1, blocks) * properties.multi_processor_count
+    return Loaded(driver.CUfunction(int(kernel.handle)), code, made, resident, device)
 
 
 @functools.cache
@@ -79,27 +84,32 @@ def shared_memory(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
-def launch(ready: Loaded, grid: int, arguments: list[int], device: int) -> None:
-    """Launch on the current stream of a device; every argument has 64 bits."""
-    from cuda.core import LEGACY_DEFAULT_STREAM, Device, LaunchConfig, Stream
-    from cuda.core import launch as enqueue
-
-    handle = torch.cuda.current_stream(device).cuda_stream
-    stream = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
+def launch(ready: Loaded, grid: int, arguments: list[int], stream: int) -> None:
+    """Launch on a stream of the kernel's device; every argument has 64 bits."""
     made = ready.variant
-    config = LaunchConfig(grid=grid, block=made.tiles.threads, shmem_size=made.shared_bytes)
-    Device(device).set_current()
-    with torch.cuda.device(device):
-        enqueue(stream, config, ready.kernel, *arguments)
+    enqueue(ready.handle, grid, made.tiles.threads, made.shared_bytes, stream, arguments, ready.device)
 
 
-def is_const(gate: Tensor | None) -> bool:
+def is_const(gate: Tensor | Slot | None) -> bool:
     """Whether a gate is there and the same at every step."""
     return gate is not None and gate.shape[1] == 1
 
 
+class Launch:
+    """A step of a plan: a kernel, its grid, the slots that it reads and writes, and its other arguments."""
+
+    def __init__(self, ready: Loaded, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
+        self.ready, self.grid, self.sizes = ready, grid, list(sizes)
+        self.indices = [None if slot is None else slot.index for slot in slots]
+        self.uses = frozenset(index for index in self.indices if index is not None)
+
+    def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
+        given = [0 if index is None else pointers[index] or 0 for index in self.indices]
+        launch(self.ready, self.grid, given + self.sizes, stream)
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """How a pass over (B, T, C) is cut. A strand is one batch element's block of channels."""
 
     pass_: str
@@ -108,7 +118,7 @@ class Plan:
     chained: bool
 
     @classmethod
-    def of(cls, pass_: str, log_a: Tensor, phase: Tensor | None, data: Tensor) -> Plan:
+    def of(cls, pass_: str, log_a: Slot, phase: Slot | None, data: Slot) -> Schedule:
         def cut(*, chained: bool) -> Tiles:
             widths = (log_a.dtype.itemsize, data.dtype.itemsize)
             wanted = tiles(pass_, *widths, chained=chained)
@@ -129,38 +139,70 @@ class Plan:
 
     @property
     def tiles(self) -> int:
-        """Of a strand."""
+        """Tiles of a strand."""
         return -(-self.shape[1] // self.cut.length)
 
     @property
     def strands(self) -> int:
         return self.shape[0] * -(-self.shape[2] // self.cut.channels)
 
-    def words(self, device: torch.device, *, is_complex: bool) -> Tensor | None:
-        """What the blocks of a chain tell one another: tiles' maps, and states after groups of tiles."""
+    def words(self, plan: Plan, *, is_complex: bool) -> Slot | None:
+        """Room for what the blocks of a chain publish: tiles' maps, and states after groups of tiles."""
         if not self.chained:
             return None
         rows = self.shape[0] * (self.tiles * (2 if is_complex else 1) + -(-self.tiles // self.cut.group))
-        return torch.full((HEAD + rows * self.shape[2],), EMPTY, dtype=torch.int64, device=device)
+        return plan.full((HEAD + rows * self.shape[2],), EMPTY, torch.int64)
 
-    def run(self, log_a: Tensor, phase: Tensor | None, data: Tensor, *operands: Tensor | None) -> None:
-        """Run the pass: the kernel's arguments are the gates, the operands and results, words, and sizes.
+    def launch(self, plan: Plan, log_a: Slot, phase: Slot | None, data: Slot, *operands: Slot | None) -> None:
+        """Launch the pass: the kernel's arguments are the gates, operands and results, words, and sizes.
 
         data: one of the operands (B, T, C), b or h.
         """
         B, T, C = self.shape
-        device, types = data.device.index, (log_a.dtype, data.dtype)
-        pointers = [0 if x is None else x.data_ptr() for x in (log_a, phase, *operands)]
+        types = (log_a.dtype, data.dtype)
+        slots = (log_a, phase, *operands)
         aligned = C * min(dtype.itemsize for dtype in types) % 16 == 0 and all(
-            at % 16 == 0 for at in pointers
+            slot is None or slot.aligned for slot in slots
         )
         const = (is_const(log_a), is_const(phase))
-        ready = loaded(self.pass_, *types, const, aligned, self.chained, self.cut, device)
-        words = self.words(data.device, is_complex=phase is not None)
-        pointers.append(0 if words is None else words.data_ptr())
+        ready = loaded(self.pass_, *types, const, aligned, self.chained, self.cut, data.device.index)
+        words = self.words(plan, is_complex=phase is not None)
         grid = min(self.strands * self.tiles, ready.resident) if self.chained else self.strands
         batches = [0 if gate is None or gate.shape[0] == 1 else gate.stride(0) for gate in (log_a, phase)]
-        launch(ready, grid, [*pointers, B, T, C, *batches], device)
+        plan.steps.append(Launch(ready, grid, (*slots, words), (B, T, C, *batches)))
+
+
+@planned
+def forward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, b: Slot, state: Slot | None
+) -> tuple[Slot, Slot]:
+    """(h, h_T)."""
+    wide = torch.float32 if phase is None else torch.complex64
+    h, final = plan.like(b), plan.empty((b.shape[0], b.shape[2]), wide)
+    Schedule.of("forward", log_a, phase, b).launch(plan, log_a, phase, b, b, state, h, final)
+    return h, final
+
+
+@planned
+def backward_pass(
+    plan: Plan, log_a: Slot, phase: Slot | None, h: Slot, state: Slot | None, g: Slot,
+    final_grad: Slot | None, *, needs: tuple[bool, ...],
+) -> tuple[Slot | None, ...]:  # fmt: skip
+    """Gradients of log_a, phase, b and the state, and the parts (B, tiles, C) of those of constant gates."""
+    needs_a, needs_phase, needs_b, needs_state = needs
+    schedule = Schedule.of("backward", log_a, phase, h)
+    db = plan.like(h) if needs_b else None
+    wanted = [(log_a, needs_a), (phase, needs_phase)]
+    da, dphase = (
+        plan.like(gate) if need and gate is not None and not is_const(gate) else None for gate, need in wanted
+    )
+    partial = None
+    if any(need and is_const(gate) for gate, need in wanted):
+        wide = torch.float32 if phase is None else torch.complex64
+        partial = plan.empty((h.shape[0], schedule.tiles, h.shape[2]), wide)
+    dstate = plan.like(state) if needs_state and state is not None else None
+    schedule.launch(plan, log_a, phase, h, g, h, state, final_grad, db, da, dphase, partial, dstate)
+    return da, dphase, db, dstate, partial
 
 
 class Scan(torch.autograd.Function):
@@ -173,10 +215,7 @@ class Scan(torch.autograd.Function):
     def forward(
         ctx: Any, log_a: Tensor, phase: Tensor | None, b: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        h = torch.empty_like(b)
-        wide = torch.float32 if phase is None else torch.complex64
-        final = torch.empty(b.shape[0], b.shape[2], dtype=wide, device=b.device)
-        Plan.of("forward", log_a, phase, b).run(log_a, phase, b, b, state, h, final)
+        h, final = forward_pass(log_a, phase, b, state)
         ctx.save_for_backward(log_a, phase, h, state)
         ctx.set_materialize_grads(False)
         return h, final
@@ -185,22 +224,13 @@ class Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor | None, final_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
-        needs_a, needs_phase, needs_b, needs_state = ctx.needs_input_grad
-        plan = Plan.of("backward", log_a, phase, h)
-        g = torch.zeros_like(h) if g is None else g.resolve_conj().contiguous()
-        final_grad = None if final_grad is None else final_grad.resolve_conj().contiguous()
-        db = torch.empty_like(h) if needs_b else None
-        wanted = [(log_a, needs_a), (phase, phase is not None and needs_phase)]
-        da, dphase = (torch.empty_like(x) if need and not is_const(x) else None for x, need in wanted)
-        partial = None
-        if any(need and is_const(x) for x, need in wanted):
-            wide = torch.float32 if phase is None else torch.complex64
-            partial = h.new_empty(h.shape[0], plan.tiles, h.shape[2], dtype=wide)
-        dstate = torch.empty_like(state) if needs_state else None
-        plan.run(log_a, phase, h, g, h, state, final_grad, db, da, dphase, partial, dstate)
+        needs = ctx.needs_input_grad
+        g = torch.zeros_like(h) if g is None else packed(g)
+        final_grad = None if final_grad is None else packed(final_grad)
+        da, dphase, db, dstate, partial = backward_pass(log_a, phase, h, state, g, final_grad, needs=needs)
         if partial is not None:
-            da = summed(partial.real, log_a) if needs_a and is_const(log_a) else da
-            dphase = summed(partial.imag, phase) if needs_phase and is_const(phase) else dphase
+            da = summed(partial.real, log_a) if needs[0] and is_const(log_a) else da
+            dphase = summed(partial.imag, phase) if needs[1] and is_const(phase) else dphase
         return da, dphase, db, dstate
 
 

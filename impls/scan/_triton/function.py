@@ -10,8 +10,8 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..._triton.host import flush, loop_bound, packed, processors, strides
-from ..._triton.plan import Plan, Slot, planned
+from ..._triton.host import flush, loop_bound, processors, strides
+from ..._triton.plan import Plan, Slot, packed, planned
 from .backward import scan_backward
 from .chain import EMPTY, HEAD
 from .forward import scan_forward

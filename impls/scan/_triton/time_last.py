@@ -13,8 +13,8 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..._triton.host import flush, loop_bound, packed, processors, strides
-from ..._triton.plan import Plan, Slot, planned
+from ..._triton.host import flush, loop_bound, processors, strides
+from ..._triton.plan import Plan, Slot, packed, planned
 from .function import bits, reduced, widths
 from .tiles import row_tiles
 from .time_last_backward import scan_backward_time_last

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ssmperf.ahead import wait
-
+from ..._triton.ahead import wait
 from ..._triton.host import packed
 from .groups import Gradients
 from .passes import backward_pass, forward_pass

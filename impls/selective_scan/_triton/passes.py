@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from ssmperf.ahead import start
-
+from ..._triton.ahead import start
 from ..._triton.plan import Plan, Slot, planned
 from .backward import selective_scan_backward
 from .forward import selective_scan_forward

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ..._triton.arithmetic import exp2
 from .groups import COMPILED
 from .states import constant, load_plane, load_state
-from .steps import exponential2
 
 
 class Segment(NamedTuple):
@@ -99,7 +99,7 @@ def fold(
             decays = load_plane(summaries.decays + plane, lanes, TASK.D, M)
         after = ()
         for j in tl.static_range(M):
-            gate = exponential2(size * rates[j]) if TASK.GATE == "exp" else decays[j]
+            gate = exp2(size * rates[j], COMPILED) if TASK.GATE == "exp" else decays[j]
             after += (gate * S[j] + added[j],)
         S = after
         i += 1

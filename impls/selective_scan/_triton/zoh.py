@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.arithmetic import HUGE
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
-HUGE = tl.constexpr(1e15)  # stands for infinity: its product with a step size of 0 is 0
 
 
 @triton.jit

@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-
-from ssmperf import ahead
+from ssmperf.impls._triton import ahead
 
 
 class Kernel:

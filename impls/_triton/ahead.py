@@ -1,14 +1,15 @@
 """Compilation of a backward pass's kernels beside the first forward pass, in a thread.
 
-A forward pass starts it, with a call of its backward pass on tensors without memory (device meta), whose
-launches only compile; the backward pass waits for it:
+A forward pass starts it, with the slots of the tensors that its backward pass will get; the backward pass,
+whose launches are planned (`plan.planned`), waits for it:
 
-    ctx.compiled = ahead.start(key, lambda: partial(backward, *meta_tensors)) if x.is_cuda else None
+    ctx.compiled = ahead.start(key, lambda: partial(backward_pass.prepare, *slots, **flags))
     ...
     ahead.wait(ctx.compiled)
 
-Kernels are those of Triton, launched by `launch`. What fails here is not told: the launch that needs the
-kernel compiles it then, and says why it cannot. A process that ends waits for what is being compiled.
+Where launches are not planned, the job may call them on tensors without memory (device meta): `launch` only
+compiles in the thread. A failure here stays silent: the launch that needs the kernel compiles it again and
+reports why it cannot. A process that ends waits for what is being compiled.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None
 
 
 def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[Any] | None:
-    """Run what `prepare` gives in the thread where launches only compile; once for a key.
+    """Run the function that `prepare` returns in the thread where launches only compile; once per key.
 
-    key: of what compiles alike. prepare: called here and now, so that the job keeps no memory of a device.
+    key: equal for calls that compile the same kernels. prepare: called here and now, so that the job keeps no
+        memory of a device.
 
     Returns:
-        What `wait` takes; None if it could not be started.
+        A job for `wait`; None if it could not be started.
     """
     global _pool
     with _lock:
@@ -48,19 +50,22 @@ def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[
             try:
                 _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_compiles)
                 _jobs[key] = _pool.submit(prepare())
-            except Exception:  # whatever it is, the launch meets it again and tells it
+            except Exception:  # whatever it is, the launch meets it again and reports it
                 return None
         return _jobs[key]
 
 
 def wait(job: Future[Any] | None) -> None:
-    """Until a job of `start` is done, well or not; what has not begun is given up. None: there is no job."""
+    """Wait until a job from `start` has finished, successfully or not; cancel it if it has not begun.
+
+    None: there is no job.
+    """
     if job is not None and not job.done() and not job.cancel():
         settle((job,))
 
 
 def _forget() -> None:
-    """In a forked process the thread is gone."""
+    """Start anew in a forked process, where the thread is gone."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
     _jobs.clear()
