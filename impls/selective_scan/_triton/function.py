@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.ahead import wait
-from ..._triton.host import packed
+from ..._triton.plan import packed as contiguous  # here, packed are sequences
 from .groups import Gradients
 from .passes import backward_pass, forward_pass
 from .schedule import Call
@@ -40,7 +40,7 @@ class SelectiveScan(torch.autograd.Function):
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
         skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        x, delta, state, skip, z, bias = packed(x), packed(delta), *map(dense, (state, skip, z, bias))
+        x, delta, state, skip, z, bias = contiguous(x), contiguous(delta), *map(dense, (state, skip, z, bias))
         final = None if call.bounds is None else _final(x, k, state, call.bounds)
         o, final, checkpoints, ctx.compiled = forward_pass(
             x, delta, whole_words(k), whole_words(q), dense(A), state, skip, z, bias, final,
@@ -63,11 +63,11 @@ def gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of x, Δ, k, q, A, S_0 (None unless `to_state`), skip, z, bias, from those of o and S_T."""
     x, delta, k, q, A, skip, z, bias, checkpoints = saved
-    dfinal = packed(dfinal)
+    dfinal = contiguous(dfinal)
     part = Gradients(
         *backward_pass(
             x, delta, whole_words(k), whole_words(q), dense(A), skip, z, bias, checkpoints,
-            packed(do), dfinal, None if call.bounds is None else dfinal.clone(), N=k.shape[2], call=call,
+            contiguous(do), dfinal, None if call.bounds is None else dfinal.clone(), N=k.shape[2], call=call,
         )
     )  # fmt: skip
     dk, dq = part.kq.sum(1).unbind(3)
@@ -79,7 +79,7 @@ def gradients(
 
 
 def dense(x: Tensor | None) -> Tensor | None:
-    return None if x is None else packed(x)
+    return None if x is None else contiguous(x)
 
 
 def whole_words(k: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def whole_words(k: Tensor) -> Tensor:
     missing = -k.shape[-1] % (8 // k.element_size() or 1)
     if missing:
         k = torch.nn.functional.pad(k, (0, missing))
-    k = packed(k)
+    k = contiguous(k)
     return k.clone() if k.data_ptr() % 8 else k
 
 

@@ -12,7 +12,6 @@ from .lane_sums import over_adjacent, over_channels, over_groups
 from .options import add_skip, sigmoid, silu_factors
 from .states import join_last
 from .step_blocks import per_lane
-from .steps import read
 from .zoh import LN_2, finite_size, zoh_factors, zoh_slope
 
 
@@ -203,7 +202,9 @@ def gated_outputs(block, writes, reads, operands, fixed, TILE: tl.constexpr):
         factors = silu_factors(reads.z, TILE)
         for r in tl.static_range(TILE.STEPS):
             queries = unpack(reads.q[r], operands.q.dtype.element_ty)
-            output = read(block.states[r + 1], queries, TILE.STATES)
+            output = block.states[r + 1][0] * queries[0]
+            for j in tl.static_range(1, TILE.STATES):
+                output += block.states[r + 1][j] * queries[j]
             outputs += (add_skip(output, fixed, writes.x[r], TILE.GROUPS),)
     return factors, outputs
 
