@@ -82,8 +82,8 @@ def selective_scan_backward(
 @triton.jit
 def scratch_lanes(lanes, channels, TILE: tl.constexpr):
     """The lanes of a plane of scratch, which has the program's channels alone."""
-    everywhere = tl.full([TILE.CHANNELS, TILE.GROUPS], 1, tl.int1)
-    return Lanes(lanes.channel - channels * TILE.CHANNELS, lanes.group, everywhere)
+    own = lanes.channel - channels * TILE.CHANNELS
+    return Lanes(own, lanes.group, tl.full(lanes.inside.shape, 1, tl.int1))
 
 
 @triton.jit
