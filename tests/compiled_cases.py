@@ -184,14 +184,14 @@ def scan_cases() -> Iterator[Case]:
 
 def selective_scan_cases() -> Iterator[Case]:
     def case(gate: str, data: torch.dtype, kind: str = "whole", N: int = 16, *, main: bool = False) -> Case:
-        """around: with all that the kernel can fuse before and after the scan."""
+        """options: with all that the kernel can fuse before and after the scan."""
         B, T, D = {"odd": (1, 1009, 2001), "decode": (8, 1, 2048)}.get(kind, (1, 1024, 2048))
         operands = {"x": ((B, T, D), data), "delta": ((B, T, D), FLOAT)}
         operands |= dict.fromkeys("kq", ((B, T, N), data)) | {"initial_state": ((B, D, N), FLOAT)}
         options: dict[str, Any] = {"gate": gate}
         if gate == "exp":
             operands["A"] = ((D, N), FLOAT)
-        if "around" in kind:
+        if "options" in kind:
             operands |= dict.fromkeys(("skip", "delta_bias"), ((D,), FLOAT)) | {
                 "output_gate": ((B, T, D), data)
             }
@@ -211,7 +211,7 @@ def selective_scan_cases() -> Iterator[Case]:
     yield case("implicit", BFLOAT)
     yield case("exp", BFLOAT, "spans", main=True)
     yield case("implicit", BFLOAT, "odd", main=True)
-    for kind in ("around", "packed around", "zoh"):
+    for kind in ("options", "packed options", "zoh"):
         yield case("exp", BFLOAT, kind)
     for N in (64, 256):
         yield case("exp", BFLOAT, N=N)

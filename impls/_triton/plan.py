@@ -127,6 +127,12 @@ class Plan:
         self.makers[-1] = partial(torch.full, slot.shape, value, dtype=dtype, device=self.device)
         return slot
 
+    def constant(self, x: Tensor) -> Slot:
+        """A contiguous tensor that the plan keeps on its device, for every call to read."""
+        slot, kept = self.empty(x.shape, x.dtype), x.to(self.device)
+        self.makers[-1] = lambda: kept
+        return slot
+
     def like(self, slot: Slot, dtype: torch.dtype | None = None) -> Slot:
         """Room for a contiguous tensor of the same shape."""
         return self.empty(slot.shape, dtype or slot.dtype)

@@ -18,6 +18,7 @@ from ssmperf import Shape
 from ..scan.common import from_the_end, gate, over_time
 from ._signature import HUGE, check, check_options, outer, sequence_bounds, working_dtype
 
+Result = tuple[Tensor, Tensor]  # output, final state
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
 StateScan = Callable[["Operands", Tensor], Tensor]
 # log gate and phase (B|1, T, D, N), write (B, T, D, N), S_0 -> all states
@@ -186,9 +187,22 @@ def widen(
     return operands, initial_state.to(wide)
 
 
-def by_scanning(scan: StateScan, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """Output and final state by a scan that forms all T matrix states; the arguments are `widen`'s."""
-    operands, state = widen(*arguments, **options)
+def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..., Result]:
+    """Make a function of the operands and S_0, as `widen` gives them, take what the recurrence takes."""
+
+    def function(*arguments: Any, **options: Any) -> Result:
+        return compute(*widen(*arguments, **options))
+
+    function.__module__, function.__qualname__ = compute.__module__, compute.__qualname__
+    function.__name__, function.__doc__ = compute.__name__, compute.__doc__
+    return function
+
+
+def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
+    """Output and final state by a scan that forms all T matrix states.
+
+    This is F3 as an F1 scan of D·N channels (RECURRENCES.md §2.1): exact, and hungry for memory.
+    """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
 
@@ -302,6 +316,18 @@ def _series(z: Tensor, where: Tensor, coefficient: Callable[[int], float]) -> Te
     for n in range(14, -1, -1):
         total = total * z + coefficient(n)
     return total
+
+
+FORMING = 24  # kernels that form gates and writes, and read the states
+
+
+def copies(count: int) -> Callable[[Shape, int, str], float]:
+    """The workspace of so many copies of all T matrix states, twice as wide where they are complex."""
+
+    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+        return count * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
+
+    return workspace
 
 
 def matrix_bytes(shape: Shape, itemsize: int) -> float:

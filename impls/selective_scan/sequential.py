@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ssmperf import Shape, backend
 
 from ..scan.common import over_time
-from .common import widen
+from .common import Operands, Result, takes_operands
 
 BLOCK = 16  # steps whose gates and writes are formed at once
 
 
 def launches(shape: Shape) -> float:
-    """A step's gated sum; gates, writes and reads of every block."""
+    """One gated sum per step; gates, writes and reads of every block."""
     return shape["T"] * (1 + 24 / BLOCK) + 24
 
 
@@ -34,20 +32,9 @@ def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 @backend("selective_scan", name="sequential", launches=launches, workspace=workspace, saved=saved)
-def sequential(
-    x: Tensor,
-    delta: Tensor | None,
-    k: Tensor,
-    q: Tensor,
-    A: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """A loop over time on whole (B, D, N) states.
-
-    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
-    """
-    operands, start = widen(x, delta, k, q, A, initial_state, **options)
+@takes_operands
+def sequential(operands: Operands, start: Tensor) -> Result:
+    """A loop over time on whole (B, D, N) states."""
     outputs, ends = [], []
     for sequence, state in operands.sequences(start):
         for block in sequence.blocks(BLOCK):

@@ -1,4 +1,4 @@
-"""Each tile of time as one lower-triangular matrix of decays an element, all exponents ≤ 0.
+"""Each tile of time as one lower-triangular matrix of decays per element, all exponents ≤ 0.
 
 The stable form of GateLoop's surrogate attention (Katsch, 2023) over matrix states; RECURRENCES.md §4.7.
 """
@@ -6,7 +6,6 @@ The stable form of GateLoop's surrogate attention (Katsch, 2023) over matrix sta
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +13,9 @@ from torch import Tensor
 from ssmperf import Shape, backend
 
 from ..scan.common import gate, transfer
-from .common import by_scanning, matrix_bytes, of_logs
+from .common import FORMING, Operands, Result, by_scanning, matrix_bytes, of_logs, takes_operands
 
-TILE = 16  # steps; a tile takes TILE numbers a step and element
+TILE = 16  # steps; a tile takes TILE numbers per step and element
 
 
 def pairwise(logs: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
@@ -35,29 +34,19 @@ def pairwise(logs: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -
     return torch.cat(states, dim=1)
 
 
-def launches(shape: Shape) -> float:
-    """A fixed number a tile, and those that form the elements and read the states."""
-    return 18 * math.ceil(shape["T"] / TILE) + 24
-
-
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """Copies of all T matrix states, and segment sums, decays and products of a tile."""
     tile = 5 * TILE * min(TILE, shape["T"]) / shape["T"]
     return (5 + tile) * matrix_bytes(shape, itemsize) * (3 if gate_kind.endswith("complex") else 1)
 
 
-@backend("selective_scan", name="surrogate", launches=launches, workspace=workspace)
-def surrogate(
-    x: Tensor,
-    delta: Tensor | None,
-    k: Tensor,
-    q: Tensor,
-    A: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """States weighted by segment sums of the log gates within tiles, T·D·N numbers of memory.
-
-    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
-    """
-    return by_scanning(of_logs(pairwise), x, delta, k, q, A, initial_state, **options)
+@backend(
+    "selective_scan",
+    name="surrogate",
+    launches=lambda shape: 18 * math.ceil(shape["T"] / TILE) + FORMING,  # a fixed number per tile
+    workspace=workspace,
+)
+@takes_operands
+def surrogate(operands: Operands, state: Tensor) -> Result:
+    """States weighted by segment sums of the log gates within tiles, T·D·N numbers of memory."""
+    return by_scanning(of_logs(pairwise), operands, state)

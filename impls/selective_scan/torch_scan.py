@@ -1,42 +1,17 @@
-"""PyTorch's associative_scan over matrix states: an F1 scan of D·N channels.
-
-The inclusion F3 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
-"""
+"""PyTorch's associative_scan over matrix states."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf import backend
 
 from ..scan.torch_scan import torch_associative_scan
-from .common import by_scanning, matrix_bytes, of_logs
+from .common import FORMING, Operands, Result, by_scanning, copies, of_logs, takes_operands
 
 
-def launches(shape: Shape) -> float:
-    """The scan's, and those that form the elements and read the states."""
-    return 34
-
-
-def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Copies of all T matrix states, twice as wide where they are complex."""
-    return 7 * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
-
-
-@backend("selective_scan", name="torch_scan", launches=launches, workspace=workspace)
-def torch_scan(
-    x: Tensor,
-    delta: Tensor | None,
-    k: Tensor,
-    q: Tensor,
-    A: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """torch's associative_scan over flattened states, compiled for CUDA tensors.
-
-    Shapes, dtypes, options and results: see the recurrence `selective_scan`.
-    """
-    return by_scanning(of_logs(torch_associative_scan), x, delta, k, q, A, initial_state, **options)
+@backend("selective_scan", name="torch_scan", launches=lambda shape: 10 + FORMING, workspace=copies(7))
+@takes_operands
+def torch_scan(operands: Operands, state: Tensor) -> Result:
+    """torch's associative_scan over flattened states, compiled for CUDA tensors."""
+    return by_scanning(of_logs(torch_associative_scan), operands, state)

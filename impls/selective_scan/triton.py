@@ -1,14 +1,16 @@
 """Fused selective scan in Triton: states in registers, channels across threads, time in order.
 
-A warp holds the states of a few channels and walks time, R steps a round with the next round's operands
-under way; the states never reach memory, but for one in 64 that backward starts from. Where batch and
-channels are too few to fill the device, time is cut into spans: a first launch finds what each span does to
-the state, a second begins each with its true state. Packed sequences are cut into spans each by itself. Step
-sizes, skip and output gate are formed on the way, each value by one lane. Backward forms the states again,
-and sums over channels by partial sums of blocks of channels, so nothing depends on the order of programs.
+A warp holds the states of a few channels and walks time in step blocks, with the next block's operands
+under way; the states never reach memory, except for the checkpoints that backward starts from. Where batch
+and channels are too few to fill the device, time is cut into segments: a first launch finds what each segment
+does to the state, a second begins each with its true state. Packed sequences are cut into segments one by
+one. Step sizes, skip and output gate are formed on the way, each value by one lane. Backward recomputes the
+states, and sums over channels by partial sums of channel blocks: nothing depends on the order of programs.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from torch import Tensor
@@ -18,17 +20,20 @@ from ssmperf import Shape, Unsupported, backend
 from ..scan.common import differentiates
 from ._signature import check, check_options, sequence_bounds
 from ._triton.decode import decode
-from ._triton.function import KINDS, SelectiveScan
-from ._triton.tiles import MARK, TILES, key
+from ._triton.function import SelectiveScan
+from ._triton.schedule import Call
+from ._triton.tiles import CHECKPOINT, TILES, key
 
 GATES = ("exp", "exp_zoh", "implicit")
+OPERANDS = ("x", "delta", "k", "q", "A", "skip", "output_gate", "delta_bias")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_N = 256
 
 
 def saved(shape: Shape, itemsize: int, gate: str) -> float:
-    """Bytes: a state in MARK, and backward's partial sums of dk and dq."""
+    """Bytes: one state per CHECKPOINT steps, and backward's partial sums of dk and dq."""
     block = TILES.row(key("backward", shape["N"], "exp", wide=itemsize == 4)).block
-    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / MARK + 8 / block)
+    return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / CHECKPOINT + 8 / block)
 
 
 @backend(
@@ -62,7 +67,7 @@ def selective_scan(
     delta_softplus: bool = False,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Fused kernels: states in registers, time in order or in spans side by side.
+    """Fused kernels: states in registers, time in order or in segments side by side.
 
     Args:
         x, delta: (B, T, D), float32 or half.
@@ -79,26 +84,51 @@ def selective_scan(
         Unsupported: another gate than exp and implicit, complex or double operands, N > 256.
         UsageError: operands that do not fit one another.
     """
-    check(x, delta, k, q, A, gate, g, tau, discretization)
-    options = {
-        "skip": skip, "output_gate": output_gate, "delta_bias": delta_bias, "delta_softplus": delta_softplus,
-    }  # fmt: skip
-    check_options(x, delta, **options)
+    if g is not None or tau != 1:
+        check(x, delta, k, q, A, gate, g, tau, discretization)
+        raise Unsupported(f"gate {gate!r} (it takes exp and implicit)")  # others take neither
+    operands = (x, delta, k, q, A, skip, output_gate, delta_bias)
+    shapes = (None if each is None else each.shape for each in operands)
+    dtypes = (None if each is None else each.dtype for each in operands)
+    accept(gate, discretization, delta_softplus, tuple(shapes), tuple(dtypes))
+    assert delta is not None
+    if initial_state is not None and initial_state.dtype != torch.float32:
+        initial_state = initial_state.to(torch.float32)
+    bounds = None if cu_seqlens is None else tuple(sequence_bounds(cu_seqlens, x, k, initial_state))
+    call = Call(gate, discretization == "zoh", delta_softplus, bounds)
+    if bounds is None and x.shape[1] == 1 and not differentiates(*operands, initial_state):
+        return decode(
+            x, delta, k, q, A, initial_state, call,
+            skip=skip, output_gate=output_gate, delta_bias=delta_bias,
+        )  # fmt: skip
+    o, final = SelectiveScan.apply(x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call)
+    return o, final
+
+
+@functools.lru_cache(maxsize=512)
+def accept(
+    gate: str,
+    discretization: str,
+    softplus: bool,
+    shapes: tuple[torch.Size | None, ...],
+    dtypes: tuple[torch.dtype | None, ...],
+) -> None:
+    """Refuse operands by their shapes and dtypes, once per kind of call.
+
+    They are x, delta, k, q, A, skip, output_gate and delta_bias.
+    """
+    described = [
+        None if shape is None else torch.empty(shape, dtype=dtype, device="meta")
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    x, delta, k, q, A, skip, z, bias = described
+    assert x is not None and k is not None and q is not None
+    check(x, delta, k, q, A, gate, None, 1.0, discretization)
+    check_options(x, delta, skip=skip, output_gate=z, delta_bias=bias, delta_softplus=softplus)
     if gate not in GATES or delta is None:
         raise Unsupported(f"gate {gate!r} (it takes exp and implicit)")
-    tensors = {"x": x, "delta": delta, "k": k, "q": q, "A": A, **options}
-    for name, operand in tensors.items():
-        if isinstance(operand, Tensor) and operand.dtype not in KINDS:
-            raise Unsupported(f"{name} of dtype {operand.dtype} (it takes float32, bfloat16, float16)")
+    for name, dtype in zip(OPERANDS, dtypes, strict=True):
+        if dtype is not None and dtype not in DTYPES:
+            raise Unsupported(f"{name} of dtype {dtype} (it takes float32, bfloat16, float16)")
     if k.shape[2] > LARGEST_N:
         raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
-    state = None if initial_state is None else initial_state.to(torch.float32)
-    held = discretization == "zoh"
-    differentiable = differentiates(x, delta, k, q, A, state, skip, output_gate, delta_bias)
-    if cu_seqlens is None and x.shape[1] == 1 and not differentiable:
-        return decode(x, delta, k, q, A, state, gate, zoh=held, **options)
-    bounds = None if cu_seqlens is None else sequence_bounds(cu_seqlens, x, k, initial_state)
-    o, final = SelectiveScan.apply(
-        x, delta, k, q, A, state, skip, output_gate, delta_bias, gate, delta_softplus, held, bounds
-    )
-    return o, final

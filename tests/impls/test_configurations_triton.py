@@ -25,6 +25,7 @@ SHAPES = {
 }
 KINDS = {"scan": "data", "selective_scan": "exp", "ratio_scan": "const", "linear_attention": "scalar"}
 SCANS = ("scan", "selective_scan", "ratio_scan")
+LAUNCHES = {"selective_scan": "passes"}  # the module that launches, where it is not `function`
 
 
 def outcome(name: str) -> list[torch.Tensor]:
@@ -61,10 +62,17 @@ class Spy:
         return launch
 
 
+def steps_of(constants: dict[str, Any]) -> int:
+    """The steps that a program of a scan holds at a time, by its kernel's constants."""
+    return constants["TILE"].STEPS if "TILE" in constants else constants["R"]
+
+
 @pytest.mark.parametrize("name", SCANS)
 def test_other_rows_are_what_is_launched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    function = import_module(f"ssmperf.impls.{name}._triton.function")
-    monkeypatch.setattr(function, "MARK", 8, raising=False)  # of 64 steps, the interpreter would take long
+    function = import_module(f"ssmperf.impls.{name}._triton.{LAUNCHES.get(name, 'function')}")
+    if name == "selective_scan":
+        schedule = import_module(f"ssmperf.impls.{name}._triton.schedule")
+        monkeypatch.setattr(schedule, "CHECKPOINT", 8)  # with 64 steps, the interpreter would take long
     launches: dict[str, list[dict[str, Any]]] = {"forward": [], "backward": []}
     for pass_, found in launches.items():
         kernel = f"{name}_{pass_}"
@@ -80,7 +88,7 @@ def test_other_rows_are_what_is_launched(name: str, monkeypatch: pytest.MonkeyPa
     assert consulted == halved
     for pass_, found in launches.items():
         assert found
-        assert {constants["R"] for constants in found} == {
+        assert {steps_of(constants) for constants in found} == {
             row.steps for (_, key), row in halved.items() if key[0] == pass_
         }
     for one, other in zip(got, expected, strict=True):

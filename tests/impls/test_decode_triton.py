@@ -180,6 +180,7 @@ def test_where_a_gradient_is_wanted_the_whole_kernels_run(name: str) -> None:
 )
 def test_options_of_a_selective_step(options: tuple[str, ...]) -> None:
     from ssmperf.impls.selective_scan._triton.decode import decode
+    from ssmperf.impls.selective_scan._triton.schedule import Call
 
     given = selective_scan(1, gate="exp")
     given["A"][0] = torch.linspace(-1e-3, 0, N)  # near 0, where (e^z − 1)/z cancels
@@ -189,25 +190,27 @@ def test_options_of_a_selective_step(options: tuple[str, ...]) -> None:
         "delta_bias": 30 * normal(C, seed=8), "delta_softplus": True,
     }  # fmt: skip
     chosen = {name: extra[name] for name in options if name in extra}
-    held = "zoh" in options
+    zoh = "zoh" in options
     arguments = [given[name] for name in ("x", "delta", "k", "q", "A", "initial_state")]
-    got = decode(*arguments, "exp", zoh=held, **chosen)
+    softplus = chosen.pop("delta_softplus", False)
+    got = decode(*arguments, Call("exp", zoh=zoh, softplus=softplus), **chosen)
     want = registry.recurrence("selective_scan").definition(
-        *map(wide, arguments), discretization="zoh" if held else "euler",
+        *map(wide, arguments), discretization="zoh" if zoh else "euler", delta_softplus=softplus,
         **{name: wide(x) for name, x in chosen.items()},
     )  # fmt: skip
     close(got, want, FLOAT)
 
 
-def test_a_held_step_of_infinite_size() -> None:
+def test_a_zoh_step_of_infinite_size() -> None:
     """It reaches −k x / A, and states that only fill up a group, whose rate is 0, stay out of it."""
     from ssmperf.impls.selective_scan._triton.decode import decode
+    from ssmperf.impls.selective_scan._triton.schedule import Call
 
     given = selective_scan(1, gate="exp", N=3)
     given["A"] = -1 - given["A"].abs()
     given["delta"][:] = math.inf
     arguments = [given[name] for name in ("x", "delta", "k", "q", "A", "initial_state")]
-    output, final = decode(*arguments, "exp", zoh=True)
+    output, final = decode(*arguments, Call("exp", zoh=True))
     want = -(given["x"][:, 0, :, None] * given["k"]) / given["A"]
     torch.testing.assert_close(final, want, rtol=2e-6, atol=0)
     torch.testing.assert_close(output[:, 0], (want * given["q"]).sum(-1), rtol=1e-5, atol=1e-6)

@@ -17,11 +17,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
-from ssmperf.impls.selective_scan._triton import function  # noqa: E402
+from ssmperf.impls._triton.plan import Slot, forget  # noqa: E402
+from ssmperf.impls.selective_scan._triton import schedule  # noqa: E402
+from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa: E402
+from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
 
 RECURRENCE = registry.recurrence("selective_scan")
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-STEPS, MARK = 2, 4
+STEPS, CHECKPOINT = 2, 4
 ALL = ("skip", "output_gate", "delta_bias", "delta_softplus")
 LENGTHS = (6, 0, 1, 2)
 
@@ -33,16 +36,17 @@ needs_gpu = [
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets short rounds, marks close to one another, and whether time is cut into spans."""
+    """Set short step blocks, checkpoints close to one another, and whether time is cut into segments."""
 
-    def set_tiles(*, spans: bool = False, channels: int = 1, steps: int = STEPS) -> None:
-        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> function.Tiles:
-            return function.Tiles(steps=steps, channels=channels, states=4, groups=4 if N > 8 else 2)
+    def set_tiles(*, segments: bool = False, channels: int = 1, steps: int = STEPS) -> None:
+        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> Tiles:
+            return Tiles(steps=steps, channels=channels, states=4, groups=4 if N > 8 else 2)
 
-        monkeypatch.setattr(function, "tiles", tiles)
-        monkeypatch.setattr(function, "MARK", MARK)
-        monkeypatch.setattr(function, "FEWEST_MARKS", 1)
-        monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
+        monkeypatch.setattr(schedule, "tiles", tiles)
+        monkeypatch.setattr(schedule, "CHECKPOINT", CHECKPOINT)
+        monkeypatch.setattr(schedule, "FEWEST_CHECKPOINTS", 1)
+        monkeypatch.setattr(schedule, "processors", lambda device: 10_000 if segments else 0)
+        forget()
 
     yield set_tiles
 
@@ -57,7 +61,7 @@ def operands(
     regime = "longhorn" if kind == "implicit" else "mamba"
     drawn = RECURRENCE.sample(Shape(B=B, T=T, D=D, N=N), regime=regime, generator=generator, gate_kind=kind)
     if kind == "exp_zoh":
-        drawn["A"] *= torch.logspace(-3, 1.5, D).unsqueeze(-1)  # inputs held over all parts of a decay
+        drawn["A"] *= torch.logspace(-3, 1.5, D).unsqueeze(-1)  # all parts of a decay within a step
         drawn["A"][0, 0] = 0
     made = {
         "skip": torch.randn(D, generator=generator),
@@ -119,32 +123,31 @@ def test_each_option_alone(cut: Callable[..., None], option: str) -> None:
 @pytest.mark.parametrize("kind", ["exp_zoh", "implicit"])
 def test_all_options_together(cut: Callable[..., None], kind: str) -> None:
     cut(channels=2)
-    check(operands(kind, (1, MARK + 1, 5, 16)))
+    check(operands(kind, (1, CHECKPOINT + 1, 5, 16)))
 
 
-def test_held_inputs_in_spans_of_time(cut: Callable[..., None]) -> None:
-    given = operands("exp_zoh", (1, 2 * MARK + 1, 5, 8))
-    cut(spans=True)
+def test_zoh_in_segments_of_time(cut: Callable[..., None]) -> None:
+    given = operands("exp_zoh", (1, 2 * CHECKPOINT + 1, 5, 8))
+    cut(segments=True)
     for pass_ in ("forward", "backward"):
-        plan = function.Plan.of(pass_, given["x"], given["k"], given["q"], given["gate"])
-        assert plan.spans == 3
+        slots = [Slot.of(given[name]) for name in ("x", "k", "q")]
+        assert Schedule.of(pass_, Call("exp", zoh=True), *slots, 8).segments == 3
     check(given)
 
 
-def test_half_precision_and_rounds_of_more_steps_than_groups(cut: Callable[..., None]) -> None:
-    cut(steps=MARK)
-    check(operands("exp", (1, MARK + 1, 5, 8), dtype=torch.bfloat16))
+def test_half_precision_and_step_blocks_of_more_steps_than_groups(cut: Callable[..., None]) -> None:
+    cut(steps=CHECKPOINT)
+    check(operands("exp", (1, CHECKPOINT + 1, 5, 8), dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("kind", ["exp", "implicit"])
-def test_packed_sequences_in_spans(cut: Callable[..., None], kind: str) -> None:
+def test_packed_sequences_in_segments(cut: Callable[..., None], kind: str) -> None:
     given = operands(kind, (1, sum(LENGTHS), 5, 8), ALL if kind == "exp" else (), LENGTHS)
-    cut(spans=True)
-    bounds = given["cu_seqlens"].tolist()
-    plan = function.Plan.of(
-        "forward", given["x"], given["k"], given["q"], kind, function.Around(bounds=bounds)
-    )
-    assert plan.span == MARK and plan.spans == 4
+    cut(segments=True)
+    slots = [Slot.of(given[name]) for name in ("x", "k", "q")]
+    call = Call(given["gate"], bounds=tuple(given["cu_seqlens"].tolist()))
+    planned = Schedule.of("forward", call, *slots, 8)
+    assert planned.length == CHECKPOINT and planned.segments == 4
     check(given)
 
 
@@ -184,7 +187,8 @@ def test_the_same_bits_twice_with_all_options(cut: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize(("kind", "N"), [("exp", 16), ("exp_zoh", 64), ("implicit", 128)])
 def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
-    monkeypatch.setattr(function, "MARK", 8)
+    monkeypatch.setattr(schedule, "CHECKPOINT", 8)
+    forget()
     check(operands(kind, (1, 3, 3, N)))
 
 
@@ -202,7 +206,7 @@ def test_softplus_keeps_the_digits_of_tiny_and_large_steps(cut: Callable[..., No
     torch.testing.assert_close(slope.flatten().double(), torch.sigmoid(exact), rtol=1e-5, atol=0)
 
 
-def test_held_inputs_at_infinite_rates(cut: Callable[..., None]) -> None:
+def test_zoh_at_infinite_rates(cut: Callable[..., None]) -> None:
     cut()
     given = operands("exp_zoh", (1, 3, 5, 8), ("skip",))
     given["A"][1:3, 2] = -torch.inf
@@ -210,13 +214,13 @@ def test_held_inputs_at_infinite_rates(cut: Callable[..., None]) -> None:
     check(given)
 
 
-@pytest.mark.parametrize("spans", [False, True])
-def test_held_steps_of_infinite_size(cut: Callable[..., None], spans: bool) -> None:
+@pytest.mark.parametrize("segments", [False, True])
+def test_zoh_steps_of_infinite_size(cut: Callable[..., None], segments: bool) -> None:
     """They end at −k x / A; states that only fill up a group, whose rate is 0, stay out of it."""
-    cut(spans=spans)
-    given = operands("exp_zoh", (1, 3 * MARK, 5, 7), ())
+    cut(segments=segments)
+    given = operands("exp_zoh", (1, 3 * CHECKPOINT, 5, 7), ())
     given["A"] = -1 - given["A"].abs()
-    given["delta"][:, [1, MARK, 2 * MARK + 1]] = torch.inf
+    given["delta"][:, [1, CHECKPOINT, 2 * CHECKPOINT + 1]] = torch.inf
     check(given)
 
 
@@ -232,9 +236,10 @@ class TestOnDevice:
 
     pytestmark = needs_gpu
 
-    @pytest.fixture(autouse=True, params=["whole", "spans"])
-    def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(function, "WANTED", 0 if request.param == "whole" else 10_000)
+    @pytest.fixture(autouse=True, params=["whole", "segments"])
+    def cutting(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(schedule, "WANTED", 0 if request.param == "whole" else 10_000)
+        forget()
 
     @pytest.mark.parametrize("size", [(2, 1037, 96, 16), (1, 515, 33, 64), (1, 300, 33, 128)], ids=str)
     @pytest.mark.parametrize("kind", ["exp", "exp_zoh", "implicit"])

@@ -18,11 +18,15 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
-from ssmperf.impls.selective_scan._triton import function  # noqa: E402
+from ssmperf.impls._triton.plan import Slot, forget  # noqa: E402
+from ssmperf.impls.selective_scan._triton import schedule  # noqa: E402
+from ssmperf.impls.selective_scan._triton.groups import Fused  # noqa: E402
+from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa: E402
+from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
 
 RECURRENCE = registry.recurrence("selective_scan")
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-STEPS, MARK = 2, 4
+STEPS, CHECKPOINT = 2, 4
 STREAMED = ("forward", "forward_spans", "forward_summary", "backward_summary")
 KINDS = ("exp", "implicit")
 
@@ -34,22 +38,23 @@ needs_gpu = [
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets short rounds, marks close to one another, and whether time is cut into spans and operands come by
-    way of shared memory."""
+    """Set short step blocks and close checkpoints; whether time is cut, and whether operands come by way of
+    shared memory."""
 
-    def set_tiles(*, spans: bool = False, streams: bool = False) -> None:
-        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> function.Tiles:
-            return function.Tiles(steps=STEPS, channels=1, states=4, groups=4 if N > 8 else 2)
+    def set_tiles(*, segments: bool = False, streams: bool = False) -> None:
+        def tiles(pass_: str, N: int, work: str, *, wide: bool) -> Tiles:
+            return Tiles(steps=STEPS, channels=1, states=4, groups=4 if N > 8 else 2)
 
-        def streamed_tiles(pass_: str, N: int, gate: str, *, wide: bool) -> function.Tiles | None:
+        def streamed_tiles(pass_: str, N: int, gate: str, *, wide: bool) -> Tiles | None:
             cut = replace(tiles(pass_, N, gate, wide=wide), channels=2, stages=2)
             return cut if streams and pass_ in STREAMED else None
 
-        monkeypatch.setattr(function, "tiles", tiles)
-        monkeypatch.setattr(function, "streamed_tiles", streamed_tiles)
-        monkeypatch.setattr(function, "MARK", MARK)
-        monkeypatch.setattr(function, "FEWEST_MARKS", 1)
-        monkeypatch.setattr(function, "processors", lambda device: 10_000 if spans else 0)
+        monkeypatch.setattr(schedule, "tiles", tiles)
+        monkeypatch.setattr(schedule, "streamed_tiles", streamed_tiles)
+        monkeypatch.setattr(schedule, "CHECKPOINT", CHECKPOINT)
+        monkeypatch.setattr(schedule, "FEWEST_CHECKPOINTS", 1)
+        monkeypatch.setattr(schedule, "processors", lambda device: 10_000 if segments else 0)
+        forget()
 
     yield set_tiles
 
@@ -68,6 +73,21 @@ def operands(
     if state:
         drawn["initial_state"] = torch.randn(B, D, N, generator=generator)
     return {name: x.to(DEVICE) if isinstance(x, Tensor) else x for name, x in drawn.items()}
+
+
+def schedule_of(
+    pass_: str,
+    given: dict[str, Any],
+    *,
+    call: Call | None = None,
+    fused: Fused | None = None,
+    N: int | None = None,
+) -> Schedule:
+    """The schedule of a pass of such a call, with an absent call that of its gate alone."""
+    data = [Slot.of(given[name]) for name in ("x", "delta", "k", "q")]
+    x, _, k, q = data
+    states = given["k"].shape[2] if N is None else N
+    return Schedule.of(pass_, call or Call(given["gate"]), x, k, q, states, fused or Fused(), data)
 
 
 def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
@@ -102,19 +122,19 @@ def check(given: dict[str, Any], tolerance: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("T", "state"), [(1, True), (MARK, False), (2 * MARK + 1, True)])
+@pytest.mark.parametrize(("T", "state"), [(1, True), (CHECKPOINT, False), (2 * CHECKPOINT + 1, True)])
 def test_agrees_with_the_definition(cut: Callable[..., None], kind: str, T: int, state: bool) -> None:
     cut()
     check(operands(2, T, 5, 16, kind=kind, state=state))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("T", [4 * MARK, 3 * MARK + 3])
-def test_spans_of_time(cut: Callable[..., None], kind: str, T: int) -> None:
-    given = operands(1, T, 5, 8, kind=kind, regime="reset" if T == 4 * MARK else None)
-    cut(spans=True)
+@pytest.mark.parametrize("T", [4 * CHECKPOINT, 3 * CHECKPOINT + 3])
+def test_segments_of_time(cut: Callable[..., None], kind: str, T: int) -> None:
+    given = operands(1, T, 5, 8, kind=kind, regime="reset" if T == 4 * CHECKPOINT else None)
+    cut(segments=True)
     for pass_ in ("forward", "backward"):
-        assert function.Plan.of(pass_, given["x"], given["k"], given["q"], kind).spans == 4
+        assert schedule_of(pass_, given).segments == 4
     check(given)
 
 
@@ -122,7 +142,7 @@ def test_spans_of_time(cut: Callable[..., None], kind: str, T: int) -> None:
 @pytest.mark.parametrize("regime", ["reset", "sigmoid", "ones"])
 def test_regimes(cut: Callable[..., None], kind: str, regime: str) -> None:
     cut()
-    check(operands(1, MARK + 1, 5, 8, kind=kind, regime=regime))
+    check(operands(1, CHECKPOINT + 1, 5, 8, kind=kind, regime=regime))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,12 +153,12 @@ def test_half_precision(
     cut: Callable[..., None], kind: str, dtype: torch.dtype, gate_dtype: torch.dtype
 ) -> None:
     cut()
-    check(operands(1, MARK + 1, 5, 8, kind=kind, dtype=dtype, gate_dtype=gate_dtype))
+    check(operands(1, CHECKPOINT + 1, 5, 8, kind=kind, dtype=dtype, gate_dtype=gate_dtype))
 
 
 def test_keys_and_queries_of_different_widths(cut: Callable[..., None]) -> None:
     cut()
-    given = operands(1, MARK + 1, 5, 8)
+    given = operands(1, CHECKPOINT + 1, 5, 8)
     check(given | {"q": given["q"].half(), "x": given["x"].bfloat16()})
 
 
@@ -155,38 +175,42 @@ def test_numbers_of_states_that_fill_no_word(
     cut: Callable[..., None], kind: str, N: int, dtype: torch.dtype
 ) -> None:
     cut()
-    check(operands(1, MARK, 5, N, kind=kind, dtype=dtype))
+    check(operands(1, CHECKPOINT, 5, N, kind=kind, dtype=dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spans", [False, True])
+@pytest.mark.parametrize("segments", [False, True])
 @pytest.mark.parametrize(("N", "dtype"), [(8, torch.float32), (16, torch.bfloat16)])
 def test_operands_by_way_of_shared_memory(
-    cut: Callable[..., None], kind: str, spans: bool, N: int, dtype: torch.dtype
+    cut: Callable[..., None], kind: str, segments: bool, N: int, dtype: torch.dtype
 ) -> None:
-    cut(spans=spans, streams=True)
-    T, D = 4 * MARK if spans else 2 * MARK, 32 if N == 8 else 16
-    given = operands(1, T, D, N, kind=kind, dtype=dtype, state=spans, regime="reset" if N == 8 else None)
-    x, delta, k, q = (given[name] for name in ("x", "delta", "k", "q"))
-    assert function.streamable(N, function.Around(), x, delta, k, q)
-    plan = function.Plan.of("forward", x, k, q, kind, streams=True)
-    assert plan.cut.stages and plan.spans == (4 if spans else 1)
+    cut(segments=segments, streams=True)
+    T, D = 4 * CHECKPOINT if segments else 2 * CHECKPOINT, 32 if N == 8 else 16
+    given = operands(1, T, D, N, kind=kind, dtype=dtype, state=segments, regime="reset" if N == 8 else None)
+    planned = schedule_of("forward", given)
+    assert planned.streams and planned.cut.stages and planned.segments == (4 if segments else 1)
     check(given)
 
 
 def test_what_does_not_come_by_way_of_shared_memory(cut: Callable[..., None]) -> None:
     cut(streams=True)
-    given = operands(1, 2 * MARK, 64, 8, dtype=torch.bfloat16)
-    data = [given[name] for name in ("x", "delta", "k", "q")]
-    assert function.streamable(8, function.Around(), *data)
-    shifted = torch.empty(data[0].numel() + 1, dtype=data[0].dtype, device=DEVICE)[1:].view(data[0].shape)
-    assert not function.streamable(8, function.Around(), shifted, *data[1:])
-    assert not function.streamable(8, function.Around(softplus=True), *data)
-    assert not function.streamable(8, function.Around(skip=data[0][0, 0]), *data)
-    assert not function.streamable(6, function.Around(), *data)
-    assert not function.streamable(8, function.Around(), *(x[:, 1:] for x in data))
-    plan = function.Plan.of("forward", data[0][..., :40], *data[2:], "exp", streams=True)
-    assert plan.cut.stages == 0, "channels that fill no block"
+    given = operands(1, 2 * CHECKPOINT, 64, 8, dtype=torch.bfloat16)
+    assert schedule_of("forward", given).cut.stages
+    shifted = torch.empty(given["x"].numel() + 1, dtype=torch.bfloat16, device=DEVICE)[1:].view(
+        given["x"].shape
+    )
+    skip = Slot.of(given["x"][0, 0])
+    for what, stages in {
+        "memory that is not aligned": schedule_of("forward", given | {"x": shifted}),
+        "softplus": schedule_of("forward", given, call=Call("exp", softplus=True)),
+        "a skip": schedule_of("forward", given, fused=Fused(skip=skip)),
+        "states that fill no group": schedule_of("forward", given, N=6),
+        "a stretch that is not whole": schedule_of(
+            "forward", given | {name: given[name][:, 1:] for name in ("x", "delta", "k", "q")}
+        ),
+        "channels that fill no block": schedule_of("forward", given | {"x": given["x"][..., :40]}),
+    }.items():
+        assert stages.cut.stages == 0, what
 
 
 def test_only_its_own_table_sends_operands_through_shared_memory() -> None:
@@ -203,13 +227,14 @@ def test_only_its_own_table_sends_operands_through_shared_memory() -> None:
 @pytest.mark.parametrize("N", [8, 16, 64, 128, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_shipped_tiles(monkeypatch: pytest.MonkeyPatch, kind: str, N: int) -> None:
-    monkeypatch.setattr(function, "MARK", 8)  # of 64 steps, the interpreter would take minutes
+    monkeypatch.setattr(schedule, "CHECKPOINT", 8)  # with 64 steps, the interpreter would take minutes
+    forget()
     check(operands(1, 7, 3, N, kind=kind))
 
 
 def test_channels_beyond_a_block_and_strided_operands(cut: Callable[..., None]) -> None:
     cut()
-    given = operands(2, MARK + 1, 37, 8)
+    given = operands(2, CHECKPOINT + 1, 37, 8)
     strided = {
         name: x.transpose(0, -1).contiguous().transpose(0, -1) if isinstance(x, Tensor) else x
         for name, x in given.items()
@@ -219,7 +244,7 @@ def test_channels_beyond_a_block_and_strided_operands(cut: Callable[..., None]) 
 
 def test_keys_that_begin_within_a_word(cut: Callable[..., None]) -> None:
     cut()
-    given = operands(1, MARK, 5, 8, dtype=torch.bfloat16)
+    given = operands(1, CHECKPOINT, 5, 8, dtype=torch.bfloat16)
     whole = torch.zeros(1 + given["k"].numel(), dtype=torch.bfloat16, device=DEVICE)
     whole[1:] = given["k"].flatten()
     shifted = whole[1:].view(given["k"].shape)
@@ -229,7 +254,7 @@ def test_keys_that_begin_within_a_word(cut: Callable[..., None]) -> None:
 
 def test_infinite_decay_rates_are_resets(cut: Callable[..., None]) -> None:
     cut()
-    given = operands(1, MARK + 1, 5, 8)
+    given = operands(1, CHECKPOINT + 1, 5, 8)
     given["A"][1:3, 2] = -torch.inf
     given["delta"][:, 2] = 0
     check(given)
@@ -238,10 +263,10 @@ def test_infinite_decay_rates_are_resets(cut: Callable[..., None]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], kind: str) -> None:
     cut()
-    given = operands(1, 2 * MARK + 3, 5, 8, kind=kind)
+    given = operands(1, 2 * CHECKPOINT + 3, 5, 8, kind=kind)
     whole, final = ENTRY.function(**given)
     parts, state = [], given["initial_state"]
-    for span in (slice(0, MARK - 1), slice(MARK - 1, None)):
+    for span in (slice(0, CHECKPOINT - 1), slice(CHECKPOINT - 1, None)):
         pieces = {name: given[name][:, span] for name in ("x", "delta", "k", "q")}
         part, state = ENTRY.function(**(given | pieces | {"initial_state": state}))
         parts.append(part)
@@ -251,20 +276,20 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
-    cut(spans=True)
-    given = operands(1, 4 * MARK, 5, 8, kind=kind)
+    cut(segments=True)
+    given = operands(1, 4 * CHECKPOINT, 5, 8, kind=kind)
     first = outcome(ENTRY.function, given, double=False)
     second = outcome(ENTRY.function, given, double=False)
     assert all(torch.equal(first[name], second[name]) for name in first)
     later = given["x"].clone()
-    later[:, MARK + 1 :] = torch.nan
+    later[:, CHECKPOINT + 1 :] = torch.nan
     changed, _ = ENTRY.function(**(given | {"x": later}))
-    assert torch.equal(first["o"][:, : MARK + 1], changed[:, : MARK + 1].double())
+    assert torch.equal(first["o"][:, : CHECKPOINT + 1], changed[:, : CHECKPOINT + 1].double())
 
 
 def test_only_wanted_gradients(cut: Callable[..., None]) -> None:
     cut()
-    given = operands(1, MARK, 5, 8, state=False)
+    given = operands(1, CHECKPOINT, 5, 8, state=False)
     o, _ = ENTRY.function(**(given | {"x": given["x"].requires_grad_()}))
     (gradient,) = torch.autograd.grad(o.sum(), [given["x"]])
     want, _ = RECURRENCE.definition(**given)
@@ -294,10 +319,11 @@ class TestOnDevice:
 
     pytestmark = needs_gpu
 
-    @pytest.fixture(autouse=True, params=["whole", "spans"])
-    def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(autouse=True, params=["whole", "segments"])
+    def cutting(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         for wanted in ("WANTED", "WANTED_STREAMED"):
-            monkeypatch.setattr(function, wanted, 0 if request.param == "whole" else 10_000)
+            monkeypatch.setattr(schedule, wanted, 0 if request.param == "whole" else 10_000)
+        forget()
 
     @pytest.mark.parametrize("shape", [(2, 1037, 96, 16), (1, 1024, 64, 16), (3, 515, 33, 64)], ids=str)
     @pytest.mark.parametrize("kind", KINDS)
@@ -313,7 +339,7 @@ class TestOnDevice:
     def test_operands_by_way_of_shared_memory(
         self, shape: tuple[int, int, int, int], kind: str, dtype: torch.dtype
     ) -> None:
-        """832 steps are 13 marks: spans of 5, 5 and 3."""
+        """832 steps are 13 stretches between checkpoints: segments of 5, 5 and 3."""
         check(operands(*shape, kind=kind, dtype=dtype), tolerance=2e-5)
 
     @pytest.mark.parametrize("regime", ["sigmoid", "reset", "ones"])

@@ -1,144 +1,102 @@
-"""Forward: S_t = a_t ⊙ S_{t−1} + (Δ_t x_t) ⊗ k_t and o_t = S_t q_t, over all of time or one span of it."""
+"""Forward: S_t = a_t ⊙ S_{t−1} + (Δ_t x_t) ⊗ k_t and o_t = S_t q_t, over all of time or one segment of it."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .exchange import over_groups
-from .options import (
-    advance_held,
-    channel_values,
-    fetch_spread,
-    held_rates,
-    held_steps,
-    sigmoid,
-    step_size,
-    step_sizes,
-)
-from .packed import span_at
-from .spans import enter_span
-from .steps import (
-    advance,
-    constant,
-    decay_rates,
-    fetch_channels,
-    fetch_keys,
-    gates,
-    load_state,
-    store_plane,
-    store_state,
-    tile,
-    unpack,
-)
+from .groups import COUNTS
+from .keys import unpack
+from .lane_sums import over_groups
+from .options import add_skip, sigmoid, step_sizes
+from .segments import checkpoint_at, fold, initial_state, limit, segment_at
+from .states import Lanes, lanes_of, split_program, store_plane, store_state
+from .step_blocks import fetch_inputs, per_lane
+from .steps import advance, gates, load_fixed, read
+from .zoh import finite_size
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def selective_scan_forward(
+    operands, fused, state, table, summaries, o, final, saved,
+    T, length, segments, checkpoints, blocks, TASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Walk one segment of time of a batch element, for a block of channels.
+
+    The segment begins with its true state: the initial one, folded with the summaries of the segments before.
+    Per step block: load the next block, save a checkpoint if one is due, advance the state step by step, and
+    store the outputs. A sequence's last segment leaves the final state.
+
+    summaries: None with one segment. saved: checkpoints (B, checkpoints, G·M, D), or None.
+    table: segments of packed sequences, whose states are (sequences, D, N); else None.
+    """
+    channels, index = split_program(TASK.D, TILE)
+    at = segment_at(index, T, length, segments, checkpoints, table)
+    lanes = lanes_of(channels, TASK.D, TILE.EVEN, TILE)
+    fixed = load_fixed(operands.A, fused, lanes, TASK, TILE.STATES)
+    S = initial_state(state, at.sequence, lanes, TASK, TILE)
+    if summaries is not None:
+        S = fold(S, summaries, fixed.rates, at.row - at.before, at.before, 1, lanes, TASK, TILE)
+
+    blocks = limit(blocks, at, TILE.STEPS, TASK.PACKED)
+    inputs = fetch(operands, fused, at, at.first, lanes, TASK, TILE)
+    for i in range(0, blocks):
+        step = at.first + i * TILE.STEPS
+        following = fetch(operands, fused, at, step + TILE.STEPS, lanes, TASK, TILE)
+        if saved is not None:
+            save_checkpoint(saved, S, i, at, step, lanes, TASK, TILE)
+        to = o + (at.token + step) * TASK.D + lanes.channel
+        S, totals = scan_block(S, inputs, operands, fixed, at, step, lanes, TASK, TILE)
+        store_outputs(to, totals, inputs.z, at, step, lanes, TASK, TILE)
+        inputs = following
+    if at.after == 0:
+        store_state(final + at.sequence * TASK.D * TASK.N, S, lanes, TASK.N, TILE.STATES)
 
 
 @triton.jit
-def fetch(
-    x, delta, k, q, z, token, step, end, D: tl.constexpr, WORDS_K: tl.constexpr, WORDS_Q: tl.constexpr,
-    channel, group, in_channels, SPREAD: tl.constexpr,
-    PER_K: tl.constexpr, PER_Q: tl.constexpr, WHOLE: tl.constexpr, R: tl.constexpr, M: tl.constexpr,
-):  # fmt: skip
-    """x, Δ, and the words of k and q at R steps; Δ if SPREAD, and z if any, each group of some of them."""
-    inputs = (fetch_channels(x, token, step, end, D, channel, in_channels, WHOLE, R),)
-    if SPREAD:
-        inputs += (fetch_spread(delta, token, step, end, D, channel, group, in_channels, WHOLE, R),)
-    else:
-        inputs += (fetch_channels(delta, token, step, end, D, channel, in_channels, WHOLE, R),)
-    inputs += (
-        fetch_keys(k, token, step, end, WORDS_K, group, M // PER_K, WHOLE, R),
-        fetch_keys(q, token, step, end, WORDS_Q, group, M // PER_Q, WHOLE, R),
+def fetch(operands, fused, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+    return fetch_inputs(
+        operands.x, operands.delta, operands.k, operands.q, fused.z, at, step, lanes, TASK, TILE
     )
-    if z is not None:
-        inputs += (fetch_spread(z, token, step, end, D, channel, group, in_channels, WHOLE, R),)
-    return inputs
 
 
-@triton.jit(do_not_specialize=["T", "span", "rounds", "spans", "marks"])
-def selective_scan_forward(
-    x, delta, k, q, A, state, skip, z, bias, table, sums, decays, o, final, saved,
-    T, span, rounds, spans, marks,
-    D: tl.constexpr, N: tl.constexpr, WORDS_K: tl.constexpr, WORDS_Q: tl.constexpr,
-    GATE: tl.constexpr, HELD: tl.constexpr, SOFTPLUS: tl.constexpr,
-    KIND_K: tl.constexpr, KIND_Q: tl.constexpr, PER_K: tl.constexpr, PER_Q: tl.constexpr,
-    WHOLE: tl.constexpr, EVEN: tl.constexpr, FLUSH: tl.constexpr, ROUNDS: tl.constexpr,
-    R: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr, VECTOR: tl.constexpr,
-):  # fmt: skip
-    """A program: BD channels of a batch element, one span of time, R steps a round.
+@triton.jit
+def save_checkpoint(saved, S, i, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+    """Save the state before every BLOCKS step blocks."""
+    row = checkpoint_at(at, step, TILE)
+    if i % TILE.BLOCKS == 0:
+        own = Lanes(lanes.channel, lanes.group, lanes.inside & (step < at.end))
+        store_plane(saved + row * (TILE.GROUPS * TILE.STATES * TASK.D), S, own, TASK.D, TILE.STATES)
 
-    sums, decays: the summaries of all spans, None with one span. saved: (B, marks, G·M, D), the states before
-    every ROUNDS rounds, or None. table: spans of packed sequences, whose states are (sequences, D, N).
-    """
-    blocks = tl.cdiv(D, BD)
-    block = tl.program_id(0) % blocks
-    rest = tl.program_id(0) // blocks
-    place, before, after, sequence, token, first, end, mark, origin = span_at(
-        rest, T, span, spans, marks, table
-    )
-    channel, group, in_channels = tile(block, D, BD, G, VECTOR, EVEN)
 
-    PER: tl.constexpr = R // G if R > G else 1
-    SPREAD: tl.constexpr = SOFTPLUS or bias is not None
+@triton.jit
+def scan_block(S, inputs, operands, fixed, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+    """The states after a step block, and R tensors: each group's part of o, without the output gate."""
+    M: tl.constexpr = TILE.STATES
+    sizes = step_sizes(inputs.delta, fixed, at, step, lanes, TASK, TILE)
+    totals = ()
+    for r in tl.static_range(TILE.STEPS):
+        size = finite_size(sizes[r], TASK.ZOH)
+        keys = unpack(inputs.k[r], operands.k.dtype.element_ty)
+        queries = unpack(inputs.q[r], operands.q.dtype.element_ty)
+        gate = gates(size, fixed.rates, keys, TASK.GATE, M)
+        S = advance(S, gate, size, keys, inputs.x[r], fixed, TASK.ZOH, M)
+        totals += (add_skip(read(S, queries, M), fixed, inputs.x[r], TILE.GROUPS),)
+    return S, totals
 
-    rates = decay_rates(A, N, channel, group, in_channels, GATE, M)
-    inverse = held_rates(rates, HELD, M)
-    shift = channel_values(bias, channel, in_channels)
-    weight = channel_values(skip, channel, in_channels)
-    if state is not None:
-        S = load_state(state + sequence * D * N, channel, group, N, in_channels, M)
-    else:
-        S = constant(0.0, BD, G, M)
-    if sums is not None:
-        S = enter_span(S, sums, decays, rates, place - before, before, 1, channel, group, D, in_channels,
-                       GATE, FLUSH, G, M)  # fmt: skip
 
-    if table is not None and FLUSH:
-        # The interpreter takes no such bound; there the steps from `end` on do nothing.
-        rounds = tl.minimum(rounds, tl.cdiv(end - first, R).to(tl.int32))
-    inputs = fetch(x, delta, k, q, z, token, first, end, D, WORDS_K, WORDS_Q, channel, group, in_channels,
-                   SPREAD, PER_K, PER_Q, WHOLE, R, M)  # fmt: skip
-    for i in range(0, rounds):
-        now = first + i * R
-        # The next round's operands are under way while this one is computed.
-        following = fetch(x, delta, k, q, z, token, now + R, end, D, WORDS_K, WORDS_Q, channel, group,
-                          in_channels, SPREAD, PER_K, PER_Q, WHOLE, R, M)  # fmt: skip
-        if saved is not None:
-            row = mark + (now - origin) // (R * ROUNDS)
-            if i % ROUNDS == 0:
-                store_plane(saved + row * (G * M * D), S, channel, group, D, in_channels & (now < end), M)
-        at = o + (token + now) * D + channel
-        sizes = inputs[1]
-        if SPREAD:
-            sizes = step_sizes(sizes, shift, now, end, group, SOFTPLUS, WHOLE, R, VECTOR)
-        totals = ()
-        for r in tl.static_range(R):
-            size = step_size(sizes[r], HELD)
-            keys = unpack(inputs[2][r], KIND_K, M)
-            queries = unpack(inputs[3][r], KIND_Q, M)
-            gate = gates(size, rates, keys, GATE, FLUSH, M)
-            if HELD:
-                held = held_steps(size, gate, rates, inverse, M)
-                S = advance_held(S, gate, held, keys, inputs[0][r].to(tl.float32), M)
-            else:
-                S = advance(S, gate, keys, size * inputs[0][r].to(tl.float32), M)
-            total = S[0] * queries[0]
-            for j in tl.static_range(1, M):
-                total = tl.fma(S[j], queries[j], total)
-            if skip is not None:
-                total += weight[0] * (1.0 / G) * inputs[0][r].to(tl.float32)  # in the sum of G of them
-            totals += (total,)
-        # A lane gets the sums over all states of PER steps, and stores these.
-        totals = over_groups(totals, R, VECTOR)
-        for j in tl.static_range(PER):
-            r = group * PER + j
-            inside = in_channels & (r < R)
-            if not WHOLE:
-                inside = inside & (now + r < end)
-            output = totals[j]
-            if z is not None:
-                gating = inputs[4][j].to(tl.float32)
-                output *= gating * sigmoid(gating)
-            tl.store(at + r * D, output.to(o.dtype.element_ty), mask=inside)
-        inputs = following
-    if after == 0:
-        store_state(final + sequence * D * N, S, channel, group, N, in_channels, M)
+@triton.jit
+def store_outputs(to, totals, z, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
+    """Sum over the groups, apply the output gate, and store: each group some of the steps."""
+    PER: tl.constexpr = per_lane(TILE.STEPS, TILE.GROUPS)
+    totals = over_groups(totals, TILE.STEPS, TILE.ADJACENT)
+    for j in tl.static_range(PER):
+        r = lanes.group * PER + j
+        inside = lanes.inside & (r < TILE.STEPS)
+        if not TILE.WHOLE:
+            inside = inside & (step + r < at.end)
+        output = totals[j]
+        if len(z) > 0:
+            gating = z[j].to(tl.float32)
+            output *= gating * sigmoid(gating)
+        tl.store(to + r * TASK.D, output.to(to.dtype.element_ty), mask=inside)

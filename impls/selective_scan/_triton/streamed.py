@@ -1,8 +1,9 @@
-"""The forward pass and summaries of spans with operands by way of shared memory, where Triton's pipeliner
-brings the rounds to come. Copies under way take no registers, so the assembler gains nothing by asking late.
+"""The forward pass and summaries with operands by way of shared memory, where Triton's pipeliner brings them.
 
-Whole rounds and blocks, and nothing fused. Tiles are loaded as they are copied, (BD, 1, R) and (1, G, R), and
-nothing before the loop is loaded with adjacent states in a thread: the loop would take that layout.
+Asynchronous copies use no registers, so ptxas has no reason to sink them towards their use. Step blocks and
+blocks of channels are whole, and there are no options. Tiles are loaded as they are copied, (BD, 1, R) and
+(1, G, R), and nothing before the loop is loaded with adjacent states in a thread: the loop would take that
+layout.
 """
 
 from __future__ import annotations
@@ -10,191 +11,195 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .exchange import over_groups
-from .packed import span_at
-from .spans import enter_span
-from .steps import (
-    advance,
-    by_step,
-    constant,
-    gates,
-    in_powers_of_two,
-    load_plane,
-    products,
-    retreat,
-    store_plane,
-    store_state,
-    tile,
-    unpack,
-)
+from .groups import COMPILED, COUNTS
+from .keys import per_word, unpack
+from .lane_sums import over_groups
+from .segments import fold, segment_at
+from .states import Lanes, constant, lanes_of, load_plane, split_last, split_program, store_plane, store_state
+from .steps import Fixed, advance, gates, in_powers_of_two, multiply, read, retreat
+from .summary import inner_segment, store_summary
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def selective_scan_forward_streamed(
+    operands, state, summaries, o, final, saved,
+    T, length, segments, checkpoints, blocks, TASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Walk one segment as `selective_scan_forward` does; the outputs of every G steps are summed together."""
+    channels, index = split_program(TASK.D, TILE)
+    at = segment_at(index, T, length, segments, checkpoints, None)
+    if COMPILED:  # the interpreter takes no such bound: there all segments are as long
+        blocks = ((at.end - at.first) // TILE.STEPS).to(tl.int32)
+    start = at.token + at.first
+    lanes = lanes_of(channels, TASK.D, True, TILE)
+    fixed = Fixed(rates_apart(operands.A, lanes, TASK, TILE.STATES), (), (), ())
+    if state is not None:
+        S = load_apart(state + at.sequence * TASK.D * TASK.N, lanes, TASK.N, TILE.STATES)
+    else:
+        S = constant(0.0, TILE)
+    if summaries is not None:
+        S = fold(S, summaries, fixed.rates, at.row - at.before, at.before, 1, lanes, TASK, TILE)
+
+    for i in tl.range(0, blocks, num_stages=TILE.STAGES):
+        token = start + i * TILE.STEPS
+        values = load_channels(operands.x, token, channels, TASK.D, TILE)
+        sizes = load_channels(operands.delta, token, channels, TASK.D, TILE)
+        keys = load_keys(operands.k, token, TASK.N, TILE)
+        queries = load_keys(operands.q, token, TASK.N, TILE)
+        if saved is not None:
+            row = at.checkpoint + at.first // (TILE.STEPS * TILE.BLOCKS) + i // TILE.BLOCKS
+            if i % TILE.BLOCKS == 0:
+                plane = saved + row * (TILE.GROUPS * TILE.STATES * TASK.D)
+                store_plane(plane, S, lanes, TASK.D, TILE.STATES)
+        to = o + token * TASK.D + lanes.channel
+        S = scan_and_store(S, to, values, sizes, keys, queries, operands, fixed, lanes, TASK, TILE)
+    if at.after == 0:
+        store_state(final + at.sequence * TASK.D * TASK.N, S, lanes, TASK.N, TILE.STATES)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def selective_scan_summary_streamed(
+    operands, summaries, T, length, segments, blocks,
+    REVERSE: tl.constexpr, TASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Walk one segment as `selective_scan_summary` does; a sequence's last segment may be shorter."""
+    channels, index = split_program(TASK.D, TILE)
+    at = inner_segment(index, T, length, segments, None, None, REVERSE)
+    if COMPILED:  # the interpreter takes no such bound: there all segments are as long
+        blocks = (tl.minimum(T - at.first, length) // TILE.STEPS).to(tl.int32)
+    start = at.token + at.first
+    lanes = lanes_of(channels, TASK.D, True, TILE)
+    fixed = Fixed(rates_apart(operands.A, lanes, TASK, TILE.STATES), (), (), ())
+    S = zeros_by_channels(summaries.states, lanes, segments, TASK.D, TILE.STATES)
+    sizes_sum = tl.zeros([TILE.CHANNELS, 1, TILE.STEPS], tl.float32)
+    product = ()
+    for j in tl.static_range(TILE.STATES):
+        product += (S[j] + 1.0,)
+
+    for i in tl.range(0, blocks, num_stages=TILE.STAGES):
+        token = start + ((blocks - 1 - i) if REVERSE else i) * TILE.STEPS
+        values = split_last(load_block(operands.x, token, channels, TASK.D, TILE), TILE.STEPS)
+        block = load_block(operands.delta, token, channels, TASK.D, TILE)
+        sizes = split_last(block, TILE.STEPS)
+        written = load_keys(operands.q if REVERSE else operands.k, token, TASK.N, TILE)
+        keys = ()
+        if REVERSE and TASK.GATE == "implicit":
+            keys = load_keys(operands.k, token, TASK.N, TILE)
+        if TASK.GATE == "exp":
+            sizes_sum += block.to(tl.float32)
+        S, product = summarise_block(
+            S, product, values, sizes, written, keys, operands, fixed, REVERSE, TASK, TILE
+        )
+    store_summary(summaries, at.row, S, product, sizes_sum, lanes, TASK, TILE)
 
 
 @triton.jit
-def channels_at(x, step, D: tl.constexpr, block, BD: tl.constexpr, R: tl.constexpr):
-    """x (BD, 1, R) at R steps. step: of all batches."""
-    row = tl.arange(0, R)[None, None, :]
-    return tl.load(x + step * D + block * BD + (row * D + tl.arange(0, BD)[:, None, None]))
+def scan_and_store(
+    S, to, values, sizes, keys, queries, operands, fixed, lanes, TASK: tl.constexpr, TILE: tl.constexpr
+):
+    """The states after a step block, whose outputs are stored: of G steps at a time, each group one."""
+    M: tl.constexpr = TILE.STATES
+    PART: tl.constexpr = min(TILE.STEPS, TILE.GROUPS)
+    for part in tl.static_range(TILE.STEPS // PART):
+        totals = ()
+        for r in tl.static_range(part * PART, (part + 1) * PART):
+            size = step_of(sizes, r, TILE)
+            key = keys_of(keys, r, operands.k.dtype.element_ty)
+            query = keys_of(queries, r, operands.q.dtype.element_ty)
+            gate = gates(size, fixed.rates, key, TASK.GATE, M)
+            S = advance(S, gate, size, key, step_of(values, r, TILE), fixed, False, M)
+            totals += (read(S, query, M),)
+        (output,) = over_groups(totals, PART, TILE.ADJACENT)
+        inside = lanes.inside & (lanes.group < PART)
+        tl.store(to + (part * PART + lanes.group) * TASK.D, output.to(to.dtype.element_ty), mask=inside)
+    return S
 
 
 @triton.jit
-def keys_at(k, step, WORDS: tl.constexpr, G: tl.constexpr, R: tl.constexpr):
-    """The words of k at R steps: for each word of a group R tensors (1, G)."""
-    W: tl.constexpr = WORDS // G
-    row = tl.arange(0, R)[None, None, :]
+def summarise_block(
+    S, product, values, sizes, written, keys, operands, fixed,
+    REVERSE: tl.constexpr, TASK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The state and the product of gates after a step block, or (REVERSE) before it."""
+    M: tl.constexpr = TILE.STATES
+    R: tl.constexpr = TILE.STEPS
+    for r in tl.static_range(R - 1 if REVERSE else 0, -1 if REVERSE else R, -1 if REVERSE else 1):
+        size = step_of(sizes, r, TILE)
+        value = step_of(values, r, TILE)
+        write = keys_of(written, r, (operands.q if REVERSE else operands.k).dtype.element_ty)
+        key = keys_of(keys, r, operands.k.dtype.element_ty) if len(keys) > 0 else write
+        gate = gates(size, fixed.rates, key, TASK.GATE, M)
+        if REVERSE:
+            S = retreat(S, gate, write, value, M)
+        else:
+            S = advance(S, gate, size, write, value, fixed, False, M)
+        if TASK.GATE != "exp":
+            product = multiply(product, gate, M)
+    return S, product
+
+
+@triton.jit
+def load_block(x, token, channels, D: tl.constexpr, TILE: tl.constexpr):
+    """x (BD, 1, R) at a step block. token: its first step, among those of all batch elements."""
+    row = tl.arange(0, TILE.STEPS)[None, None, :]
+    first = x + token * D + channels * TILE.CHANNELS
+    return tl.load(first + (row * D + tl.arange(0, TILE.CHANNELS)[:, None, None]))
+
+
+@triton.jit
+def load_channels(x, token, channels, D: tl.constexpr, TILE: tl.constexpr):
+    """R tensors (BD, 1)."""
+    return split_last(load_block(x, token, channels, D, TILE), TILE.STEPS)
+
+
+@triton.jit
+def load_keys(k, token, N: tl.constexpr, TILE: tl.constexpr):
+    """The words of k at a step block: per word of a group R tensors (1, G)."""
+    WORDS: tl.constexpr = N // per_word(k.dtype.element_ty)
+    W: tl.constexpr = WORDS // TILE.GROUPS
+    first = k.to(tl.pointer_type(tl.int64)) + token * WORDS
+    row = tl.arange(0, TILE.STEPS)[None, None, :]
     words = ()
     for w in tl.static_range(W):
-        column = tl.arange(0, G)[None, :, None] * W + w
-        words += (by_step(tl.load(k + step * WORDS + (row * WORDS + column)), R),)
+        column = tl.arange(0, TILE.GROUPS)[None, :, None] * W + w
+        words += (split_last(tl.load(first + (row * WORDS + column)), TILE.STEPS),)
     return words
 
 
 @triton.jit
-def keys_of(words, r: tl.constexpr, KIND: tl.constexpr, M: tl.constexpr):
+def keys_of(words, r: tl.constexpr, dtype: tl.constexpr):
     """M tensors (1, G) of step r."""
     own = ()
     for w in tl.static_range(len(words)):
         own += (words[w][r],)
-    return unpack(own, KIND, M)
+    return unpack(own, dtype)
 
 
 @triton.jit
-def value_of(x, r: tl.constexpr, BD: tl.constexpr, G: tl.constexpr):
-    return tl.broadcast_to(x[r], (BD, G)).to(tl.float32)
+def step_of(x, r: tl.constexpr, TILE: tl.constexpr):
+    return tl.broadcast_to(x[r], (TILE.CHANNELS, TILE.GROUPS)).to(tl.float32)
 
 
 @triton.jit
-def states_apart(state, channel, group, N: tl.constexpr, in_channels, M: tl.constexpr):
+def load_apart(state, lanes, N: tl.constexpr, M: tl.constexpr):
     """M tensors of a user's (D, N), each loaded by itself."""
     values = ()
     for j in tl.static_range(M):
-        values += (tl.load(state + (channel * N + (group * M + j)), mask=in_channels, other=0.0),)
+        at = state + (lanes.channel * N + (lanes.group * M + j))
+        values += (tl.load(at, mask=lanes.inside, other=0.0),)
     return values
 
 
 @triton.jit
-def rates_apart(A, channel, group, N: tl.constexpr, in_channels, GATE: tl.constexpr, M: tl.constexpr):
-    """As `decay_rates`."""
+def rates_apart(A, lanes, TASK: tl.constexpr, M: tl.constexpr):
     rates = ()
-    if GATE == "exp":
-        rates = in_powers_of_two(states_apart(A, channel, group, N, in_channels, M), M)
+    if TASK.GATE == "exp":
+        rates = in_powers_of_two(load_apart(A, lanes, TASK.N, M), M)
     return rates
 
 
-@triton.jit(do_not_specialize=["T", "span", "rounds", "spans"])
-def selective_scan_summary_streamed(
-    v, delta, w, k, A, sums, decays,
-    T, span, rounds, spans,
-    D: tl.constexpr, N: tl.constexpr, WORDS_W: tl.constexpr, WORDS_K: tl.constexpr,
-    REVERSE: tl.constexpr, GATE: tl.constexpr, KIND_W: tl.constexpr, KIND_K: tl.constexpr,
-    FLUSH: tl.constexpr, R: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr,
-    VECTOR: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """As `selective_scan_summary`, of spans of which the last may be shorter."""
-    blocks = tl.cdiv(D, BD)
-    block = tl.program_id(0) % blocks
-    rest = tl.program_id(0) // blocks
-    place = rest % (spans - 1) + (1 if REVERSE else 0)
-    batch = (rest // (spans - 1)).to(tl.int64)
-    row = batch * spans + place
-    first = (place * span).to(tl.int64)
-    if FLUSH:  # the interpreter takes no such bound: there all spans are as long
-        rounds = (tl.minimum(T - first, span) // R).to(tl.int32)
-    start = batch * T + first
-    channel, group, in_channels = tile(block, D, BD, G, VECTOR, True)
-
-    rates = rates_apart(A, channel, group, N, in_channels, GATE, M)
-    # Nothing is read: these zeros have the layout that suits the loop, adjacent channels in a thread.
-    S = load_plane(sums, channel, group, D, in_channels & (spans < 0), M)
-    size = tl.zeros([BD, 1, R], tl.float32)
-    kept = ()
-    for j in tl.static_range(M):
-        kept += (S[j] + 1.0,)
-    for i in tl.range(0, rounds, num_stages=STAGES):
-        now = start + ((rounds - 1 - i) if REVERSE else i) * R
-        values = by_step(channels_at(v, now, D, block, BD, R), R)
-        at_once = channels_at(delta, now, D, block, BD, R)
-        sizes = by_step(at_once, R)
-        words = keys_at(w, now, WORDS_W, G, R)
-        if REVERSE and GATE == "implicit":
-            others = keys_at(k, now, WORDS_K, G, R)
-        if GATE == "exp":
-            size += at_once.to(tl.float32)
-        for r in tl.static_range(R - 1 if REVERSE else 0, -1 if REVERSE else R, -1 if REVERSE else 1):
-            step_size = value_of(sizes, r, BD, G)
-            value = value_of(values, r, BD, G)
-            written = keys_of(words, r, KIND_W, M)
-            keys = written
-            if REVERSE and GATE == "implicit":
-                keys = keys_of(others, r, KIND_K, M)
-            gate = gates(step_size, rates, keys, GATE, FLUSH, M)
-            if REVERSE:
-                S = retreat(S, gate, written, value, M)
-            else:
-                S = advance(S, gate, written, step_size * value, M)
-            if GATE != "exp":
-                kept = products(kept, gate, M)
-    store_plane(sums + row * (G * M * D), S, channel, group, D, in_channels, M)
-    if GATE == "exp":
-        total = tl.broadcast_to(tl.sum(size, axis=2), (BD, G))
-        tl.store(decays + row * D + channel, total, mask=in_channels & (group == 0))
-    else:
-        store_plane(decays + row * (G * M * D), kept, channel, group, D, in_channels, M)
-
-
-@triton.jit(do_not_specialize=["T", "span", "rounds", "spans", "marks"])
-def selective_scan_forward_streamed(
-    x, delta, k, q, A, state, sums, decays, o, final, saved,
-    T, span, rounds, spans, marks,
-    D: tl.constexpr, N: tl.constexpr, WORDS_K: tl.constexpr, WORDS_Q: tl.constexpr,
-    GATE: tl.constexpr, KIND_K: tl.constexpr, KIND_Q: tl.constexpr, FLUSH: tl.constexpr,
-    ROUNDS: tl.constexpr, R: tl.constexpr, BD: tl.constexpr, G: tl.constexpr, M: tl.constexpr,
-    VECTOR: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """As `selective_scan_forward`; every G steps are summed over the groups, of which each stores one."""
-    blocks = tl.cdiv(D, BD)
-    block = tl.program_id(0) % blocks
-    place, before, after, sequence, token, first, end, mark, _ = span_at(
-        tl.program_id(0) // blocks, T, span, spans, marks, None
-    )
-    if FLUSH:  # the interpreter takes no such bound: there all spans are as long
-        rounds = ((end - first) // R).to(tl.int32)
-    start = token + first
-    channel, group, in_channels = tile(block, D, BD, G, VECTOR, True)
-    PART: tl.constexpr = min(R, G)  # steps that are summed at a time
-
-    rates = rates_apart(A, channel, group, N, in_channels, GATE, M)
-    if state is not None:
-        S = states_apart(state + sequence * D * N, channel, group, N, in_channels, M)
-    else:
-        S = constant(0.0, BD, G, M)
-    if sums is not None:
-        S = enter_span(S, sums, decays, rates, place - before, before, 1, channel, group, D, in_channels,
-                       GATE, FLUSH, G, M)  # fmt: skip
-    for i in tl.range(0, rounds, num_stages=STAGES):
-        now = start + i * R
-        values = by_step(channels_at(x, now, D, block, BD, R), R)
-        sizes = by_step(channels_at(delta, now, D, block, BD, R), R)
-        words = keys_at(k, now, WORDS_K, G, R)
-        asked = keys_at(q, now, WORDS_Q, G, R)
-        if saved is not None:
-            row = mark + first // (R * ROUNDS) + i // ROUNDS
-            if i % ROUNDS == 0:
-                store_plane(saved + row * (G * M * D), S, channel, group, D, in_channels, M)
-        at = o + now * D + channel
-        for part in tl.static_range(R // PART):
-            totals = ()
-            for r in tl.static_range(part * PART, (part + 1) * PART):
-                size = value_of(sizes, r, BD, G)
-                keys = keys_of(words, r, KIND_K, M)
-                queries = keys_of(asked, r, KIND_Q, M)
-                gate = gates(size, rates, keys, GATE, FLUSH, M)
-                S = advance(S, gate, keys, size * value_of(values, r, BD, G), M)
-                total = S[0] * queries[0]
-                for j in tl.static_range(1, M):
-                    total = tl.fma(S[j], queries[j], total)
-                totals += (total,)
-            (output,) = over_groups(totals, PART, VECTOR)
-            inside = in_channels & (group < PART)
-            tl.store(at + (part * PART + group) * D, output.to(o.dtype.element_ty), mask=inside)
-    if after == 0:
-        store_state(final + sequence * D * N, S, channel, group, N, in_channels, M)
+@triton.jit
+def zeros_by_channels(plane, lanes, segments, D: tl.constexpr, M: tl.constexpr):
+    """M zeros in the layout that suits the loop, adjacent channels in a thread. Nothing is read."""
+    nowhere = lanes.inside & (segments < 0)
+    return load_plane(plane, Lanes(lanes.channel, lanes.group, nowhere), D, M)

@@ -10,14 +10,14 @@ from ssmperf import Table
 # Of a span of time there is the summary, and the pass itself: `spans`.
 PASSES = tuple(pass_ + part for pass_ in ("forward", "backward") for part in ("", "_spans", "_summary"))
 # Steps between the states that forward saves for backward. Those of N = 16 then take a byte an element of x.
-MARK = 64
+CHECKPOINT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """A warp's tile of channels × groups of states, and how many steps it takes a round.
 
-    steps: a round (R), a divisor of MARK. channels: next to each other in a thread.
+    steps: a round (R), a divisor of CHECKPOINT. channels: next to each other in a thread.
     states: of a channel in a thread (M), 4 or 8. groups: of states side by side (G), a power of two.
     registers: at most, of a thread; None leaves it to the compiler.
     stages: rounds under way in shared memory, with the one at work; 0: the next one, in registers.
@@ -35,8 +35,8 @@ class Tiles:
         powers = (self.channels, self.groups, self.warps)
         if any(size < 1 or size & (size - 1) for size in powers) or self.states not in (4, 8):
             raise ValueError("channels, groups and warps are powers of two, states 4 or 8")
-        if self.steps < 1 or MARK % self.steps or not self.block:
-            raise ValueError(f"steps divide {MARK}, and a program has a channel")
+        if self.steps < 1 or CHECKPOINT % self.steps or not self.block:
+            raise ValueError(f"steps divide {CHECKPOINT}, and a program has a channel")
         if self.stages not in (0, 2, 3, 4, 5):
             raise ValueError("stages are 0, or from 2 to 5")
 

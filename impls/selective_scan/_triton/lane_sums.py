@@ -35,7 +35,7 @@ def from_place(x, place):
 
 
 @triton.jit
-def keep_half(values, BIT: tl.constexpr, HALF: tl.constexpr):
+def exchange_halves(values, BIT: tl.constexpr, HALF: tl.constexpr):
     place = tl.arange(0, 32)[None, :]
     upper = tl.broadcast_to((place & BIT) != 0, values[0].shape)
     kept = ()
@@ -48,7 +48,7 @@ def keep_half(values, BIT: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def spread_sums(values, COUNT: tl.constexpr, LANES: tl.constexpr, UNIT: tl.constexpr):
-    """Sums of COUNT tensors (warps, 32) over LANES places UNIT apart: a tuple of PER tensors.
+    """Sums of COUNT tensors (warps, 32) over LANES places UNIT split_pairs: a tuple of PER tensors.
 
     With PER = max(1, COUNT // LANES), place i of LANES holds the sums of tensors PER·i … PER·i + PER − 1;
     places from COUNT on hold those of i mod COUNT.
@@ -56,7 +56,7 @@ def spread_sums(values, COUNT: tl.constexpr, LANES: tl.constexpr, UNIT: tl.const
     PER: tl.constexpr = COUNT // LANES if COUNT > LANES else 1
     for s in tl.static_range(6):
         if COUNT >> (s + 1) >= PER:
-            values = keep_half(values, (COUNT >> (s + 1)) // PER * UNIT, COUNT >> (s + 1))
+            values = exchange_halves(values, (COUNT >> (s + 1)) // PER * UNIT, COUNT >> (s + 1))
     for s in tl.static_range(5):
         if COUNT << s < LANES:
             other = tl.arange(0, 32)[None, :] ^ ((COUNT << s) * UNIT)
@@ -65,9 +65,9 @@ def spread_sums(values, COUNT: tl.constexpr, LANES: tl.constexpr, UNIT: tl.const
 
 
 @triton.jit
-def beside(x, CHANNELS: tl.constexpr):
+def over_adjacent(x, ADJACENT: tl.constexpr):
     """Sums over the adjacent channels of a thread, of x (BD, G), as (warps, 32)."""
-    return flat(tl.sum(tl.reshape(x, (x.shape[0] // CHANNELS, CHANNELS, x.shape[1])), axis=1))
+    return flat(tl.sum(tl.reshape(x, (x.shape[0] // ADJACENT, ADJACENT, x.shape[1])), axis=1))
 
 
 @triton.jit
@@ -82,22 +82,22 @@ def over_channels(values, COUNT: tl.constexpr, G: tl.constexpr):
 
 
 @triton.jit
-def apart(x):
+def split_pairs(x):
     """x (BD, G) as even and odd channels (BD // 2, G)."""
     return tl.split(tl.permute(tl.reshape(x, (x.shape[0] // 2, 2, x.shape[1])), (0, 2, 1)))
 
 
 @triton.jit
-def together(even, odd):
+def interleave(even, odd):
     return tl.reshape(tl.permute(tl.join(even, odd), (0, 2, 1)), (2 * even.shape[0], even.shape[1]))
 
 
 @triton.jit
-def over_groups(values, COUNT: tl.constexpr, CHANNELS: tl.constexpr):
+def over_groups(values, COUNT: tl.constexpr, ADJACENT: tl.constexpr):
     """Sums of COUNT tensors (BD, G) over their groups: PER tensors (BD, G), as `spread_sums` leaves them."""
     G: tl.constexpr = values[0].shape[1]
     PER: tl.constexpr = COUNT // G if COUNT > G else 1
-    if CHANNELS == 1:
+    if ADJACENT == 1:
         flats = ()
         for j in tl.static_range(COUNT):
             flats += (flat(values[j]),)
@@ -109,12 +109,12 @@ def over_groups(values, COUNT: tl.constexpr, CHANNELS: tl.constexpr):
     else:
         evens, odds = (), ()
         for j in tl.static_range(COUNT):
-            even, odd = apart(values[j])
+            even, odd = split_pairs(values[j])
             evens += (even,)
             odds += (odd,)
-        evens = over_groups(evens, COUNT, CHANNELS // 2)
-        odds = over_groups(odds, COUNT, CHANNELS // 2)
+        evens = over_groups(evens, COUNT, ADJACENT // 2)
+        odds = over_groups(odds, COUNT, ADJACENT // 2)
         sums = ()
         for j in tl.static_range(PER):
-            sums += (together(evens[j], odds[j]),)
+            sums += (interleave(evens[j], odds[j]),)
         return sums
