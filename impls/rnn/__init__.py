@@ -65,7 +65,8 @@ def sample(shape: Shape, *, regime: str, generator: Generator, gate_kind: str = 
     rows, device = BLOCKS[gate_kind] * C, generator.device
 
     def uniform(*size: int) -> Tensor:
-        return (2 * torch.rand(*size, generator=generator, device=device) - 1) / C**0.5
+        drawn: Tensor = (2 * torch.rand(*size, generator=generator, device=device) - 1) / C**0.5
+        return drawn
 
     log_a = log_gates(regime, (C,), generator)
     logit = (log_a - torch.log(-torch.expm1(log_a))).clamp(-WIDEST_LOGIT, WIDEST_LOGIT)
@@ -90,8 +91,7 @@ def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
     h = 2 * torch.rand(size, generator=generator, device=generator.device) - 1
     if gate_kind(operands) == "lstm":
         h = torch.stack([h, torch.randn(size, generator=generator, device=generator.device)], dim=1)
-    state: Tensor = h.to(wide)
-    return state
+    return h.to(wide)
 
 
 @recurrence(

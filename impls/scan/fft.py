@@ -69,5 +69,5 @@ def fft(x: Operands) -> Tensor:
     length = next_fast_len(2 * T - 1, real=not is_complex)
     forth, back = (torch.fft.fft, torch.fft.ifft) if is_complex else (torch.fft.rfft, torch.fft.irfft)
     spectrum = forth(x.b, length, dim=1) * forth(decay[:, :T], length, dim=1)
-    driven = back(spectrum, length, dim=1)[:, :T]
+    driven: Tensor = back(spectrum, length, dim=1)[:, :T]
     return driven + decay[:, 1:] * x.state.unsqueeze(1)
