@@ -29,7 +29,7 @@ GATE_KINDS = ("key", "none", "const", "scalar", "dplr", "dplr_const", "dplr_scal
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """`none`, `const` (per head), `scalar` (and step), `key` (and channel); with p and r `dplr_…`."""
+    """Name the kind: `none`, `const`, `scalar` or `key`; with p and r `dplr`, or `dplr_` before the kind."""
     log_a = operands.get("log_a")
     kind = "none" if log_a is None else {1: "const", 3: "scalar", 4: "key"}[log_a.dim()]
     if operands.get("p") is None:
@@ -38,10 +38,10 @@ def gate_kind(operands: Mapping[str, Any]) -> str:
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Operands read once, the output written once; backward reads them and do, and writes gradients.
+    """Count a pass: forward reads operands and writes o; backward reads these and do, and writes gradients.
 
-    A token costs a product of vector and state (2KV) to read with k or r, one each to write a rank-one term
-    and to read with q, and KV for the gate; its adjoints cost about twice that, and the states again.
+    A token costs three products of vector and state (2KV each): the read with k or r, a rank-one write, and
+    the read with q. The gate costs KV, p and r 2KV more. Backward costs about twice that.
     """
     tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
     operands = sum(spec.nbytes for name, spec in specs.items() if name != "initial_state")
@@ -56,11 +56,11 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "key"
 ) -> dict[str, Tensor | None]:
-    """Random float32 operands whose gates follow a regime (real, so that `phase` is `ones`); |k| = 1.
+    """Draw float32 operands; the gates follow a regime (they are real: `phase` is `ones`), and |k| = 1.
 
     β is in (0, 2), the whole stable range. With p and r it is in (0, 1), r is a unit vector near k and
     p = −β s ⊙ r with s in [½, 1] constant in time: diag(α) + p rᵀ is a contraction in the norm that
-    diag(s)^(−½) gives, whatever the gates, so that states stay bounded at any length.
+    diag(s)^(−½) gives, whatever the gates: states stay bounded at any length.
     """
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
     form, _, kind = gate_kind.partition("_") if gate_kind.startswith("dplr") else ("", "", gate_kind)
@@ -89,7 +89,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | 
     """Refuse operands that do not belong together.
 
     Raises:
-        UsageError: p without r, no beta without them, a gate of no legal shape, or complex operands.
+        UsageError: only one of p and r, neither these nor beta, a gate of an illegal shape, or a complex
+            operand.
     """
     if (p is None) != (r is None):
         raise UsageError("p and r come together: give both (dplr) or neither (delta rule)")
@@ -101,9 +102,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | 
         raise UsageError("delta_rule is real: it takes no complex operands")
 
 
-def gate_factors(log_a: Tensor | None) -> Tensor | None:
-    """A gate of any legal shape as (B|1, T|1, H, K|1)."""
-    if log_a is None or log_a.dim() == 4:
+def gate_factors(log_a: Tensor) -> Tensor:
+    """View a gate of any legal shape as (B|1, T|1, H, K|1)."""
+    if log_a.dim() == 4:
         return log_a
     return log_a.unsqueeze(-1) if log_a.dim() == 3 else log_a.view(1, 1, -1, 1)
 
@@ -138,14 +139,14 @@ def delta_rule(
     Args:
         q, k: (B, T, H, K), or (B, T, 1, K) where all heads share them. The scale of q is the model's.
         v: (B, T, H, V).
-        beta: (B, T, H). States are stable for 0 ≤ β|k|² ≤ 2. With p and r it scales the write alone, and
-            None is 1.
+        beta: (B, T, H). States are stable for 0 ≤ β|k|² ≤ 2. With p and r, beta only scales the write, and
+            None means 1.
         log_a: log of the key gate α, ≤ 0: None (1), (H,), (B, T, H) or (B, T, H, K). −inf is a reset.
         initial_state: S_0 (B, H, K, V), zeros if None.
-        p, r: (B, T, H, K), the low-rank term. That the transitions are stable is the caller's matter.
+        p, r: (B, T, H, K), the low-rank term. The caller sees to it that the transitions are stable.
 
     Returns:
-        o (B, T, H, V) in the dtype of v, and S_T (B, H, K, V), float32, or float64 where an operand is.
+        o (B, T, H, V) in the dtype of v, and S_T (B, H, K, V) in float32 (float64 if an operand is).
 
     Raises:
         UsageError: operands that do not belong together (see `check`).

@@ -1,4 +1,4 @@
-"""Products of vectors within a tile, decayed by the gates between them, with every exponent ≤ 0."""
+"""Products of vectors within a tile, decayed by the gates between their steps; all exponents are ≤ 0."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..scan.common import segment_sums, transfer
 
 
 class Decay:
-    """The gates of tiles of C steps, log_a (..., C, K|1) or None, as what lies between two steps.
+    """The decay between any two steps of tiles of C steps, from log_a (..., C, K|1) or None.
 
-    Gates that differ by key take two levels: pair by pair within sub-chunks, and between sub-chunks counted
-    from the start of the one that reads (RECURRENCES.md §4.9). sub_chunk divides C.
+    Key gates take two levels: decays are computed pair by pair within sub-chunks; between sub-chunks they
+    count from the start of the reading sub-chunk (RECURRENCES.md §4.9). sub_chunk divides C.
     """
 
     def __init__(self, log_a: Tensor | None, sub_chunk: int) -> None:
@@ -24,15 +24,15 @@ class Decay:
         self.sub_chunk = sub_chunk
 
     def from_start(self) -> Tensor | None:
-        """Gates from the tile's start up to each step, that step included: (..., C, K|1)."""
+        """Multiply the gates from the tile's start up to each step, including that step: (..., C, K|1)."""
         return from_start(self.log_a)
 
     def to_end(self) -> Tensor | None:
-        """Gates from the step after each one to the tile's end: (..., C, K|1)."""
+        """Multiply the gates from the step after each one to the tile's end: (..., C, K|1)."""
         return to_end(self.log_a)
 
     def products(self, xs: tuple[Tensor, ...], y: Tensor) -> tuple[Tensor, ...]:
-        """For each x: Σ_c x_tc α_{s+1..t,c} y_sc as (..., t, s), 0 where s > t, from x and y (..., C, K)."""
+        """Compute Σ_c x_tc α_{s+1..t,c} y_sc for each x (..., C, K), as (..., t, s), 0 where s > t."""
         if self.log_a is None:
             return tuple((x @ y.mT).tril() for x in xs)
         if self.log_a.shape[-1] == 1:
@@ -41,7 +41,7 @@ class Decay:
         return self._products_by_key(torch.stack(xs, dim=-2), y, self.log_a)
 
     def _products_by_key(self, x: Tensor, y: Tensor, log_a: Tensor) -> tuple[Tensor, ...]:
-        """`products` of x (..., C, X, K), which are X vectors a step."""
+        """Compute `products` of x (..., C, X, K), X vectors per step."""
         count, c = y.shape[-2] // self.sub_chunk, self.sub_chunk
         x = x.unflatten(-3, (count, c))  # (..., I, t, X, K)
         y, log_a = y.unflatten(-2, (count, c)), log_a.unflatten(-2, (count, c))
@@ -58,7 +58,7 @@ class Decay:
 
 
 def _as_seen_from_later(y: Tensor, log_a: Tensor) -> Tensor:
-    """y (..., J, s, K) decayed up to the start of each later sub-chunk I, as (..., I, J·s, K); else 0."""
+    """Decay y (..., J, s, K) up to the start of each later sub-chunk I: (..., I, J·s, K), 0 where I ≤ J."""
     count = y.shape[-3]
     earlier = torch.ones(count, count, dtype=torch.bool, device=y.device).tril(-1)[..., None, None]
     between = functional.pad(segment_sums(log_a.sum(-2)), (0, 0, 0, 0, 1, 0))[..., :-1, :, :]

@@ -1,4 +1,4 @@
-"""Answers in closed form of the delta rule (RECURRENCES.md §6.2)."""
+"""Closed-form answers of the delta rule (RECURRENCES.md §6.2)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def normal(*size: int, seed: int) -> Tensor:
 
 
 def basis() -> Tensor:
-    """K orthonormal keys (B, K steps, H, K), others in each batch item and head."""
-    return torch.linalg.qr(normal(B, H, K, K, seed=0)).Q.transpose(1, 2).contiguous()
+    """Draw K orthonormal keys (B, K steps, H, K), different ones per batch element and head."""
+    keys: Tensor = torch.linalg.qr(normal(B, H, K, K, seed=0)).Q.transpose(1, 2).contiguous()
+    return keys
 
 
 @analytic("delta_rule", name="orthonormal_keys_recall_their_values", source=SOURCE)
 def orthonormal_keys_recall_their_values() -> Answer:
-    """β = 1, then K steps with β = 0 that ask for each key: o is the value written under it."""
+    """K writes with β = 1, then K steps with β = 0 that read each key: o is the value written under it."""
     keys, values = basis(), normal(B, K, H, V, seed=1)
     nothing = torch.zeros_like(keys)
     writing = torch.ones(B, K, H, dtype=torch.float64)
@@ -43,7 +44,7 @@ def orthonormal_keys_recall_their_values() -> Answer:
 
 @analytic("delta_rule", name="the_last_write_wins", source=SOURCE)
 def the_last_write_wins() -> Answer:
-    """β = 1 and keys written over and over: reading a key right after gives its newest value."""
+    """β = 1 and keys written repeatedly: reading a key right after its write gives its newest value."""
     rounds = 9
     keys = basis().repeat(1, rounds, 1, 1)
     values = normal(B, rounds * K, H, V, seed=1)

@@ -1,12 +1,10 @@
 """Work-efficient parallel prefix over dense affine maps: an up-sweep of products, a down-sweep of states.
 
 Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3 and §4.11. A combine multiplies
-K × K matrices, so this is for tests of other backends, not for speed.
+K × K matrices: this is for testing other backends, not for speed.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -14,26 +12,21 @@ from torch.nn import functional
 
 from ssmperf import Shape, backend
 
-from .common import Operands, attend, dense_elements, element_bytes, read_out
+from ..scan.common import rounds
+from .common import Operands, as_backend, dense_elements, element_bytes, read_out
 
 Map = tuple[Tensor, Tensor]  # (M, W): the map S -> M S + W
 
 
-def _blelloch(x: Operands) -> tuple[Tensor, Tensor]:
-    states = _all_states(dense_elements(x), x.state)
-    return read_out(x.q, states), states[:, -1]
-
-
 def _all_states(maps: Map, initial_state: Tensor) -> Tensor:
-    """S_t (B, T, H, K, V) after every map (B, T, H, K, ·); padded at the end, where nothing reads.
+    """Compute S_t (B, T, H, K, V) after every map (B, T, H, K, ·).
 
-    The down-sweep starts from the state S_0, not from the identity map, so it carries states and no maps.
+    Time is padded at the end, where nothing reads. The down-sweep starts from the state S_0 instead of the
+    identity map, so it carries states and no maps.
     """
     T = maps[1].shape[1]
     missing = (1 << (T - 1).bit_length()) - T
-    transition, write = (
-        functional.pad(x, (0, 0) * 3 + (0, missing)) for x in maps
-    )  # after T, nothing counts
+    transition, write = (functional.pad(x, (0, 0) * 3 + (0, missing)) for x in maps)
     left_products = []
     while write.shape[1] > 1:
         left, right = ((transition[:, i::2], write[:, i::2]) for i in (0, 1))
@@ -46,30 +39,19 @@ def _all_states(maps: Map, initial_state: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """Five operators a level upwards and three downwards."""
-    return 8 * math.ceil(math.log2(max(2, shape["T"]))) + 16
+    """Five operators per level upwards and three downwards."""
+    return 8 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The maps of all steps, padded to a power of two, their products, and the states."""
+    """The maps of all steps padded to a power of two, their products, and the states."""
     padded = shape.with_(T=1 << (shape["T"] - 1).bit_length())
     return 4 * element_bytes(shape, itemsize) + 3 * element_bytes(padded, itemsize)
 
 
 @backend("delta_rule", name="blelloch", launches=launches, workspace=workspace)
-def blelloch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    log_a: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    p: Tensor | None = None,
-    r: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Up- and down-sweep over pairs (K × K transition, write), 2 log2 T dependent steps, any length.
-
-    Shapes, dtypes and results: see the recurrence `delta_rule`.
-    """
-    return attend(_blelloch, q, k, v, beta, log_a, initial_state, p, r)
+@as_backend
+def blelloch(x: Operands) -> tuple[Tensor, Tensor]:
+    """Up- and down-sweep over pairs (K × K transition, write), 2 log2 T dependent steps, any length."""
+    states = _all_states(dense_elements(x), x.state)
+    return read_out(x.q, states), states[:, -1]

@@ -20,16 +20,16 @@ from ssmperf import Shape, backend
 from ..linear_attention.common import scaled
 from ..scan.common import over_time
 from ._decay import Decay
-from .common import Operands, attend
+from .common import Operands, as_backend
 
 CHUNK, SUB_CHUNK = 64, 16
 
 
 class Tiles(NamedTuple):
-    """All chunks (B, H, N, C, ·), as what they do with the state S (K, V) before each.
+    """The effect of each chunk (B, H, N, C, ·), given the state S (K, V) before it.
 
-    The corrections are y = fixed + per_state @ S, (C, V). They are read as seen @ y, (C, V), beside
-    output, (C, V), and written as ends.T @ y, (K, V), beside write, (K, V).
+    The corrections are y = fixed + per_state @ S, (C, V). The outputs add seen @ y to `output`, (C, V), and
+    the state after the chunk adds ends.T @ y to `write`, (K, V).
     """
 
     fixed: Tensor
@@ -40,19 +40,13 @@ class Tiles(NamedTuple):
     write: Tensor | float
 
 
-def _chunkwise(x: Operands) -> tuple[Tensor, Tensor]:
-    C = min(CHUNK, math.ceil(x.v.shape[1] / SUB_CHUNK) * SUB_CHUNK)
-    return in_chunks(x, C, SUB_CHUNK)
-
-
 def in_chunks(x: Operands, C: int, sub_chunk: int) -> tuple[Tensor, Tensor]:
-    """Output (B, T, H, V) and final state by chunks of C steps.
+    """Compute output (B, T, H, V) and final state by chunks of C steps.
 
-    sub_chunk: the tile of pairwise decays of key gates; it divides C.
+    sub_chunk: tile size of the pairwise decays of key gates; it divides C.
     """
-    T = x.v.shape[1]
     q, k, v, beta = (_tiles(y, C) for y in (x.q, x.k, x.v, x.beta))
-    decay = Decay(None if x.log_a is None else _tiles(over_time(x.log_a, T), C), sub_chunk)
+    decay = Decay(None if x.log_a is None else _tiles(over_time(x.log_a, x.T), C), sub_chunk)
     if x.p is None or x.r is None:
         tiles = _delta(q, k, v, beta, decay)
     else:
@@ -68,11 +62,11 @@ def in_chunks(x: Operands, C: int, sub_chunk: int) -> tuple[Tensor, Tensor]:
     before = torch.stack(starts, dim=2)
     within = tiles.seen @ (tiles.fixed + tiles.per_state @ before) + tiles.output
     output = scaled(q, from_start) @ before + within
-    return output.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :T], state
+    return output.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, : x.T], state
 
 
 def _delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Decay) -> Tiles:
-    """y_t = β_t (v_t − S̄_tᵀ k_t), written along k."""
+    """Correct by y_t = β_t (v_t − S̄_tᵀ k_t), written along k."""
     kk, qk = decay.products((k, q), k)
     rows = torch.cat([beta * v, -beta * scaled(k, decay.from_start())], dim=-1)
     fixed, per_state = _solve(beta * kk.tril(-1), rows, v.shape[-1])
@@ -80,9 +74,10 @@ def _delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Decay) -> Tiles
 
 
 def _dplr(q: Tensor, k: Tensor, v: Tensor, p: Tensor, r: Tensor, decay: Decay) -> Tiles:
-    """y_t = S_{t−1}ᵀ r_t, written along p beside the values along k.
+    """Correct by y_t = S_{t−1}ᵀ r_t, written along p, in addition to the values along k.
 
-    r_t reads the state before its step's gate, as a vector one step early reads the state after it.
+    r_t reads the state before the gate of its step. That is the state after the previous step, so r is moved
+    one step early and read like a query.
     """
     early = torch.cat([r[..., 1:, :], torch.zeros_like(r[..., :1, :])], dim=-2)
     rp, qp = decay.products((early, q), p)
@@ -95,32 +90,32 @@ def _dplr(q: Tensor, k: Tensor, v: Tensor, p: Tensor, r: Tensor, decay: Decay) -
 
 
 def _one_later(x: Tensor, first: Tensor | None = None) -> Tensor:
-    """Rows (..., C, ·) moved down by one; the first becomes zeros, or `first`."""
+    """Move rows (..., C, ·) down by one; the first becomes zeros, or `first`."""
     first = torch.zeros_like(x[..., :1, :]) if first is None else first
     return torch.cat([first, x[..., :-1, :]], dim=-2)
 
 
-def _solve(strictly_lower: Tensor, rows: Tensor, V: int) -> tuple[Tensor, ...]:
-    """(I + strictly_lower)⁻¹ rows, split after V columns."""
-    solved = torch.linalg.solve_triangular(strictly_lower, rows, upper=False, unitriangular=True)
-    return solved.split([V, rows.shape[-1] - V], dim=-1)
+def _solve(strictly_lower: Tensor, rows: Tensor, V: int) -> tuple[Tensor, Tensor]:
+    """Compute (I + strictly_lower)⁻¹ rows, split after V columns."""
+    solved: Tensor = torch.linalg.solve_triangular(strictly_lower, rows, upper=False, unitriangular=True)
+    return solved[..., :V], solved[..., V:]
 
 
 def _tiles(x: Tensor, C: int) -> Tensor:
-    """(B|1, T, H, F) as (B|1, H, N, C, F); the last chunk is filled with zeros, which change no state."""
+    """Cut (B|1, T, H, F) into (B|1, H, N, C, F); zeros fill the last chunk and change no state."""
     padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
     return padded.reshape(x.shape[0], -1, C, *x.shape[2:]).permute(0, 3, 1, 2, 4)
 
 
 def launches(shape: Shape) -> float:
-    """A fixed number, and two a chunk for the carried state."""
+    """A fixed number, and two per chunk for the carried state."""
     return 90 + 2 * math.ceil(shape["T"] / CHUNK)
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Tiles of the operands, products of pairs, the corrections, and transitions, writes and states by chunk.
+    """Tiles of the operands, pairwise products, corrections; transitions, writes and states per chunk.
 
-    Gates by key add pairwise decays within sub-chunks and keys as seen from later ones.
+    Key gates add pairwise decays within sub-chunks, and keys decayed up to each later sub-chunk.
     """
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
     pairwise = (3 * SUB_CHUNK + 2 * CHUNK // SUB_CHUNK) * K if gate_kind.endswith("key") else 0
@@ -130,19 +125,8 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 @backend("delta_rule", name="chunkwise", launches=launches, workspace=workspace)
-def chunkwise(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    log_a: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    p: Tensor | None = None,
-    r: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Matrix products and a triangular solve within chunks of 64 steps, a loop over chunks for the state.
-
-    Shapes, dtypes and results: see the recurrence `delta_rule`.
-    """
-    return attend(_chunkwise, q, k, v, beta, log_a, initial_state, p, r)
+@as_backend
+def chunkwise(x: Operands) -> tuple[Tensor, Tensor]:
+    """Matrix products and a triangular solve within chunks of 64 steps, a loop over chunks for the state."""
+    C = min(CHUNK, math.ceil(x.T / SUB_CHUNK) * SUB_CHUNK)
+    return in_chunks(x, C, SUB_CHUNK)

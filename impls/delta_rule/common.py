@@ -1,4 +1,4 @@
-"""What the delta_rule backends share: operands in working precision, dense transitions, reads."""
+"""Code shared by the delta_rule backends: operands in working precision, dense transitions, reads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ssmperf import Shape
 
+from ..scan.common import named_after, over_time
 from . import check, gate_factors
 
 
@@ -31,72 +32,75 @@ class Operands:
     state: Tensor
 
     @property
+    def T(self) -> int:
+        return self.v.shape[1]
+
+    @property
     def alpha(self) -> Tensor | None:
         """Gates (B|1, T, H, K|1)."""
         if self.log_a is None:
             return None
-        return torch.exp(self.log_a).expand(-1, self.v.shape[1], -1, -1)
+        return over_time(torch.exp(self.log_a), self.T)
 
 
 # -> o (B, T, H, V) and S_T, both in working precision
 Method = Callable[[Operands], tuple[Tensor, Tensor]]
 
 
-def attend(
-    method: Method,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    log_a: Tensor | None,
-    initial_state: Tensor | None,
-    p: Tensor | None,
-    r: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Bring the operands of the recurrence to working precision and run `method` on them.
+def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Give a method the recurrence's signature and results."""
 
-    Raises:
-        UsageError: operands that do not belong together.
-    """
-    check(q, k, v, beta, log_a, p, r)
-    B, T, H, V = v.shape
-    wide = torch.float32
-    for operand in (q, k, v, beta, log_a, p, r):
-        if operand is not None:
-            wide = torch.promote_types(wide, operand.dtype)
-    dtype, v = v.dtype, v.to(wide)
-    if initial_state is None:
-        initial_state = v.new_zeros(B, H, q.shape[-1], V)
-    output, final = method(
-        Operands(
+    def backend(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor | None,
+        log_a: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        p: Tensor | None = None,
+        r: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        check(q, k, v, beta, log_a, p, r)
+        B, T, H, V = v.shape
+        wide = torch.float32
+        for operand in (q, k, v, beta, log_a, p, r):
+            if operand is not None:
+                wide = torch.promote_types(wide, operand.dtype)
+        values = v.to(wide)
+        if initial_state is None:
+            initial_state = values.new_zeros(B, H, q.shape[-1], V)
+        x = Operands(
             q=q.to(wide).expand(-1, -1, H, -1),
             k=k.to(wide).expand(-1, -1, H, -1),
-            v=v,
-            beta=v.new_ones(B, T, H, 1) if beta is None else beta.to(wide).unsqueeze(-1),
+            v=values,
+            beta=values.new_ones(B, T, H, 1) if beta is None else beta.to(wide).unsqueeze(-1),
             log_a=None if log_a is None else gate_factors(log_a.to(wide)),
             p=None if p is None else p.to(wide),
             r=None if r is None else r.to(wide),
             state=initial_state.to(wide),
         )
-    )
-    return output.to(dtype), final
+        output, final = method(x)
+        return output.to(v.dtype), final
+
+    return named_after(method, backend)
 
 
 def dense_elements(x: Operands) -> tuple[Tensor, Tensor]:
-    """Every step as an affine map S ↦ M S + W of its own: M (B, T, H, K, K) and W (B, T, H, K, V)."""
+    """Write each step as an affine map S ↦ M S + W, with M (B, T, H, K, K) and W (B, T, H, K, V)."""
     alpha = x.q.new_ones(1, 1, 1, 1) if x.alpha is None else x.alpha
     write = (x.beta * x.k).unsqueeze(-1) * x.v.unsqueeze(-2)
-    left, right = (-x.beta * x.k, alpha * x.k) if x.p is None else (x.p, x.r)
+    left, right = (-x.beta * x.k, alpha * x.k) if x.p is None or x.r is None else (x.p, x.r)
     low_rank = left.unsqueeze(-1) * right.unsqueeze(-2)
     return torch.diag_embed(alpha.expand(x.k.shape)) + low_rank, write
 
 
 def read_out(q: Tensor, states: Tensor) -> Tensor:
-    """o_t = S_tᵀ q_t for all steps: (B, T, H, K) and (B, T, H, K, V) to (B, T, H, V)."""
+    """Read o_t = S_tᵀ q_t at all steps: (B, T, H, K) and (B, T, H, K, V) to (B, T, H, V)."""
     return (q.unsqueeze(-2) @ states).squeeze(-2)
 
 
 def element_bytes(shape: Shape, itemsize: int) -> float:
-    """Bytes of the dense affine maps of all steps, K·(K + V) numbers each."""
+    """Count the bytes of the dense affine maps of all steps, K·(K + V) numbers each."""
     K, V = shape["K"], shape["V"]
     return shape["B"] * shape["T"] * shape["H"] * K * (K + V) * max(4, itemsize)

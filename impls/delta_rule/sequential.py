@@ -7,13 +7,41 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from .common import Operands, attend
+from .common import Operands, as_backend
 
 
-def _sequential(x: Operands) -> tuple[Tensor, Tensor]:
-    T = x.v.shape[1]
+def _rows(x: Tensor) -> tuple[Tensor, ...]:
+    """Split (B, T, H, F) into T tensors (B, H, 1, F)."""
+    return x.unsqueeze(-2).unbind(1)
+
+
+def _columns(x: Tensor) -> tuple[Tensor, ...]:
+    """Split (B, T, H, F) into T tensors (B, H, F, 1)."""
+    return x.unsqueeze(-1).unbind(1)
+
+
+def launches(shape: Shape) -> float:
+    """The gate, recall, error, write, sum and read of every step."""
+    return 7 * shape["T"] + 12
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """A few states, the scaled keys, the gates, and a copy of the output."""
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    return B * H * (5 * K * V + T * (4 * K + 3 * V)) * max(4, itemsize)
+
+
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """The state before and after the gate of every step."""
+    return 3 * shape["T"] * shape["B"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
+
+
+@backend("delta_rule", name="sequential", launches=launches, workspace=workspace, saved=saved)
+@as_backend
+def sequential(x: Operands) -> tuple[Tensor, Tensor]:
+    """A loop over time on whole (B, H, K, V) states."""
     state, outputs = x.state, []
-    alphas = [None] * T if x.alpha is None else x.alpha.unsqueeze(-1).unbind(1)
+    alphas = [None] * x.T if x.alpha is None else x.alpha.unsqueeze(-1).unbind(1)
     queries, keys, writes = _rows(x.q), _columns(x.beta * x.k), _rows(x.v)
     lefts = keys if x.p is None else _columns(x.p)
     rights = _rows(-x.k) if x.r is None else _rows(x.r)
@@ -26,48 +54,3 @@ def _sequential(x: Operands) -> tuple[Tensor, Tensor]:
             state = kept + left_t * (right_t @ state) + k_t * v_t
         outputs.append(q_t @ state)
     return torch.cat(outputs, dim=2).transpose(1, 2), state
-
-
-def _rows(x: Tensor) -> tuple[Tensor, ...]:
-    """(B, T, H, F) as T tensors (B, H, 1, F)."""
-    return x.unsqueeze(-2).unbind(1)
-
-
-def _columns(x: Tensor) -> tuple[Tensor, ...]:
-    """(B, T, H, F) as T tensors (B, H, F, 1)."""
-    return x.unsqueeze(-1).unbind(1)
-
-
-def launches(shape: Shape) -> float:
-    """Gate, recall, error, write, sum and read of every step."""
-    return 7 * shape["T"] + 12
-
-
-def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """A few states, the scaled keys, the gates, and the output once more."""
-    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
-    return B * H * (5 * K * V + T * (4 * K + 3 * V)) * max(4, itemsize)
-
-
-def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The state before and after its gate of every step."""
-    return 3 * shape["T"] * shape["B"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
-
-
-@backend("delta_rule", name="sequential", launches=launches, workspace=workspace, saved=saved)
-def sequential(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    log_a: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    p: Tensor | None = None,
-    r: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """A loop over time on whole (B, H, K, V) states.
-
-    Shapes, dtypes and results: see the recurrence `delta_rule`.
-    """
-    return attend(_sequential, q, k, v, beta, log_a, initial_state, p, r)

@@ -1,12 +1,11 @@
-"""PyTorch's own associative_scan operator over dense affine maps, run step by step of its recursion (eager).
+"""PyTorch's own associative_scan operator over dense affine maps, without code generation.
 
-A combine multiplies K × K matrices, which the operator's generated kernels cannot, so this is for tests of
-other backends, not for speed.
+A combine multiplies K × K matrices, which the operator's generated kernels cannot: this is for testing other
+backends, not for speed.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -16,18 +15,13 @@ from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, backend
 
-from .common import Operands, attend, dense_elements, element_bytes, read_out
+from ..scan.common import rounds
+from .common import Operands, as_backend, dense_elements, element_bytes, read_out
 
 
 def combine(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The map S -> M S + W of `left` followed by that of `right`."""
+    """Compose two maps S -> M S + W, `left` first."""
     return right[0] @ left[0], right[0] @ left[1] + right[1]
-
-
-def _torch_scan(x: Operands) -> tuple[Tensor, Tensor]:
-    transition, write = dense_elements(x)
-    states: Tensor = Scan.apply(transition, write, x.state)  # type: ignore[no-untyped-call]
-    return read_out(x.q, states), states[:, -1]
 
 
 class Scan(torch.autograd.Function):
@@ -62,29 +56,19 @@ def _inclusive(transition: Tensor, write: Tensor, initial_state: Tensor) -> Tens
 
 
 def launches(shape: Shape) -> float:
-    """About a dozen operators a level of the recursion."""
-    return 14 * math.ceil(math.log2(max(2, shape["T"]))) + 16
+    """About a dozen operators per level of the recursion."""
+    return 14 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The maps of all steps, those of every level of the recursion, and the states."""
+    """The maps of all steps and of every level of the recursion, and the states."""
     return 8 * element_bytes(shape, itemsize)
 
 
 @backend("delta_rule", name="torch_scan", launches=launches, workspace=workspace)
-def torch_scan(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    log_a: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    p: Tensor | None = None,
-    r: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """torch's associative_scan over pairs (K × K transition, write).
-
-    Shapes, dtypes and results: see the recurrence `delta_rule`.
-    """
-    return attend(_torch_scan, q, k, v, beta, log_a, initial_state, p, r)
+@as_backend
+def torch_scan(x: Operands) -> tuple[Tensor, Tensor]:
+    """torch's associative_scan over pairs (K × K transition, write)."""
+    transition, write = dense_elements(x)
+    states: Tensor = Scan.apply(transition, write, x.state)  # type: ignore[no-untyped-call]
+    return read_out(x.q, states), states[:, -1]

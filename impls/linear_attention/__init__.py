@@ -25,7 +25,7 @@ PRESETS = {
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """`none`, `const`, `scalar`, `key`, `value` or `both`, with `_complex` where there is a phase."""
+    """Name the kind: `none`, `const`, `scalar`, `key`, `value` or `both`; with a phase `_complex` follows."""
     gates = [operands.get(name) for name in ("log_a", "phase")]
     present = [gate for gate in gates if gate is not None]
     if not present:
@@ -42,7 +42,7 @@ def gate_kind(operands: Mapping[str, Any]) -> str:
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Operands read once, the output written once; backward reads them and do, and writes gradients."""
+    """Count a pass: forward reads operands and writes o; backward reads these and do, writes gradients."""
     tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
     names = [name for name in ("q", "k", "v", "log_a", "log_b", "phase", "bonus") if name in specs]
     operands = sum(specs[name].nbytes for name in names)
@@ -58,7 +58,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "key"
 ) -> dict[str, Tensor | None]:
-    """Random float32 operands whose gates follow a regime; q carries the scale K^-1/2."""
+    """Draw float32 operands; the gates follow a regime, and q is scaled by K^-1/2."""
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
     kind, _, field = gate_kind.partition("_")
     sizes = {"const": (H,), "scalar": (B, T, H), "key": (B, T, H, K), "both": (B, T, H, K)}
@@ -79,10 +79,8 @@ def sample(
     }
 
 
-def gate_factors(log_a: Tensor | None, H: int, K: int) -> Tensor | None:
-    """A gate of any legal shape as (B|1, T|1, H, K|1)."""
-    if log_a is None:
-        return None
+def gate_factors(log_a: Tensor, H: int, K: int) -> Tensor:
+    """View a gate of any legal shape as (B|1, T|1, H, K|1)."""
     if log_a.dim() <= 2:
         return log_a.reshape(1, 1, H, -1)
     return log_a if log_a.dim() == 4 else log_a.unsqueeze(-1)
@@ -131,13 +129,13 @@ def linear_attention(
         log_a: log magnitude of the key gate, ≤ 0: None (1), (H,), (H, K), (B, T, H) or (B, T, H, K).
         log_b: log of the value gate, ≤ 0: None or (B, T, H, V).
         initial_state: S_0 (B, H, K, V), zeros if None.
-        phase: phase of the key gate in radians, shaped like log_a can be; makes the state complex.
-        bonus: u (H, K); the read of S_{t-1} plus diag(u) k_t v_tᵀ. Needs read="pre".
+        phase: phase of the key gate in radians, in any of log_a's shapes; makes the state complex.
+        bonus: u (H, K); reads S_{t-1} + diag(u) k_t v_tᵀ. Needs read="pre".
         read: "post" reads S_t; "pre" reads S_{t-1}.
 
     Returns:
-        o (B, T, H, V) in the dtype of v (with complex q, k or v: complex; with a phase and real q, k, v:
-        the real part) and S_T (B, H, K, V), float32/complex64 or wider.
+        o (B, T, H, V), complex if q, k or v is complex, else real in the dtype of v (under a phase, the real
+        part); and S_T (B, H, K, V), float32/complex64 or wider.
     """
     if read not in ("post", "pre"):
         raise UsageError(f"unknown read {read!r} (valid: post, pre)")

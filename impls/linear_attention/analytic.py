@@ -23,7 +23,7 @@ def normal(*size: int, seed: int = 0) -> Tensor:
 
 
 def slot_memory(decay: Tensor) -> Answer:
-    """One-hot keys and queries: slots sum their writes, decayed (V,) a step, and are read when written."""
+    """One-hot keys and queries: slots sum their writes, decay by (V,) per step, and are read when written."""
     v = normal(B, T, H, V)
     address = functional.one_hot(SLOTS, K).double()
     age = torch.arange(T).view(T, 1) - torch.arange(T)
@@ -43,14 +43,14 @@ def slots() -> Answer:
 
 @analytic("linear_attention", name="decayed_slots", source=SOURCE)
 def decayed_slots() -> Answer:
-    """With gate ½, a value written n steps ago counts 2⁻ⁿ."""
+    """With gate ½, a value written n steps ago has weight 2⁻ⁿ."""
     operands, output, final = slot_memory(torch.full((V,), 0.5, dtype=torch.float64))
     return {**operands, "log_a": torch.full((H,), math.log(0.5), dtype=torch.float64)}, output, final
 
 
 @analytic("linear_attention", name="slots_gated_on_both_sides", source=SOURCE)
 def slots_gated_on_both_sides() -> Answer:
-    """With key gate ½ and value gates β_v, value channel v decays by β_v/2 a step."""
+    """With key gate ½ and value gates β_v, value channel v decays by β_v/2 per step."""
     beta = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)
     operands, output, final = slot_memory(beta / 2)
     gates = {
@@ -62,14 +62,14 @@ def slots_gated_on_both_sides() -> Answer:
 
 @analytic("linear_attention", name="slots_before_the_write", source=SOURCE)
 def slots_before_the_write() -> Answer:
-    """Read before the write with a bonus of 1 and no gate: what a read after the write sees."""
+    """Without a gate, a read before the write with a bonus of 1 equals a read after the write."""
     operands, output, final = slot_memory(torch.ones(V, dtype=torch.float64))
     return {**operands, "bonus": torch.ones(H, K, dtype=torch.float64), "read": "pre"}, output, final
 
 
 @analytic("linear_attention", name="resets", source=SOURCE)
 def resets() -> Answer:
-    """A reset at every even step: it sees (q_t·k_t)v_t, the step after it also (q_t·k_{t−1})v_{t−1}."""
+    """A reset at every even step reads (q_t·k_t)v_t; the step after it adds (q_t·k_{t−1})v_{t−1}."""
     q, k, v = normal(B, T, H, K), normal(B, T, H, K, seed=1), normal(B, T, H, V, seed=2)
     log_a = torch.zeros(B, T, H, K, dtype=torch.float64)
     log_a[:, ::2] = -math.inf
@@ -82,7 +82,7 @@ def resets() -> Answer:
 
 @analytic("linear_attention", name="ring", source=SOURCE)
 def ring() -> Answer:
-    """Key channels turned by the K-th roots of unity: Σ_c exp(2πic(t−s)/K) is K if K divides t − s, else 0.
+    """Key channels rotate by the K-th roots of unity: Σ_c exp(2πic(t−s)/K) is K if K divides t − s, else 0.
 
     With k = q = 1 the output is K Σ v_s over those s, and the state a Fourier transform of v.
     """

@@ -1,113 +1,147 @@
-"""What the linear_attention backends share: operands, reads, flattened elements, attention in a tile."""
+"""Code shared by the linear_attention backends: operands, reads, flattened states, attention in a tile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ssmperf import Shape, UsageError
 
-from ..scan.common import gate, over_time, transfer
+from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
 
-# q, k, v, log_a (B|1,T|1,H,K|1), phase (alike), log_b (B,T,H,V), S_0 (B,H,K,V) -> o (B,T,H,V), S_T
-PostRead = Callable[..., tuple[Tensor, Tensor]]
-# log gate and phase (B|1,T|1,H,K|1,V|1), write (B,T,H,K,V), S_0 -> all states (B,T,H,K,V)
+# log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
 StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
-def attend(
-    post_read: PostRead,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    log_b: Tensor | None,
-    initial_state: Tensor | None,
-    phase: Tensor | None,
-    bonus: Tensor | None,
-    read: str,
-) -> tuple[Tensor, Tensor]:
-    """Bring the operands of the recurrence to working precision and run `post_read` on them.
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Operands in working precision: float32 or wider, complex with a phase or complex q, k or v.
 
-    A read before the write is a read after it with the queries one step early; the bonus adds to that.
-
-    Raises:
-        UsageError: an unknown `read`, or a bonus with read="post".
+    q, k: (B, T, H, K). v: (B, T, H, V). log_a, phase: (B|1, T|1, H, K|1), the phase in float64.
+    log_b: (B, T, H, V). state: S_0 (B, H, K, V). dtype: the dtype of v as given.
     """
-    if read not in ("post", "pre"):
-        raise UsageError(f"unknown read {read!r} (valid: post, pre)")
-    if bonus is not None and read != "pre":
-        raise UsageError("bonus needs read='pre'")
-    B, _, H, K = q.shape
-    given = [operand for operand in (q, k, v, log_a, log_b, phase) if operand is not None]
-    real_output = not (q.is_complex() or k.is_complex() or v.is_complex())
-    wide = torch.float32 if phase is None else torch.complex64
-    for operand in given:
-        wide = torch.promote_types(wide, operand.dtype)
-    real = wide.to_real()
-    dtype = v.dtype
-    q, k, v = q.to(wide), k.to(wide), v.to(wide)
-    if phase is not None and log_a is None:
-        log_a = phase.new_zeros(H)
-    log_a = None if log_a is None else gate_factors(log_a.to(real), H, K)
-    phase = None if phase is None else gate_factors(phase.to(torch.float64), H, K)
-    log_b = None if log_b is None else log_b.to(real)
-    if initial_state is None:
-        initial_state = q.new_zeros(B, H, K, v.shape[-1])
-    state = initial_state.to(wide)
 
-    if read == "post":
-        output, final = post_read(q, k, v, log_a, phase, log_b, state)
-    else:
-        early = torch.cat([q[:, 1:], torch.zeros_like(q[:, :1])], dim=1)
-        output, final = post_read(early, k, v, log_a, phase, log_b, state)
-        output = torch.cat([read_out(q[:, :1], state.unsqueeze(1)), output[:, :-1]], dim=1)
-        if bonus is not None:
-            output = output + (q * bonus.to(wide) * k).sum(-1, keepdim=True) * v
-    if real_output:
-        output = output.real.to(dtype)
-    return output, final
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_a: Tensor | None
+    phase: Tensor | None
+    log_b: Tensor | None
+    state: Tensor
+    dtype: torch.dtype
+
+    @property
+    def T(self) -> int:
+        return self.q.shape[1]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Operands:
+        """Apply a function to every operand that has a time axis, so to all but the state."""
+
+        def changed(x: Tensor | None) -> Tensor | None:
+            return None if x is None else change(x)
+
+        return replace(
+            self, q=change(self.q), k=change(self.k), v=change(self.v),
+            log_a=changed(self.log_a), phase=changed(self.phase), log_b=changed(self.log_b),
+        )  # fmt: skip
+
+    def by_head(self) -> Operands:
+        """Move time behind the heads, (B|1, H, T, ·), and give gates all T steps."""
+        return self.map(lambda x: over_time(x, self.T).transpose(1, 2))
 
 
-def flatten(
-    k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, log_b: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Elements of the equivalent `scan` over matrix states: log gate, phase and write.
-
-    Gates stay (B|1, T|1, H, K|1, V|1), with V only under a value gate; the write k vᵀ is (B, T, H, K, V).
-    """
-    write = k.unsqueeze(-1) * v.unsqueeze(-2)
-    log_gate = None if log_a is None else log_a.unsqueeze(-1)
-    if log_b is not None:
-        log_gate = log_b.unsqueeze(-2) if log_gate is None else log_gate + log_b.unsqueeze(-2)
-    if log_gate is None:
-        log_gate = k.new_zeros(1, 1, 1, 1, 1, dtype=k.dtype.to_real())
-    return log_gate, None if phase is None else phase.unsqueeze(-1), write
+# reads after the write: -> o (B, T, H, V) and S_T in working precision
+PostRead = Callable[[Operands], tuple[Tensor, Tensor]]
 
 
-def by_scanning(scan: StateScan) -> PostRead:
-    """Attention that forms all T matrix states by a scan over K·V channels a head, and reads each."""
+def as_backend(post_read: PostRead) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Give a function that reads after the write the recurrence's signature and results."""
 
-    def post_read(
+    def backend(
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        log_a: Tensor | None,
-        phase: Tensor | None,
-        log_b: Tensor | None,
-        state: Tensor,
+        log_a: Tensor | None = None,
+        log_b: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        phase: Tensor | None = None,
+        bonus: Tensor | None = None,
+        read: str = "post",
     ) -> tuple[Tensor, Tensor]:
-        states = scan(*flatten(k, v, log_a, phase, log_b), state)
-        return read_out(q, states), states[:, -1]
+        if read not in ("post", "pre"):
+            raise UsageError(f"unknown read {read!r} (valid: post, pre)")
+        if bonus is not None and read != "pre":
+            raise UsageError("bonus needs read='pre'")
+        x = working(q, k, v, log_a, log_b, initial_state, phase)
+        output, final = post_read(x) if read == "post" else _read_before_write(post_read, x, bonus)
+        if not (q.is_complex() or k.is_complex() or v.is_complex()):
+            output = output.real.to(v.dtype)
+        return output, final
 
-    return post_read
+    return named_after(post_read, backend)
+
+
+def working(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None = None,
+    log_b: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    phase: Tensor | None = None,
+) -> Operands:
+    """Bring the operands of the recurrence to working precision."""
+    B, _, H, K = q.shape
+    wide = torch.float32 if phase is None else torch.complex64
+    for operand in (q, k, v, log_a, log_b, phase):
+        if operand is not None:
+            wide = torch.promote_types(wide, operand.dtype)
+    real = wide.to_real()
+    if phase is not None and log_a is None:
+        log_a = phase.new_zeros(H)
+    if initial_state is None:
+        initial_state = q.new_zeros(B, H, K, v.shape[-1])
+    return Operands(
+        q=q.to(wide),
+        k=k.to(wide),
+        v=v.to(wide),
+        log_a=None if log_a is None else gate_factors(log_a.to(real), H, K),
+        phase=None if phase is None else gate_factors(phase.to(torch.float64), H, K),
+        log_b=None if log_b is None else log_b.to(real),
+        state=initial_state.to(wide),
+        dtype=v.dtype,
+    )
+
+
+def _read_before_write(post_read: PostRead, x: Operands, bonus: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Read before the write: after it, with the queries one step early. The bonus adds to that."""
+    early = torch.cat([x.q[:, 1:], torch.zeros_like(x.q[:, :1])], dim=1)
+    output, final = post_read(replace(x, q=early))
+    output = torch.cat([read_out(x.q[:, :1], x.state.unsqueeze(1)), output[:, :-1]], dim=1)
+    if bonus is not None:
+        output = output + (x.q * bonus.to(x.q.dtype) * x.k).sum(-1, keepdim=True) * x.v
+    return output, final
+
+
+def by_scanning(scan: StateScan, x: Operands) -> tuple[Tensor, Tensor]:
+    """Compute all T matrix states by a scan over K·V channels per head, and read each."""
+    write = x.k.unsqueeze(-1) * x.v.unsqueeze(-2)
+    log_gate = None if x.log_a is None else x.log_a.unsqueeze(-1)
+    if x.log_b is not None:
+        log_gate = x.log_b.unsqueeze(-2) if log_gate is None else log_gate + x.log_b.unsqueeze(-2)
+    if log_gate is None:
+        log_gate = x.k.new_zeros(1, 1, 1, 1, 1, dtype=x.k.dtype.to_real())
+    states = scan(log_gate, None if x.phase is None else x.phase.unsqueeze(-1), write, x.state)
+    return read_out(x.q, states), states[:, -1]
 
 
 def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """A scan that takes gates, made to take their log and phase."""
+    """Make a scan of gates take log gates and phases."""
 
     def state_scan(log_gate: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
         return scan(over_time(gate(log_gate, phase), write.shape[1]).to(write.dtype), write, state)
@@ -115,45 +149,49 @@ def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
     return state_scan
 
 
+def copies_of_all_states(count: int) -> Callable[[Shape, int, str], float]:
+    """Declare as workspace a number of copies of all T matrix states in working precision."""
+
+    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+        return count * shape["B"] * shape["T"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
+
+    return workspace
+
+
 def read_out(q: Tensor, states: Tensor) -> Tensor:
-    """o_t = S_tᵀ q_t for all steps: (B, T, H, K) and (B, T, H, K, V) to (B, T, H, V)."""
+    """Read o_t = S_tᵀ q_t at all steps: (B, T, H, K) and (B, T, H, K, V) to (B, T, H, V)."""
     return (q.unsqueeze(-2) @ states).squeeze(-2)
 
 
-def by_head(x: Tensor | None, T: int) -> Tensor | None:
-    """(B|1, T|1, H, F) as (B|1, H, T, F)."""
-    return None if x is None else over_time(x, T).transpose(1, 2)
-
-
 def scaled(x: Tensor, factor: Tensor | None) -> Tensor:
-    """x ⊙ factor, where None stands for 1."""
+    """Multiply elementwise by a factor; None stands for 1."""
     return x if factor is None else x * factor
 
 
 def from_start(log_a: Tensor | None, phase: Tensor | None = None) -> Tensor | None:
-    """Gates (..., T, F) multiplied from the tile's start up to each step, that step included."""
+    """Multiply gates (..., T, F) from the tile's start up to each step, including that step."""
     if log_a is None:
         return None
     return gate(log_a.cumsum(-2), None if phase is None else phase.cumsum(-2))
 
 
 def to_end(log_a: Tensor | None, phase: Tensor | None = None) -> Tensor | None:
-    """Gates (..., T, F) multiplied from the step after each one to the tile's end."""
+    """Multiply gates (..., T, F) from the step after each one to the tile's end."""
     if log_a is None:
         return None
     return gate(sums_after(log_a), None if phase is None else sums_after(phase))
 
 
 def sums_after(x: Tensor) -> Tensor:
-    """Σ_{j>t} x_j of (..., T, F); a sum of its own for each t, so that -inf is legal."""
+    """Compute Σ_{j>t} x_j of (..., T, F), never as a difference of two sums, so that -inf is legal."""
     later = torch.cat([x[..., 1:, :], torch.zeros_like(x[..., :1, :])], dim=-2)
     return later.flip(-2).cumsum(-2).flip(-2)
 
 
 def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None) -> Tensor:
-    """q_t · (α_{s+1..t} ⊙ k_s) within tiles (..., T, ·) as (..., t, s), 0 where s > t; all exponents are ≤ 0.
+    """Compute q_t · (α_{s+1..t} ⊙ k_s) within tiles (..., T, ·) as (..., t, s), 0 where s > t.
 
-    A gate per tile and head costs T² numbers, one per key T²·K.
+    All exponents are ≤ 0. A scalar gate takes T² numbers per tile and head, a key gate T²·K.
     """
     if log_a is None:
         return (q @ k.mT).tril()
@@ -163,37 +201,29 @@ def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None
     return ((decay * k.unsqueeze(-3)) @ q.unsqueeze(-1)).squeeze(-1)
 
 
-def tile_attention(
-    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, log_b: Tensor | None
-) -> Tensor:
-    """o_t = Σ_{s≤t} (q_t · (α_{s+1..t} ⊙ k_s)) β_{s+1..t} ⊙ v_s within tiles (..., T, ·), from empty states.
+def tile_attention(x: Operands) -> Tensor:
+    """Compute o_t = Σ_{s≤t} (q_t · (α_{s+1..t} ⊙ k_s)) β_{s+1..t} ⊙ v_s within tiles (..., T, ·).
 
-    A gate per value costs T²·V numbers more than the scores.
+    The states before the tiles do not count. A value gate takes T²·V numbers in addition to the scores.
     """
-    scores = tile_scores(q, k, log_a, phase)
-    if log_b is None:
-        return scores @ v
-    values = transfer(log_b, None) * v.unsqueeze(-3)  # (..., t, s, V)
+    scores = tile_scores(x.q, x.k, x.log_a, x.phase)
+    if x.log_b is None:
+        return scores @ x.v
+    values = transfer(x.log_b, None) * x.v.unsqueeze(-3)  # (..., t, s, V)
     return (scores.unsqueeze(-2) @ values).squeeze(-2)
 
 
-def tile_edges(
-    k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, log_b: Tensor | None
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
-    """How tiles (..., T, ·) meet the states before and after them.
+def tile_edges(x: Operands) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
+    """Relate tiles (..., T, ·) to the states before and after them.
 
-    Returns the key gates (..., T, K|1) and value gates (..., T, V) from the tile's start to each step, the
-    decay of a state over the whole tile (..., K|1, V|1), None where nothing decays, and the state (..., K, V)
-    that the tile leaves when it starts empty.
+    Returns:
+        the key gates (..., T, K|1) and the value gates (..., T, V) from the tile's start up to each step, the
+        decay of a state over the whole tile (..., K|1, V|1) (each None where nothing decays), and the state
+        (..., K, V) after a tile that starts from zero.
     """
-    alpha, beta = from_start(log_a, phase), from_start(log_b)
+    alpha, beta = from_start(x.log_a, x.phase), from_start(x.log_b)
     decay = None if alpha is None else alpha[..., -1, :].unsqueeze(-1)
     if beta is not None:
         decay = scaled(beta[..., -1, :].unsqueeze(-2), decay)
-    write = scaled(k, to_end(log_a, phase)).mT @ scaled(v, to_end(log_b))
+    write = scaled(x.k, to_end(x.log_a, x.phase)).mT @ scaled(x.v, to_end(x.log_b))
     return alpha, beta, decay, write
-
-
-def matrix_bytes(shape: Shape, itemsize: int) -> float:
-    """Bytes of one copy of all T matrix states in working precision."""
-    return shape["B"] * shape["T"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)

@@ -1,46 +1,30 @@
-"""Log-space scan over matrix states: an F1 scan of K·V channels a head.
+"""Log-space scan over matrix states: a scan of K·V channels per head.
 
-The inclusion F2 ⊂ F1 of RECURRENCES.md §2.1: exact, and hungry for memory.
+The inclusion F2 ⊂ F1 of RECURRENCES.md §2.1: exact, and expensive in memory.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf import backend
 
 from ..scan.logspace import error_bound, log_scan
-from .common import attend, by_scanning, matrix_bytes
+from .common import Operands, as_backend, by_scanning, copies_of_all_states
 
 
-def launches(shape: Shape) -> float:
-    """The scan's, and those that form the elements and read the states."""
-    return 36
-
-
-def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Copies of all T matrix states."""
-    return 8 * matrix_bytes(shape, itemsize)
-
-
-@backend("linear_attention", name="logspace", error_bound=error_bound, launches=launches, workspace=workspace)
-def logspace(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    phase: Tensor | None = None,
-    bonus: Tensor | None = None,
-    read: str = "post",
-) -> tuple[Tensor, Tensor]:
+@backend(
+    "linear_attention",
+    name="logspace",
+    error_bound=error_bound,
+    launches=lambda shape: 36,
+    workspace=copies_of_all_states(8),
+)
+@as_backend
+def logspace(x: Operands) -> tuple[Tensor, Tensor]:
     """Heinsen's scan over flattened states; its error grows with the decay span.
 
-    Shapes, dtypes and results: see the recurrence `linear_attention`.
-
     Raises:
-        Unsupported: Σ -log of the gates exceeds 10⁴ in a channel (10⁶ in float64).
+        Unsupported: Σ -log of the gates of a channel exceeds 10⁴ (10⁶ in float64).
     """
-    return attend(by_scanning(log_scan), q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+    return by_scanning(log_scan, x)

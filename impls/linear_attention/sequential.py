@@ -2,68 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from ..scan.common import gate
-from .common import attend
-
-
-def _sequential(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    T = q.shape[1]
-    alphas = [None] * T if log_a is None else gate(log_a, phase).expand(-1, T, -1, -1).unsqueeze(-1).unbind(1)
-    betas = [None] * T if log_b is None else torch.exp(log_b).unsqueeze(-2).unbind(1)
-    queries, keys, values = q.unsqueeze(-2).unbind(1), k.unsqueeze(-1).unbind(1), v.unsqueeze(-2).unbind(1)
-    outputs = []
-    for q_t, k_t, v_t, alpha_t, beta_t in zip(queries, keys, values, alphas, betas, strict=True):
-        kept = state if alpha_t is None else alpha_t * state
-        kept = kept if beta_t is None else beta_t * kept
-        state = kept + k_t * v_t
-        outputs.append(q_t @ state)
-    return torch.cat(outputs, dim=2).transpose(1, 2), state
+from ..scan.common import gate, over_time
+from .common import Operands, as_backend, scaled
 
 
 def launches(shape: Shape) -> float:
-    """Gate, write, sum and read of every step."""
+    """The gate, write, sum and read of every step."""
     return 4 * shape["T"] + 8
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """A few states, the gates, and the output once more."""
+    """A few states, the gates, and a copy of the output."""
     states = 4 * shape["B"] * shape["H"] * shape["K"] * shape["V"]
     return (states + 4 * shape["B"] * shape["T"] * shape["H"] * shape["V"]) * max(4, itemsize)
 
 
 def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The state before and after its gate, and the write, of every step."""
+    """The state before and after the gate, and the write, of every step."""
     return 3 * shape["T"] * shape["B"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
 
 
 @backend("linear_attention", name="sequential", launches=launches, workspace=workspace, saved=saved)
-def sequential(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    phase: Tensor | None = None,
-    bonus: Tensor | None = None,
-    read: str = "post",
-) -> tuple[Tensor, Tensor]:
-    """A loop over time on whole (B, H, K, V) states.
-
-    Shapes, dtypes and results: see the recurrence `linear_attention`.
-    """
-    return attend(_sequential, q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+@as_backend
+def sequential(x: Operands) -> tuple[Tensor, Tensor]:
+    """A loop over time on whole (B, H, K, V) states."""
+    alphas: Sequence[Tensor | None] = [None] * x.T
+    betas: Sequence[Tensor | None] = [None] * x.T
+    if x.log_a is not None:
+        alphas = over_time(gate(x.log_a, x.phase), x.T).unsqueeze(-1).unbind(1)
+    if x.log_b is not None:
+        betas = torch.exp(x.log_b).unsqueeze(-2).unbind(1)
+    queries, keys, values = x.q.unsqueeze(-2), x.k.unsqueeze(-1), x.v.unsqueeze(-2)
+    state, outputs = x.state, []
+    steps = zip(queries.unbind(1), keys.unbind(1), values.unbind(1), alphas, betas, strict=True)
+    for q_t, k_t, v_t, alpha_t, beta_t in steps:
+        state = scaled(scaled(state, alpha_t), beta_t) + k_t * v_t
+        outputs.append(q_t @ state)
+    return torch.cat(outputs, dim=2).transpose(1, 2), state

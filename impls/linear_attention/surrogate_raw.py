@@ -12,49 +12,28 @@ from ssmperf import Shape, Unsupported, backend
 
 from ..scan.common import gate
 from ..scan.surrogate_raw import SPAN_LIMIT, error_bound
-from .common import attend, by_head, scaled, tile_edges
-
-
-def _surrogate_raw(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    T = q.shape[1]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    log_a, phase, log_b = by_head(log_a, T), by_head(phase, T), by_head(log_b, T)
-    alpha, beta, decay, write = tile_edges(k, v, log_a, phase, log_b)
-    scores = (scaled(q, alpha) @ scaled(k, _inverse(log_a, phase)).mT).tril()
-    output = scores @ scaled(v, _inverse(log_b, None)) + scaled(q, alpha) @ state
-    if not bool(torch.isfinite(output.detach()).all()):
-        raise Unsupported("keys or values divided by the gate product overflow")
-    return scaled(output, beta).transpose(1, 2), scaled(state, decay) + write
+from .common import Operands, as_backend, scaled, tile_edges
 
 
 def _inverse(log_a: Tensor | None, phase: Tensor | None) -> Tensor | None:
+    """Compute Π⁻¹ of gates (..., T, F); None stands for 1."""
     if log_a is None:
         return None
     return gate(-log_a.cumsum(-2), None if phase is None else -phase.cumsum(-2))
 
 
-def _check_span(dtype: torch.dtype, T: int, *log_gates: Tensor | None) -> None:
+def _check_span(log_gate: Tensor | None, dtype: torch.dtype) -> None:
+    """Raise Unsupported if log gates (..., T, F) add up to more than a dtype's factors can hold."""
+    if log_gate is None:
+        return
     limit = SPAN_LIMIT[dtype.to_real()]
-    for log_gate in log_gates:
-        if log_gate is None:
-            continue
-        constant = log_gate.dim() <= 2
-        total = log_gate.detach().double() * T if constant else log_gate.detach().double().sum(1)
-        span = -total.min().item()
-        if span > limit:
-            raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
+    span = -log_gate.detach().double().sum(-2).min().item()
+    if span > limit:
+        raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Scores, and the scaled queries, keys and values."""
+    """The scores, and the scaled queries, keys and values."""
     tokens = shape["B"] * shape["H"] * shape["T"]
     return tokens * (2 * shape["T"] + 4 * (shape["K"] + shape["V"])) * max(4, itemsize)
 
@@ -66,25 +45,20 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     launches=lambda shape: 35,
     workspace=workspace,
 )
-def surrogate_raw(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    phase: Tensor | None = None,
-    bonus: Tensor | None = None,
-    read: str = "post",
-) -> tuple[Tensor, Tensor]:
+@as_backend
+def surrogate_raw(x: Operands) -> tuple[Tensor, Tensor]:
     """((Q⊙Π)(K⊙Π⁻¹)ᵀ ⊙ M) V with Π the products of the gates and M the causal mask.
 
-    Shapes, dtypes and results: see the recurrence `linear_attention`.
-
     Raises:
-        Unsupported: Σ -log of a gate passes 88.7 (float32, bfloat16), 11.1 (float16) or 709.7 (float64), or a
-            scaled key or value overflows.
+        Unsupported: Σ -log of a gate exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7 (float64), or
+            a scaled key or value overflows.
     """
-    _check_span(v.dtype, v.shape[1], log_a, log_b)
-    return attend(_surrogate_raw, q, k, v, log_a, log_b, initial_state, phase, bonus, read)
+    tile = x.by_head()
+    _check_span(tile.log_a, x.dtype)
+    _check_span(tile.log_b, x.dtype)
+    alpha, beta, decay, write = tile_edges(tile)
+    scores = (scaled(tile.q, alpha) @ scaled(tile.k, _inverse(tile.log_a, tile.phase)).mT).tril()
+    output = scores @ scaled(tile.v, _inverse(tile.log_b, None)) + scaled(tile.q, alpha) @ x.state
+    if not bool(torch.isfinite(output.detach()).all()):
+        raise Unsupported("keys or values divided by the gate product overflow")
+    return scaled(output, beta).transpose(1, 2), scaled(x.state, decay) + write

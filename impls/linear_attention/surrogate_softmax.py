@@ -1,4 +1,4 @@
-"""Softmax over the decayed scores: a baseline, which computes another function than the recurrence.
+"""Softmax over the decayed scores: a baseline that computes a different function than the recurrence.
 
 GateLoop's eqs. 22-23 (Katsch, 2023); RECURRENCES.md §4.8.
 """
@@ -13,24 +13,7 @@ from torch import Tensor
 from ssmperf import Shape, Unsupported, backend
 
 from . import gate_factors
-from .common import attend, by_head, tile_scores
-
-
-def _surrogate_softmax(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    phase: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    T = q.shape[1]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    scores = tile_scores(q, k, by_head(log_a, T), None)  # (B, H, t, s)
-    past = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
-    weights = torch.softmax(torch.where(past, scores, -math.inf), dim=-1)
-    return (weights @ v).transpose(1, 2), state
+from .common import tile_scores, working
 
 
 def _check(
@@ -46,7 +29,7 @@ def _check(
     if phase is not None or q.is_complex() or k.is_complex() or v.is_complex():
         raise Unsupported("a softmax needs real scores: no phase and no complex operands")
     if log_b is not None:
-        raise Unsupported("no value gates: the scores decay with the keys")
+        raise Unsupported("no value gates: the scores decay by the key gates")
     if initial_state is not None:
         raise Unsupported("a softmax over all past scores has no state to start from")
     if read != "post" or bonus is not None:
@@ -64,12 +47,13 @@ def definition(
     bonus: Tensor | None = None,
     read: str = "post",
 ) -> tuple[Tensor, None]:
-    """o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s, one step after another: what this backend is.
+    """Define what this backend computes: o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s.
 
-    Operands as in `linear_attention`, real; computed in the widest of their precisions, float32 at least.
+    Operands as in `linear_attention`, real; computed step by step in the widest of their dtypes, at least
+    float32.
 
     Raises:
-        Unsupported: what the backend refuses.
+        Unsupported: the backend refuses the operands.
     """
     _check(q, k, v, log_b, None, phase, bonus, read)
     T, H, K = q.shape[1:]
@@ -88,7 +72,7 @@ def definition(
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Scores, weights and decays; a key gate takes K times the decays."""
+    """Scores, weights and decays; with a key gate K times the decays."""
     channels = shape["K"] if gate_kind == "key" else 1
     return (3 + 2 * channels) * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
 
@@ -114,14 +98,18 @@ def surrogate_softmax(
     bonus: Tensor | None = None,
     read: str = "post",
 ) -> tuple[Tensor, None]:
-    """Another function: softmax over the scores that `surrogate` sums, formed pair by pair, O(T²).
+    """Another function: a softmax over the scores that `surrogate` sums, computed pair by pair, O(T²).
 
-    There is no state that a step could be computed from, so the final state is None. Shapes and dtypes: see
-    the recurrence `linear_attention`.
+    It has no state from which the next step could be computed, so the final state is None. Shapes and dtypes:
+    see the recurrence `linear_attention`.
 
     Raises:
         Unsupported: a phase, complex operands, a value gate, an initial state, or a read before the write.
     """
     _check(q, k, v, log_b, initial_state, phase, bonus, read)
-    output, _ = attend(_surrogate_softmax, q, k, v, log_a, None, None, None, None, read)
-    return output, None
+    T = q.shape[1]
+    x = working(q, k, v, log_a).by_head()
+    past = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
+    scores = torch.where(past, tile_scores(x.q, x.k, x.log_a, None), -math.inf)  # (B, H, t, s)
+    output = torch.softmax(scores, dim=-1) @ x.v
+    return output.transpose(1, 2).to(v.dtype), None

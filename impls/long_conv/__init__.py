@@ -1,6 +1,6 @@
 """Causal convolution with a kernel per channel, y_t = Σ_{j < min(t, L)} K_j u_{t−j} (RECURRENCES.md F5).
 
-Time-invariant and without a state: it neither takes nor gives one.
+It is time-invariant and has no state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PRESETS = {
 
 
 def transform_flops(length: int) -> float:
-    """Operations of one real Fourier transform of a real length."""
+    """Count the operations of one Fourier transform of a real signal."""
     return 2.5 * length * math.log2(length)
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Inputs and kernel read once, results written once; the operations of padded Fourier transforms.
+    """Count a pass: operands are read once, results written once; operations are those of padded transforms.
 
-    Backward transforms the incoming gradient, and back the gradients of inputs and kernel.
+    Backward transforms the incoming gradient, and transforms the gradients of inputs and kernel back.
     """
     B, T, C = (shape[letter] for letter in "BTC")
     u, kernel = specs["u"].nbytes, specs["kernel"].nbytes
@@ -50,14 +50,14 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "none"
 ) -> dict[str, Tensor | None]:
-    """Random float32 operands with a kernel as long as the input, K_j = c_j a^j.
+    """Draw float32 operands with a kernel as long as the input, K_j = c_j a^j.
 
     c and u are standard normal, and each channel's constant decay a follows the regime.
     """
     B, T, C = (shape[letter] for letter in "BTC")
     lags = torch.arange(T, device=generator.device)
     log_decay = log_gates(regime, (1, C), generator).mT
-    envelope = torch.exp(torch.where(lags > 0, lags * log_decay, 0))  # -inf · 0 is no number
+    envelope = torch.exp(torch.where(lags > 0, lags * log_decay, 0))  # -inf · 0 is NaN
     return {
         "u": torch.randn(B, T, C, generator=generator, device=generator.device),
         "kernel": envelope * torch.randn(C, T, generator=generator, device=generator.device),
@@ -80,10 +80,10 @@ def long_conv(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
 
     Args:
         u: input (B, T, C), real.
-        kernel: K (C, L), L ≥ 1, real. Like a gate it comes in float32 or wider; L and T may differ.
+        kernel: K (C, L), L ≥ 1, real. Like a gate, it is float32 or wider; L and T may differ.
 
     Returns:
-        y (B, T, C) in the dtype of u, summed in float32 or wider, and None: there is no state.
+        y (B, T, C) in the dtype of u, summed in float32 or wider; and None, as there is no state.
     """
     wide = torch.promote_types(torch.promote_types(u.dtype, kernel.dtype), torch.float32)
     T, inputs = u.shape[1], u.to(wide)

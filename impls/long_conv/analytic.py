@@ -1,4 +1,4 @@
-"""Convolutions whose answer is known in closed form (RECURRENCES.md §6.2)."""
+"""Closed-form answers of convolutions (RECURRENCES.md §6.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = "RECURRENCES.md §6.2, F5"
 
 
 def noise(*size: int) -> Tensor:
-    """The same standard normals in every call."""
+    """Draw standard normals, the same in every call."""
     return torch.randn(*size, generator=Generator().manual_seed(0), dtype=torch.float64)
 
 
@@ -33,7 +33,7 @@ def kernel_of_ones() -> tuple[dict[str, Tensor], Tensor, None]:
 
 @analytic("long_conv", name="late_impulse_is_a_delay", source=SOURCE)
 def late_impulse() -> tuple[dict[str, Tensor], Tensor, None]:
-    """K_j = 1 at one lag d only gives y_t = u_{t−d}; with padding too short it would wrap around."""
+    """K_j = 1 at a single lag d gives y_t = u_{t−d}; with too little padding it would wrap around."""
     u, kernel = noise(B, T, C), torch.zeros(C, T, dtype=torch.float64)
     kernel[:, T - 5] = 1
     return {"u": u, "kernel": kernel}, torch.cat([torch.zeros_like(u[:, :-5]), u[:, :5]], dim=1), None

@@ -12,11 +12,11 @@ from .common import operands
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """Relative to the largest output, for inputs that the kernel does not cancel.
+    """Bound the error relative to the largest output, for inputs that the kernel does not cancel.
 
-    The error is absolute, at most about 1e-6 ‖K‖‖u‖ in float32. Inputs that a long kernel sums to nothing
-    (alternating signs under a constant kernel) are off by up to 1e-7 T, and an output far below the largest
-    has no correct digit.
+    The error is absolute, at most about 1e-6 ‖K‖‖u‖ in float32. Where a long kernel sums the inputs to
+    nothing (alternating signs under a constant kernel), outputs are off by up to 1e-7 T. An output far
+    smaller than the largest has no correct digit.
     """
     return {"float64": 1e-12, "float32": 2e-5, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
 
@@ -35,10 +35,10 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     workspace=workspace,
 )
 def fft(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
-    """y = irfft(rfft(u) · rfft(K)), at a length of small prime factors so that nothing wraps around.
+    """y = irfft(rfft(u) · rfft(K)), padded so that nothing wraps around, to a length of small prime factors.
 
-    Rounding errors spread over the whole output, so the future moves the past by about 1e-6 of its size.
-    Shapes, dtypes and results: see the recurrence `long_conv`.
+    Rounding errors spread over the whole output, so later inputs change earlier outputs by about 1e-6 of
+    their size. Shapes, dtypes and results: see the recurrence `long_conv`.
     """
     inputs, lags = operands(u, kernel)
     T = u.shape[1]

@@ -1,7 +1,7 @@
-"""The convolution block by block: input and kernel cut into blocks, spectra of twice a block's length.
+"""The convolution block by block: input and kernel are cut into blocks and padded to twice their length.
 
-Uniformly partitioned overlap-add. The transforms stay short, their spectra are multiplied and summed along
-the diagonals of a small Toeplitz matrix of blocks, and neighbouring output blocks overlap by one block.
+Uniformly partitioned overlap-add. The transforms are short. Their spectra are multiplied and summed along the
+diagonals of a small Toeplitz matrix of blocks. Each output is two blocks long and overlaps with the next.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ssmperf import Shape, backend
 from .common import operands
 
 LEAST_BLOCK = 16
-BLOCKS = 8  # at most: the products of blocks grow with their square
+MOST_BLOCKS = 8  # the number of products grows with its square
 
 
 def block_length(T: int) -> int:
-    """The power of two, LEAST_BLOCK or more, that cuts T steps into BLOCKS blocks at most."""
-    return max(LEAST_BLOCK, 1 << (-(-T // BLOCKS) - 1).bit_length())
+    """Choose the least power of two from LEAST_BLOCK on that cuts T steps into at most MOST_BLOCKS blocks."""
+    return max(LEAST_BLOCK, 1 << (-(-T // MOST_BLOCKS) - 1).bit_length())
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """Relative to the largest output, for inputs that the kernel does not cancel.
+    """Bound the error relative to the largest output, for inputs that the kernel does not cancel.
 
-    The error is absolute, at most about 1e-6 ‖K‖‖u‖ in float32. Inputs that a long kernel sums to nothing
-    (alternating signs under a constant kernel) are off by up to 1e-8 T, and an output far below the largest
-    has no correct digit.
+    The error is absolute, at most about 1e-6 ‖K‖‖u‖ in float32. Where a long kernel sums the inputs to
+    nothing (alternating signs under a constant kernel), outputs are off by up to 1e-8 T. An output far
+    smaller than the largest has no correct digit.
     """
     return {"float64": 1e-12, "float32": 2e-5, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
 
@@ -43,7 +43,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     name="overlap_add",
     causal="tolerance",
     error_bound=error_bound,
-    launches=lambda shape: 16 + 3 * BLOCKS,
+    launches=lambda shape: 16 + 3 * MOST_BLOCKS,
     workspace=workspace,
 )
 def overlap_add(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:

@@ -11,13 +11,13 @@ from .common import operands
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Inputs, flipped kernel and outputs, and the products of one step."""
+    """The inputs, the flipped kernel, the outputs, and the products of one step."""
     return (4 * shape["B"] + 1) * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("long_conv", name="sequential", launches=lambda shape: 2 * shape["T"] + 4, workspace=workspace)
 def sequential(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
-    """A loop over time; each step weighs the inputs that the kernel still reaches.
+    """A loop over time; each step weights the inputs that the kernel still reaches.
 
     Shapes, dtypes and results: see the recurrence `long_conv`.
     """

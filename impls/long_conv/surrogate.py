@@ -1,4 +1,4 @@
-"""The convolution as a lower-triangular Toeplitz matrix a channel, multiplied tile by tile: O(T·L) work."""
+"""The convolution as a lower-triangular Toeplitz matrix per channel, multiplied in tiles: O(T·L) work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TILE = 64
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Inputs and outputs by tile, the products of one band of tiles, and that band's one tile a channel."""
+    """Inputs and outputs by tile, the products of one band of tiles, and that band's tile per channel."""
     B, T, C = (shape[letter] for letter in "BTC")
     return C * (6 * B * T + TILE**2) * max(4, itemsize)
 
@@ -26,17 +26,17 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     workspace=workspace,
 )
 def surrogate(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
-    """Σ over bands of tiles: the tiles of a band are one matrix, so each band is one product a channel.
+    """A sum over bands of tiles: all tiles of a band are equal, so each band is one product per channel.
 
-    A tile's row i holds K at lags band·TILE + i − s, read in reverse order of s: a sliding window over the
-    kernel. Shapes, dtypes and results: see the recurrence `long_conv`.
+    Row i of a tile holds K at the lags band·TILE + i − s. Read in reverse order of s, that is a sliding
+    window over the kernel. Shapes, dtypes and results: see the recurrence `long_conv`.
     """
     inputs, lags = operands(u, kernel)
     B, T, C = u.shape
     tiles, bands = -(-T // TILE), -(-(len(lags) + TILE - 1) // TILE)
     by_tile = functional.pad(inputs, (0, 0, 0, tiles * TILE - T)).view(B, tiles, TILE, C)
     columns = by_tile.flip(2).permute(3, 2, 0, 1)  # (C, s reversed, B, tile)
-    # lag 0 lies at TILE − 1; zeros stand for the future and for what the kernel no longer reaches
+    # lag 0 is at TILE − 1; zeros stand for future inputs and for inputs beyond the reach of the kernel
     padded = functional.pad(lags.mT, (TILE - 1, (bands + 1) * TILE - len(lags)))
     total = torch.zeros_like(columns)
     for band in range(min(bands, tiles)):

@@ -27,17 +27,17 @@ PRESETS = {
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """`const` (a decay the same at every step) or `data`."""
+    """Name the kind: `const` (the same decay at every step) or `data`."""
     log_w = operands["log_w"]
     return "data" if log_w.dim() == 3 and log_w.shape[1] == operands["k"].shape[1] else "const"
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Forward reads k and v and writes y; backward reads k, v and dy and writes dk and dv; decays and bonus
-    alike.
+    """Count a pass: forward reads k and v and writes y; backward reads k, v and dy and writes dk and dv.
 
-    One of the two exponentials that add a pair to another is exp(0), for a step's write and for the read with
-    a bonus. Backward forms the states once more and runs their adjoint.
+    Decays and bonus are read, and in backward their gradients written. Adding two scaled pairs, in a step's
+    write or in the read with a bonus, takes two exponentials, one of which is exp(0). Backward computes the
+    states again and runs their adjoint.
     """
     elements = shape["B"] * shape["T"] * shape["C"]
     with_bonus = "bonus" in specs
@@ -52,7 +52,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "data"
 ) -> dict[str, Tensor | None]:
-    """Random float32 operands, decays by a regime: a constant decay is what the regime gives one step.
+    """Draw float32 operands; decays follow a regime, whose decay of one step is used for a constant decay.
 
     Keys, values and the bonus are standard normal.
     """
@@ -67,7 +67,7 @@ def sample(
 
 
 def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
-    """A state as some steps leave it: m standard normal, q in [1, 5), p = q times a standard normal."""
+    """Draw a state like that after a few steps: m standard normal, q in [1, 5), p = q times a normal."""
     k = operands["k"]
     wide = torch.promote_types(torch.promote_types(operands["log_w"].dtype, k.dtype), torch.float32)
     size, device = (k.shape[0], k.shape[2]), generator.device
@@ -78,7 +78,7 @@ def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
 
 
 def decay_span(operands: Mapping[str, Any]) -> float:
-    """The largest Σ −log_w over time of a channel, resets apart."""
+    """Compute the largest Σ −log_w over time of any channel, without resets."""
     log_w, length = operands["log_w"].detach().double(), operands["k"].shape[1]
     finite = torch.where(torch.isinf(log_w), 0.0, -log_w)
     return float(finite.sum(1).max() if gate_kind(operands) == "data" else finite.max() * length)
@@ -108,20 +108,20 @@ def ratio_scan(
     """y_t = P_t / Q_t, or (P_{t-1} + e^{u+k_t} v_t) / (Q_{t-1} + e^{u+k_t}) with a bonus u, step by step.
 
     The state holds p, q and an exponent m for P = e^m p and Q = e^m q, where m is the largest exponent of all
-    contributions: m_t = max(m_{t-1} + log_w_t, k_t). So nothing overflows, whatever the keys.
+    contributions: m_t = max(m_{t-1} + log_w_t, k_t). So nothing overflows.
 
-    m is a scale, and gradients hold it constant: m of the initial state gets gradient 0, and a gradient that
-    arrives at m of the final state has no effect. As (p, q, m) and (c p, c q, m − log c) are the same state,
-    gradients that pass from one run to the next through p and q are exact.
+    m is a scale, and gradients treat it as constant: m of the initial state gets gradient 0, and a gradient
+    at m of the final state has no effect. (p, q, m) and (c p, c q, m − log c) are the same state, so
+    gradients that pass from one call to the next through p and q are exact.
 
     Args:
-        log_w: log of the decay a step, ≤ 0, broadcasts to (B, T, C); RWKV-4's is (C,). -inf is a reset.
+        log_w: log of the decay per step, ≤ 0; broadcasts to (B, T, C). RWKV-4's is (C,). -inf is a reset.
         k: keys (B, T, C), real and finite.
         v: values (B, T, C), real.
-        initial_state: (B, 3, C), the rows p, q ≥ 0 and m. None is the empty state p = q = 0, m = −1e38. Zeros
-            are empty too, but their m = 0 is a scale at which keys far below 0 underflow.
-        bonus: u (C,). With it y_t reads the state before step t, and the step with e^{u+k_t}; without it the
-            state after step t.
+        initial_state: (B, 3, C), the rows p, q ≥ 0 and m. None is the empty state p = q = 0, m = −1e38. A
+            state of zeros is empty, too, but at its scale m = 0 keys far below 0 underflow.
+        bonus: u (C,). With a bonus, y_t reads the state before step t and step t with weight e^{u+k_t};
+            without, it reads the state after step t.
 
     Returns:
         y (B, T, C) in the dtype of v, and the state after the last step (B, 3, C), float32 or wider.

@@ -1,4 +1,4 @@
-"""Ratios whose value is known in closed form (RECURRENCES.md §3.10 and §6.2)."""
+"""Closed-form answers of the ratio scan (RECURRENCES.md §3.10 and §6.2)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Answer = tuple[dict[str, Tensor], Tensor, Tensor]
 
 
 def noise(*size: int) -> Tensor:
-    """The same standard normals in every call."""
+    """Draw standard normals, the same in every call."""
     return torch.randn(*size, generator=Generator().manual_seed(0), dtype=torch.float64)
 
 
 def numbers() -> Tensor:
-    """1..T as (T, 1)."""
+    """Count 1..T as (T, 1)."""
     return torch.arange(1, T + 1, dtype=torch.float64).unsqueeze(-1)
 
 
 def state(p: Tensor, q: Tensor, m: Tensor) -> Tensor:
-    """(B, 3, C) from rows that broadcast to (B, C)."""
+    """Stack rows that broadcast to (B, C) into a state (B, 3, C)."""
     return torch.stack([part.expand(B, C) for part in (p, q, m)], dim=1)
 
 
@@ -41,7 +41,7 @@ def running_mean() -> Answer:
 
 @analytic("ratio_scan", name="constant_values_are_their_own_mean", source=SOURCE)
 def constant_values() -> Answer:
-    """v = x gives y = x whatever keys, decays and bonus: the weights sum to 1."""
+    """v = x gives y = x for any keys, decays and bonus: the weights sum to 1."""
     k, x, log_w = 3 * noise(B, T, C), noise(C), -noise(C).exp()
     operands = {"log_w": log_w, "k": k, "v": x.expand(B, T, C).clone(), "bonus": noise(C).flip(0)}
     exponents = k + log_w * (T - numbers())
@@ -52,7 +52,7 @@ def constant_values() -> Answer:
 
 @analytic("ratio_scan", name="resets_leave_only_the_present", source=SOURCE)
 def resets() -> Answer:
-    """log_w = −∞ gives y = v, and a state that holds the last step alone."""
+    """log_w = −∞ gives y = v, and a state that holds only the last step."""
     k, v = noise(B, T, C), noise(B, T, C).flip(1)
     operands = {"log_w": torch.full((C,), -math.inf, dtype=torch.float64), "k": k, "v": v}
     return operands, v, state(v[:, -1], torch.ones(C, dtype=torch.float64), k[:, -1])
@@ -82,7 +82,7 @@ def bonus() -> Answer:
 
 @analytic("ratio_scan", name="overwhelming_keys_pick_their_values", source=SOURCE)
 def overwhelming() -> Answer:
-    """Without decay, keys that grow by 100 a step give y = v, and falling ones y = v_1."""
+    """Without decay, keys that grow by 100 per step give y = v, and falling ones y = v_1."""
     v = noise(B, T, 2).repeat_interleave(2, dim=-1)[..., :C]
     slope = torch.tensor([100.0, -100.0, 100.0], dtype=torch.float64)
     k = (slope * numbers()).expand(B, T, C).clone()

@@ -5,21 +5,19 @@ Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3 and §
 
 from __future__ import annotations
 
-import math
-
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Shape, backend
 
-from .common import EMPTY, Element, State, adjoint_scan, combine, follow, operands, result
+from ..scan.common import rounds
+from .common import EMPTY, Element, Operands, State, adjoint_scan, as_backend, combine, follow
 
 
 def sweep(elements: Element) -> State:
-    """All states (m, p, q), each (B, T, C), of elements (λ, m, u, z); λ may be (1, T, C).
+    """Compute all states (m, p, q), each (B, T, C), from elements (λ, m, u, z); λ may be (1, T, C).
 
-    2(N-1) + T combines for N, the next power of two of T. Prefixes need no decay: nothing lies before them.
+    2(N-1) + T combines for N, the next power of two of T. Prefixes need no decay: they start from nothing.
     """
     T = elements[1].shape[1]
     sums = _padded(elements, (1 << (T - 1).bit_length()) - T)
@@ -37,7 +35,7 @@ def sweep(elements: Element) -> State:
 
 
 def _padded(elements: Element, missing: int) -> Element:
-    """Steps at the end, whose values reach no state that is asked for."""
+    """Append steps, whose values reach no state that is read."""
     decay, m, u, z = (functional.pad(part, (0, 0, 0, missing)) for part in elements)
     return decay, m, u, z
 
@@ -54,25 +52,18 @@ def _interleave(even: State, odd: State) -> State:
 
 
 def launches(shape: Shape) -> float:
-    """Twelve operators a level upwards and fourteen downwards."""
-    return 26 * math.ceil(math.log2(max(2, shape["T"]))) + 40
+    """Twelve operators per level upwards and fourteen downwards."""
+    return 26 * rounds(shape) + 40
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Elements, block sums and prefixes of a length padded to a power of two; a level's exponentials."""
+    """Elements, block sums and prefixes at a length padded to a power of two; the exponentials of a level."""
     N = 1 << (shape["T"] - 1).bit_length()
     return 22 * shape["B"] * N * shape["C"] * max(4, itemsize)
 
 
 @backend("ratio_scan", name="blelloch", launches=launches, workspace=workspace)
-def blelloch(
-    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Up- and down-sweep over elements (λ, m, u, z), 2 log2 T dependent steps, any length; backward alike.
-
-    Shapes, dtypes and results: see the recurrence `ratio_scan`.
-    """
-    decay, keys, values, initial, bonus = operands(log_w, k, v, initial_state, bonus)
-    states = adjoint_scan(sweep, decay, keys, values, initial)
-    output, final = result(states, initial, keys, values, bonus)
-    return output.to(v.dtype), final
+@as_backend
+def blelloch(x: Operands) -> State:
+    """Up- and down-sweep over elements (λ, m, u, z), 2 log2 T dependent steps, any length."""
+    return adjoint_scan(sweep, x)

@@ -1,15 +1,18 @@
-"""What the backends share: operands in working precision, the scan element, the readout, the adjoint scan."""
+"""Code shared by the backends: operands in working precision, scan elements, reads, the adjoint scan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-EMPTY = -1e38  # the exponent of nothing; with -inf two empty spans would combine to NaN
+from ..scan.common import named_after, three_axes
+
+EMPTY = -1e38  # the exponent of an empty state; with -inf, two empty segments would combine to NaN
 
 # (λ, m, u, z): decay by e^λ, then add e^m u to P and e^m z to Q
 Element = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -19,35 +22,72 @@ State = tuple[Tensor, Tensor, Tensor]
 InclusiveScan = Callable[[Element], State]
 
 
-def operands(
-    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None, bonus: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, State, Tensor | None]:
-    """λ (B|1, T|1, C|1), k and v (B, T, C), the initial (m, p, q) each (B, C), and the bonus (C,) or None.
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Operands in working precision: float32, or wider where an operand is wider.
 
-    In working precision: float32, or wider where an operand is wider. m carries no gradient.
+    log_w: (B|1, T|1, C|1). k, v: (B, T, C). initial: (m, p, q), each (B, C); m carries no gradient.
     """
-    wide = torch.promote_types(torch.promote_types(log_w.dtype, k.dtype), v.dtype)
-    wide = torch.promote_types(wide, torch.float32)
-    log_w = log_w.to(wide)[(None,) * (3 - log_w.dim())]
-    if initial_state is None:
-        nothing = k.new_zeros(k.shape[0], k.shape[2], dtype=wide)
-        state = (torch.full_like(nothing, EMPTY), nothing, nothing)
-    else:
-        p, q, m = initial_state.to(wide).unbind(1)
-        state = (m.detach(), p, q)
-    return log_w, k.to(wide), v.to(wide), state, None if bonus is None else bonus.to(wide)
+
+    log_w: Tensor
+    k: Tensor
+    v: Tensor
+    initial: State
+
+    @property
+    def T(self) -> int:
+        return self.k.shape[1]
+
+
+def as_backend(all_states: Callable[[Operands], State]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Give a function that computes the state after each step the recurrence's signature and results."""
+
+    def backend(
+        log_w: Tensor,
+        k: Tensor,
+        v: Tensor,
+        initial_state: Tensor | None = None,
+        *,
+        bonus: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(torch.promote_types(log_w.dtype, k.dtype), v.dtype)
+        wide = torch.promote_types(wide, torch.float32)
+        if initial_state is None:
+            nothing = k.new_zeros(k.shape[0], k.shape[2], dtype=wide)
+            initial = (torch.full_like(nothing, EMPTY), nothing, nothing)
+        else:
+            p, q, m = initial_state.to(wide).unbind(1)
+            initial = (m.detach(), p, q)
+        x = Operands(three_axes(log_w.to(wide)), k.to(wide), v.to(wide), initial)
+        m, p, q = states = all_states(x)
+        y = p / q if bonus is None else _read_with_bonus(x, states, bonus.to(wide))
+        return y.to(v.dtype), torch.stack([p[:, -1], q[:, -1], m[:, -1]], dim=1)
+
+    return named_after(all_states, backend)
+
+
+def _read_with_bonus(x: Operands, states: State, bonus: Tensor) -> Tensor:
+    """Read the state before each step, and the step with e^{bonus + k}: y (B, T, C)."""
+    m, p, q = (
+        torch.cat([first.unsqueeze(1), rest[:, :-1]], dim=1)
+        for first, rest in zip(x.initial, states, strict=True)
+    )
+    lead = (x.k - m) + bonus  # of the step over the state; the smaller of the two weights is e^{-|lead|}
+    past = torch.exp(torch.where(lead > 0, -lead, 0))
+    present = torch.exp(torch.where(lead > 0, 0, lead))
+    return (past * p + present * x.v) / (past * q + present)
 
 
 def combine(left: Element, right: Element) -> Element:
-    """The span `left` followed by the span `right`. Associative, not commutative (RECURRENCES.md §4.10)."""
+    """Compose two elements, `left` first. Associative, not commutative (RECURRENCES.md §4.10)."""
     m, u, z = follow((left[1], left[2], left[3]), right)
     return left[0] + right[0], m, u, z
 
 
 def follow(state: State, element: Element) -> State:
-    """The state after an element. Its exponent is the larger one, so no exponential is above 1.
+    """Apply an element to a state. The new exponent is the larger one, so no exponential exceeds 1.
 
-    before − top is exact where the two are near, so what rounding took from before + decay comes back.
+    before − top is exact where the two are near, so adding decay last loses nothing to rounding.
     """
     (before, p, q), (decay, m, u, z) = state, element
     top = torch.maximum(before + decay, m)
@@ -55,39 +95,20 @@ def follow(state: State, element: Element) -> State:
     return top, past * p + present * u, past * q + present * z
 
 
-def result(
-    states: State, initial: State, k: Tensor, v: Tensor, bonus: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """y (B, T, C) in working precision, and the final state (B, 3, C), from the states after each step."""
-    m, p, q = states
-    final = torch.stack([p[:, -1], q[:, -1], m[:, -1]], dim=1)
-    if bonus is None:
-        return p / q, final
-    before = tuple(
-        torch.cat([first.unsqueeze(1), rest[:, :-1]], dim=1)
-        for first, rest in zip(initial, states, strict=True)
-    )
-    m, p, q = before
-    lead = (k - m) + bonus  # of the step over the state; the smaller of the two weights is e^{-|lead|}
-    past = torch.exp(torch.where(lead > 0, -lead, 0))
-    present = torch.exp(torch.where(lead > 0, 0, lead))
-    return (past * p + present * v) / (past * q + present), final
-
-
-def adjoint_scan(inclusive: InclusiveScan, log_w: Tensor, k: Tensor, v: Tensor, initial: State) -> State:
-    """All states of `inclusive`, a scan without autograd, differentiable by the same scan from the end."""
-    states: State = AdjointScan.apply(inclusive, log_w, k, v, *initial)  # type: ignore[no-untyped-call]
+def adjoint_scan(inclusive: InclusiveScan, x: Operands) -> State:
+    """Run `inclusive`, a scan without autograd; its backward pass is the same scan from the end."""
+    states: State = AdjointScan.apply(inclusive, x.log_w, x.k, x.v, *x.initial)  # type: ignore[no-untyped-call]
     return states
 
 
 class AdjointScan(torch.autograd.Function):
-    """(m, p, q) after each step, whose backward is the same scan run from the end.
+    """(m, p, q) after each step; the backward pass is the same scan run from the end.
 
     The adjoint G of (P, Q) obeys G_t = e^{-m_t} g_t + e^{λ_{t+1}} G_{t+1}, g the gradients at (p, q):
     elements with exponents −m_t. Scanned as G = e^M (U, Z), every exponent below is ≤ 0 up to rounding:
 
         dv = e^{k+M} U;  dk = e^{k+M} (U v + Z);  dλ_t = e^{M_t+λ_t+m_{t-1}} (U_t p_{t-1} + Z_t q_{t-1});
-        dp_0 = e^{M_1+λ_1+m_0} U_1 and dq_0 alike; m_0 gets none.
+        dp_0 = e^{M_1+λ_1+m_0} U_1;  dq_0 = e^{M_1+λ_1+m_0} Z_1;  m_0 gets no gradient.
     """
 
     @staticmethod
@@ -110,7 +131,7 @@ class AdjointScan(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor, grad_p: Tensor, grad_q: Tensor) -> tuple[Tensor | None, ...]:
         log_w, k, v, *initial, m, p, q = ctx.saved_tensors
         decay = log_w.expand(-1, k.shape[1], -1)
-        # step t of the reversed scan takes decay t+1; its first starts from nothing, so any decay does
+        # the reversed scan's step at t takes decay t+1; its first step starts from nothing: any decay will do
         later = torch.cat([torch.zeros_like(decay[:, :1]), decay[:, 1:].flip(1)], dim=1)
         found = ctx.inclusive((later, -m.flip(1), grad_p.flip(1), grad_q.flip(1)))
         M, U, Z = (part.flip(1) for part in found)

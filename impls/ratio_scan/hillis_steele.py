@@ -1,22 +1,20 @@
-"""Step-efficient parallel prefix: every element absorbs the one 1, 2, 4, ... steps before it.
+"""Step-efficient parallel prefix: each element absorbs the element 1, 2, 4, ... steps before it.
 
 Hillis and Steele, Data parallel algorithms (1986); RECURRENCES.md §4.4 and §4.10.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
-from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from .common import Element, State, adjoint_scan, combine, operands, result
+from ..scan.common import rounds
+from .common import Element, Operands, State, adjoint_scan, as_backend, combine
 
 
 def doubling(elements: Element) -> State:
-    """All states (m, p, q), each (B, T, C), of elements (λ, m, u, z); λ may be (1, T, C).
+    """Compute all states (m, p, q), each (B, T, C), from elements (λ, m, u, z); λ may be (1, T, C).
 
     Each round reads one buffer and writes the other: T log2 T - T + 1 combines in ceil(log2 T) rounds.
     """
@@ -34,24 +32,17 @@ def doubling(elements: Element) -> State:
 
 
 def launches(shape: Shape) -> float:
-    """Twelve operators and four copies a round."""
-    return 16 * math.ceil(math.log2(max(2, shape["T"]))) + 40
+    """Twelve operators and four copies per round."""
+    return 16 * rounds(shape) + 40
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Two buffers of elements, and a round's exponentials and products."""
+    """Two buffers of elements, and the exponentials and products of one round."""
     return 20 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("ratio_scan", name="hillis_steele", launches=launches, workspace=workspace)
-def hillis_steele(
-    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Doubling strides over elements (λ, m, u, z): log2 T dependent steps, log2 T times the work.
-
-    Shapes, dtypes and results: see the recurrence `ratio_scan`.
-    """
-    decay, keys, values, initial, bonus = operands(log_w, k, v, initial_state, bonus)
-    states = adjoint_scan(doubling, decay, keys, values, initial)
-    output, final = result(states, initial, keys, values, bonus)
-    return output.to(v.dtype), final
+@as_backend
+def hillis_steele(x: Operands) -> State:
+    """Doubling strides over elements (λ, m, u, z): log2 T dependent steps, log2 T times the work."""
+    return adjoint_scan(doubling, x)

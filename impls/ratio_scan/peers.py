@@ -13,11 +13,11 @@ from ssmperf import Prepared, Unsupported, backend
 from .common import EMPTY
 
 REAL = ("float32", "bfloat16", "float16")
-LEAST, MOST = -1e4, -1e-30  # log decays whose exponentials are 0 and 1 in float32
+LEAST, MOST = -1e4, -1e-30  # in float32, the exponentials of these log decays are 0 and 1
 
 
 class LogOfRate(torch.autograd.Function):
-    """log(−log w), which is what the kernel takes for w; log w is kept off 0 and −∞, its gradient is not."""
+    """log(−log w), the kernel's decay operand; log w is clamped away from 0 and −∞, its gradient is not."""
 
     @staticmethod
     def forward(ctx: Any, log_w: Tensor) -> Tensor:
@@ -44,9 +44,9 @@ def _rwkv4(
         raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
     B, C = k.shape[0], k.shape[2]
     if log_w.numel() not in (1, C) or log_w.shape[-1:] not in ((1,), (C,), ()):
-        raise Unsupported("decays that change with time or batch (it takes one a channel)")
+        raise Unsupported("decays that change with time or batch (it takes one per channel)")
     log_w = log_w.float().reshape(-1).expand(C)
-    # y_t = P_t / Q_t reads the step's own write without its decay: with the bonus −log w
+    # y_t = P_t / Q_t reads the step's own write without its decay, which equals a bonus of −log w
     u = -log_w.clamp(min=LEAST) if bonus is None else bonus.float()
     if initial_state is None:
         state = torch.tensor([0.0, 0.0, EMPTY], device=k.device).view(1, 3, 1, 1).expand(B, 3, 1, C)
@@ -88,6 +88,6 @@ def _finish(dtype: torch.dtype) -> Any:
 
 
 def _refuse(grad: Tensor) -> None:
-    """Its gradient takes the scale m of the state for a variable, which here is a constant."""
+    """Refuse a gradient at the final state: the kernel would differentiate its scale m, a constant here."""
     if grad.any():
         raise Unsupported("a gradient at the final state")

@@ -1,4 +1,4 @@
-"""Every pair of a tile's steps at once, exponents shifted by the largest of a row; tile after tile.
+"""All pairs of steps of a tile at once, exponents shifted by the largest of each row; tile after tile.
 
 The stable form of attention with decaying exponential weights; RECURRENCES.md §4.7 and §4.10.
 """
@@ -12,15 +12,16 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from .common import State, operands, result
+from ..scan.common import over_time
+from .common import Operands, State, as_backend
 
 TILE = 32
 
 
 def tile_states(decay: Tensor, k: Tensor, v: Tensor, initial: State) -> State:
-    """The states after each step of a tile, each (B, L, C), from decays (B|1, L, C|1), k and v (B, L, C).
+    """Compute the states after each step of a tile, each (B, L, C), from decays (B|1, L, C|1) and k, v.
 
-    A pair s ≤ t has the exponent Σ_{s<j≤t} λ_j + k_s; each segment is summed by itself, so -inf is legal.
+    A pair s ≤ t has the exponent Σ_{s<j≤t} λ_j + k_s; each segment has its own sum, so -inf is legal.
     """
     L = k.shape[1]
     causal = torch.ones(L, L, dtype=torch.bool, device=k.device).tril()
@@ -37,40 +38,31 @@ def tile_states(decay: Tensor, k: Tensor, v: Tensor, initial: State) -> State:
 
 
 def launches(shape: Shape) -> float:
-    """Twenty operators a tile, and the readout."""
+    """Twenty operators per tile, and the read."""
     return 20 * math.ceil(shape["T"] / TILE) + 20
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Segment sums, exponents and weights of one tile; states and the readout's exponentials."""
+    """Segment sums, exponents and weights of one tile; states, and the exponentials of the read."""
     B, T, C = (shape[letter] for letter in "BTC")
     return B * C * (4 * TILE**2 + 12 * T) * max(4, itemsize)
 
 
 def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The weights of every tile, and as much again as a forward call without them."""
+    """Segment sums, exponents and weights of every tile; states, and the exponentials of the read."""
     B, T, C = (shape[letter] for letter in "BTC")
     return B * T * C * (3 * TILE + 14) * max(4, itemsize)
 
 
 @backend("ratio_scan", name="surrogate", launches=launches, workspace=workspace, saved=saved)
-def surrogate(
-    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Tiles of 32 steps, each a TILE × TILE matrix a channel and what is left of the state before it.
-
-    Shapes, dtypes and results: see the recurrence `ratio_scan`.
-    """
-    decay, keys, values, initial, bonus = operands(log_w, k, v, initial_state, bonus)
-    T = k.shape[1]
-    decay = decay.expand(-1, T, -1)
-    state, tiles = initial, []
-    for start in range(0, T, TILE):
-        steps = slice(start, start + TILE)
-        states = tile_states(decay[:, steps], keys[:, steps], values[:, steps], state)
-        m, p, q = states
+@as_backend
+def surrogate(x: Operands) -> State:
+    """Tiles of 32 steps: per channel a TILE × TILE matrix, plus the decayed state before the tile."""
+    decays = over_time(x.log_w, x.T).split(TILE, dim=1)
+    state, tiles = x.initial, []
+    for decay, k, v in zip(decays, x.k.split(TILE, dim=1), x.v.split(TILE, dim=1), strict=True):
+        m, p, q = tile_states(decay, k, v, state)
         state = (m[:, -1], p[:, -1], q[:, -1])
-        tiles.append(states)
+        tiles.append((m, p, q))
     m, p, q = (torch.cat(parts, dim=1) for parts in zip(*tiles, strict=True))
-    output, final = result((m, p, q), initial, keys, values, bonus)
-    return output.to(v.dtype), final
+    return m, p, q

@@ -11,21 +11,23 @@ from torch._higher_order_ops.associative_scan import associative_scan
 
 from ssmperf import Shape, backend
 
-from .common import Element, State, adjoint_scan, combine, operands, result
+from .common import Element, Operands, State, adjoint_scan, as_backend, combine
 
 
 def inclusive(elements: Element) -> State:
-    """All states (m, p, q), each (B, T, C), of elements (λ, m, u, z); λ may be (1, T, C)."""
+    """Compute all states (m, p, q), each (B, T, C), from elements (λ, m, u, z); λ may be (1, T, C)."""
     decay, m, u, z = elements
     parts = tuple(part.contiguous() for part in (decay.expand(m.shape), m, u, z))
     if m.device.type == "cpu":
-        return tuple(associative_scan(combine, parts, dim=1, combine_mode="generic")[1:])
+        _, m, u, z = associative_scan(combine, parts, dim=1, combine_mode="generic")
+        return m, u, z
     from torch._dynamo import config
 
-    # every shape compiles anew: with symbolic sizes the operator's combine function would take sizes as
-    # inputs, for which older releases of torch generate no code
+    # Every shape is compiled by itself: with symbolic sizes, the combine function would take sizes as inputs,
+    # for which older releases of torch generate no code.
     with config.patch(recompile_limit=1024, accumulated_recompile_limit=4096):
-        return tuple(_compiled()(*parts)[1:])
+        _, m, u, z = _compiled()(*parts)
+    return m, u, z
 
 
 @functools.cache
@@ -37,24 +39,20 @@ def _compiled() -> Callable[..., tuple[Tensor, ...]]:
 
 
 def launches(shape: Shape) -> float:
-    """One generated kernel on CUDA, and those that form its operands and read its states."""
+    """One generated kernel on CUDA, and the kernels that form its operands and read its states."""
     return 36
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Elements with decays expanded, the scanned elements, and the readout's exponentials."""
+    """Elements with the decays of all steps, the scanned elements, and the exponentials of the read."""
     return 14 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("ratio_scan", name="torch_scan", launches=launches, workspace=workspace)
-def torch_scan(
-    log_w: Tensor, k: Tensor, v: Tensor, initial_state: Tensor | None = None, *, bonus: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """torch's associative_scan over elements (λ, m, u, z), compiled for CUDA tensors; backward alike.
+@as_backend
+def torch_scan(x: Operands) -> State:
+    """torch's associative_scan over elements (λ, m, u, z), compiled for CUDA tensors.
 
-    Shapes, dtypes and results: see the recurrence `ratio_scan`. The first call of a shape on CUDA compiles.
+    The backward pass is another such scan. The first call with a shape on CUDA compiles.
     """
-    decay, keys, values, initial, bonus = operands(log_w, k, v, initial_state, bonus)
-    states = adjoint_scan(inclusive, decay, keys, values, initial)
-    output, final = result(states, initial, keys, values, bonus)
-    return output.to(v.dtype), final
+    return adjoint_scan(inclusive, x)

@@ -1,4 +1,4 @@
-"""GRU and LSTM, baselines whose gates read the state so that no scan computes them (RECURRENCES.md F0)."""
+"""GRU and LSTM: baselines whose gates depend on the state, so no scan computes them (RECURRENCES.md F0)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PRESETS = {
     "long": [{"B": 8, "T": 16384, "C": 1024}, {"B": 1, "T": 65536, "C": 1024}],
 }
 KEEPING = {"gru": 1, "lstm": 1}  # which block of gates keeps the state: GRU's z, LSTM's f
-FLOPS = {"gru": 11, "lstm": 9}  # of one channel and step, beside the products with the weights
+FLOPS = {"gru": 11, "lstm": 9}  # per channel and step, without the products with the weights
 SPECIAL = {"gru": 3, "lstm": 5}
 WIDEST_LOGIT = 6.0
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """The cell."""
+    """Name the cell."""
     return str(operands.get("cell", "gru"))
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Forward reads x and writes the output; backward reads x, the output and its gradient and writes dx.
+    """Count a pass: forward reads x and writes the output; backward reads these and do, and writes dx.
 
-    The weights are read once a pass, and their gradients written. A product with the weights takes one
-    multiplication and one addition a weight; its gradients take two such products.
+    The weights are read once per pass, and backward writes their gradients. A product with the weights takes
+    one multiplication and one addition per weight; its gradients take two such products.
     """
     tokens, C = shape["B"] * shape["T"], shape["C"]
     weights = [specs[name] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
@@ -56,16 +56,17 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 
 
 def sample(shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "gru") -> dict[str, Any]:
-    """Random float32 operands: x standard normal, weights and biases uniform in ±1/√C as torch starts them.
+    """Draw float32 operands: x standard normal, weights and biases uniform in ±1/√C like torch's.
 
-    Where input and state are 0, the gate that keeps the state has the decay which the regime gives one step:
-    its bias is the logit, clamped to ±6 (beyond, float32 has few digits of 1 − z).
+    Where input and state are 0, the gate that keeps the state equals the regime's decay of one step: its bias
+    is the logit of that decay, clamped to ±6 (beyond ±6, float32 has few digits for 1 − z).
     """
     B, T, C = (shape[letter] for letter in "BTC")
     rows, device = BLOCKS[gate_kind] * C, generator.device
 
     def uniform(*size: int) -> Tensor:
-        return (2 * torch.rand(*size, generator=generator, device=device) - 1) / C**0.5
+        drawn: Tensor = (2 * torch.rand(*size, generator=generator, device=device) - 1) / C**0.5
+        return drawn
 
     log_a = log_gates(regime, (C,), generator)
     logit = (log_a - torch.log(-torch.expm1(log_a))).clamp(-WIDEST_LOGIT, WIDEST_LOGIT)
@@ -83,7 +84,7 @@ def sample(shape: Shape, *, regime: str, generator: Generator, gate_kind: str = 
 
 
 def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
-    """h in (−1, 1), where the cells keep it; the LSTM's c standard normal."""
+    """Draw h uniformly in (−1, 1), its range in both cells; the LSTM's c is standard normal."""
     x, weight = operands["x"], operands["weight_hh"]
     wide = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
     size = (x.shape[0], weight.shape[1])
@@ -117,16 +118,16 @@ def rnn(
 ) -> tuple[Tensor, Tensor]:
     """A GRU or an LSTM, one step after another, with the equations and the gate order of torch.nn.
 
-    gru, blocks r, z, n:     r = σ(W_r x + U_r h + b), z alike;  n = tanh(W_n x + b + r ⊙ (U_n h + b'));
-                             h ← (1 − z) ⊙ n + z ⊙ h
-    lstm, blocks i, f, g, o: i, f and o sigmoids, g a tanh;  c ← f ⊙ c + i ⊙ g;  h ← o ⊙ tanh(c)
+    gru, blocks r, z, n:     r = σ(W_r x + b_r + U_r h + b'_r);  z = σ(W_z x + b_z + U_z h + b'_z);
+                             n = tanh(W_n x + b_n + r ⊙ (U_n h + b'_n));  h ← (1 − z) ⊙ n + z ⊙ h
+    lstm, blocks i, f, g, o: i, f and o are sigmoids, g is a tanh;  c ← f ⊙ c + i ⊙ g;  h ← o ⊙ tanh(c)
 
     Args:
         x: input (B, T, I).
-        weight_ih: the blocks of W below one another, (3C, I) for gru and (4C, I) for lstm.
+        weight_ih: the blocks of W stacked, (3C, I) for gru and (4C, I) for lstm.
         weight_hh: the blocks of U, (3C, C) or (4C, C).
-        bias_ih: biases of W x, (3C,) or (4C,).
-        bias_hh: biases of U h, alike; only GRU's n tells the two apart.
+        bias_ih: b, the biases of W x, (3C,) or (4C,).
+        bias_hh: b', the biases of U h, (3C,) or (4C,). Only n of the GRU does not simply add the two.
         initial_state: h_0 (B, C) for gru; h_0 and c_0 as (B, 2, C) for lstm; zeros if None.
         cell: "gru" or "lstm".
 
@@ -134,7 +135,7 @@ def rnn(
         h (B, T, C) in the dtype of x, and the state after the last step, float32 or wider.
 
     Raises:
-        UsageError: an unknown cell, or weights that do not have its number of blocks.
+        UsageError: an unknown cell, or weights with another number of blocks than the cell's.
     """
     wide = torch.float32
     for operand in (x, weight_ih, weight_hh, bias_ih, bias_hh):
@@ -144,8 +145,10 @@ def rnn(
     C = U.shape[1]
     if initial_state is None:
         h = c = x.new_zeros(x.shape[0], C, dtype=wide)
+    elif cell == "lstm":
+        h, c = initial_state.to(wide).unbind(1)
     else:
-        h, c = initial_state.to(wide).unbind(1) if cell == "lstm" else (initial_state.to(wide), None)
+        h = c = initial_state.to(wide)
     outputs = []
     for x_t in x.to(wide).unbind(1):
         from_x, from_h = (x_t @ W.mT + b).split(C, dim=-1), (h @ U.mT + b_h).split(C, dim=-1)

@@ -1,6 +1,8 @@
-"""Gated cells whose answer is known in closed form: with all gates held by their biases."""
+"""Closed-form answers of gated cells whose biases hold all gates at constant values."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -10,16 +12,18 @@ from ssmperf import analytic
 B, T, C = 2, 37, 3
 SOURCE = "the equations of torch.nn.GRU and torch.nn.LSTM with U = 0"
 
+Answer = tuple[dict[str, Any], Tensor, Tensor]
+
 OPEN = 800.0  # a bias that holds a sigmoid at exactly 1, its negative at exactly 0
 
 
 def noise(*size: int) -> Tensor:
-    """The same standard normals in every call."""
+    """Draw standard normals, the same in every call."""
     return torch.randn(*size, generator=Generator().manual_seed(0), dtype=torch.float64)
 
 
 def held(blocks: int, biases: dict[int, float], candidate: int) -> dict[str, Tensor]:
-    """Weights that take x, unmixed, into one block, and hold the other blocks by their biases."""
+    """Make weights that copy x into one block and hold the other blocks at constants by their biases."""
     weight_ih = torch.zeros(blocks, C, C, dtype=torch.float64)
     weight_ih[candidate] = torch.eye(C, dtype=torch.float64)
     bias_ih = torch.zeros(blocks, C, dtype=torch.float64)
@@ -34,15 +38,15 @@ def held(blocks: int, biases: dict[int, float], candidate: int) -> dict[str, Ten
 
 
 @analytic("rnn", name="gru_that_never_keeps_is_a_tanh", source=SOURCE)
-def gru_forgets() -> tuple[dict[str, object], Tensor, Tensor]:
-    """z = 0 gives h = tanh(x), whatever came before."""
+def gru_forgets() -> Answer:
+    """z = 0 gives h = tanh(x), whatever the earlier states."""
     x = noise(B, T, C)
     operands = {"x": x, **held(3, {1: -OPEN}, 2), "initial_state": noise(B, C), "cell": "gru"}
     return operands, x.tanh(), x[:, -1].tanh()
 
 
 @analytic("rnn", name="gru_that_always_keeps_stays", source=SOURCE)
-def gru_keeps() -> tuple[dict[str, object], Tensor, Tensor]:
+def gru_keeps() -> Answer:
     """z = 1 gives h = h_0."""
     h_0 = noise(B, C)
     operands = {"x": noise(B, T, C), **held(3, {1: OPEN}, 2), "initial_state": h_0, "cell": "gru"}
@@ -50,7 +54,7 @@ def gru_keeps() -> tuple[dict[str, object], Tensor, Tensor]:
 
 
 @analytic("rnn", name="gru_of_constant_gates_averages", source=SOURCE)
-def gru_averages() -> tuple[dict[str, object], Tensor, Tensor]:
+def gru_averages() -> Answer:
     """z = ½ gives h_t = 2^{−t} h_0 + Σ_{s≤t} 2^{s−t−1} tanh(x_s)."""
     x, h_0 = noise(B, T, C), noise(B, C).flip(0)
     t = torch.arange(1, T + 1, dtype=torch.float64)
@@ -60,7 +64,7 @@ def gru_averages() -> tuple[dict[str, object], Tensor, Tensor]:
 
 
 @analytic("rnn", name="lstm_of_open_gates_sums", source=SOURCE)
-def lstm_sums() -> tuple[dict[str, object], Tensor, Tensor]:
+def lstm_sums() -> Answer:
     """i = f = o = 1 give c_t = c_0 + Σ_{s≤t} tanh(x_s) and h = tanh(c)."""
     x, state = noise(B, T, C), noise(B, 2, C)
     c = state[:, 1:] + x.tanh().cumsum(1)
@@ -69,7 +73,7 @@ def lstm_sums() -> tuple[dict[str, object], Tensor, Tensor]:
 
 
 @analytic("rnn", name="lstm_with_a_shut_output_is_silent", source=SOURCE)
-def lstm_silent() -> tuple[dict[str, object], Tensor, Tensor]:
+def lstm_silent() -> Answer:
     """o = 0 and f = 0 give h = 0 and c = tanh(x)."""
     x = noise(B, T, C)
     operands = {"x": x, **held(4, {0: OPEN, 1: -OPEN, 3: -OPEN}, 2), "initial_state": None, "cell": "lstm"}

@@ -1,4 +1,4 @@
-"""What the definition and the backends share: the cells, and how their states are laid out."""
+"""Code shared by the definition and the backends: the cells and their number of blocks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from torch import Tensor
 
 from ssmperf import UsageError
 
-BLOCKS = {"gru": 3, "lstm": 4}  # of the weights, C rows each
+BLOCKS = {"gru": 3, "lstm": 4}  # blocks of the weights, C rows each
 
 
 def check(cell: str, weight_hh: Tensor) -> None:
-    """Raises UsageError for an unknown cell, or for weights that do not have its number of blocks."""
+    """Raise UsageError for an unknown cell, or for weights with another number of blocks than the cell's."""
     if cell not in BLOCKS:
         raise UsageError(f"unknown cell {cell!r} (valid: {', '.join(BLOCKS)})")
     rows, C = weight_hh.shape

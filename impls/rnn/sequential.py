@@ -1,4 +1,4 @@
-"""One step after another on whole (B, C) slices: all products with x at once, then one with h a step."""
+"""One step after another on whole (B, C) slices: all products with x at once, then one with h per step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .common import check
 
 
 def gru_step(from_x: Tensor, from_h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """(h,) after one step, from W x + b and U h + b' (B, 3C)."""
+    """Compute (h,) after one step from W x + b and U h + b', (B, 3C)."""
     C = state[0].shape[-1]
     x_gates, x_n = from_x.split([2 * C, C], dim=-1)
     h_gates, h_n = from_h.split([2 * C, C], dim=-1)
@@ -21,7 +21,7 @@ def gru_step(from_x: Tensor, from_h: Tensor, state: tuple[Tensor, ...]) -> tuple
 
 
 def lstm_step(from_x: Tensor, from_h: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """(h, c) after one step, from W x + b and U h + b' (B, 4C)."""
+    """Compute (h, c) after one step from W x + b and U h + b', (B, 4C)."""
     i, f, g, o = (from_x + from_h).chunk(4, dim=-1)
     c = torch.addcmul(torch.sigmoid(f) * state[1], torch.sigmoid(i), torch.tanh(g))
     return torch.sigmoid(o) * torch.tanh(c), c
@@ -32,7 +32,7 @@ STATES = {"gru": 1, "lstm": 2}
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The products with x and the states of all steps, and with autograd the gates."""
+    """The products with x, the states and (under autograd) the gates of all steps."""
     return 12 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
@@ -47,7 +47,7 @@ def sequential(
     *,
     cell: str = "gru",
 ) -> tuple[Tensor, Tensor]:
-    """A loop over time; autograd runs it backwards.
+    """A loop over time, differentiated by autograd.
 
     Shapes, dtypes and results: see the recurrence `rnn`.
     """

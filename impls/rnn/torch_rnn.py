@@ -17,9 +17,9 @@ from .common import check
 def fused(
     cell: str, x: Tensor, weights: tuple[Tensor, ...], state: tuple[Tensor, ...]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """h (B, T, C) and the final state, each part (B, C), by one layer in one direction without dropout.
+    """Compute h (B, T, C) and the parts (B, C) of the final state by one layer, without dropout.
 
-    The weights are copied into one buffer in the order that cuDNN wants, which it would do at every call.
+    The weights are copied into one buffer in cuDNN's order; otherwise cuDNN would copy them at every call.
     """
     flat = torch.cat([weight.flatten() for weight in weights])
     sizes = [weight.numel() for weight in weights]
@@ -34,7 +34,7 @@ def fused(
 
 
 def true_float32() -> AbstractContextManager[None]:
-    """cuDNN's settings without TF32, which it uses for float32 otherwise."""
+    """Forbid cuDNN to compute float32 in TF32, its default."""
     flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, deterministic=torch.backends.cudnn.deterministic, allow_tf32=False
     )
@@ -42,9 +42,9 @@ def true_float32() -> AbstractContextManager[None]:
 
 
 class Fused(torch.autograd.Function):
-    """`fused` without TF32 in both directions.
+    """`fused` without TF32 in forward and backward.
 
-    cuDNN reads its settings when it runs, so settings around the forward call alone would not reach backward.
+    cuDNN reads its settings when it runs: settings around the forward call would not hold in backward.
     """
 
     @staticmethod
@@ -64,12 +64,12 @@ class Fused(torch.autograd.Function):
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The products with x, and what cuDNN reserves for backward: gates and states of all steps."""
+    """The products with x, and the gates and states of all steps, which cuDNN keeps for backward."""
     return 10 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """In half types each step rounds the state, which adds up over the steps that it remembers."""
+    """Bound the relative error. In half types each step rounds the state, and these errors add up."""
     return {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1.5e-1}[dtype]
 
 
@@ -91,18 +91,18 @@ def torch_rnn(
     *,
     cell: str = "gru",
 ) -> tuple[Tensor, Tensor]:
-    """torch.gru or torch.lstm, in true float32; half types keep the state between steps in their precision.
+    """torch.gru or torch.lstm, in true float32; with half types, the state between steps is half, too.
 
-    Shapes, dtypes and results: see the recurrence `rnn`. Not declared deterministic: some versions of cuDNN
-    are not.
+    Shapes, dtypes and results: see the recurrence `rnn`. Not declared deterministic, since some versions of
+    cuDNN are not.
 
     Raises:
-        Unsupported: weights of another dtype than x.
+        Unsupported: weights of a dtype other than that of x.
     """
     check(cell, weight_hh)
     weights = (weight_ih, weight_hh, bias_ih, bias_hh)
     if any(weight.dtype != x.dtype for weight in weights):
-        raise Unsupported(f"x is {x.dtype}: the weights must be, too")
+        raise Unsupported(f"weights of another dtype than x ({x.dtype})")
     parts = 2 if cell == "lstm" else 1
     if initial_state is None:
         state = (x.new_zeros(x.shape[0], weight_hh.shape[1]),) * parts

@@ -25,7 +25,7 @@ PRESETS = {
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """`const` (the same at every step) or `data`, with `_complex` where there is a phase."""
+    """Name the kind: `const` (the same at every step) or `data`, with `_complex` where there is a phase."""
     varying = [operands[name] for name in ("log_a", "phase") if operands.get(name) is not None]
     length = operands["b"].shape[1]
     over_time = any(gate.dim() == 3 and gate.shape[1] == length for gate in varying)
@@ -35,7 +35,7 @@ def gate_kind(operands: Mapping[str, Any]) -> str:
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Forward reads gates and b and writes h; backward reads gates, h, dh and writes the gradients."""
+    """Count a pass: forward reads gates and b and writes h; backward reads these and dh, writes gradients."""
     elements = shape["B"] * shape["T"] * shape["C"]
     gates = sum(specs[name].nbytes for name in ("log_a", "phase") if name in specs)
     stored = max((specs[name].numel for name in ("log_a", "phase") if name in specs), default=0)
@@ -60,7 +60,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "data"
 ) -> dict[str, Tensor | None]:
-    """Random float32 operands whose gates follow a regime; b is standard normal."""
+    """Draw float32 operands; the gates follow a regime, b is standard normal."""
     full = (shape["B"], shape["T"], shape["C"])
     gates = (1, 1, shape["C"]) if gate_kind.startswith("const") else full
     with_phase = gate_kind.endswith("_complex") or regime == "phase"
@@ -89,10 +89,10 @@ def scan(
     """h_t = exp(log_a_t + i·phase_t) ⊙ h_{t-1} + b_t, one step after another.
 
     Args:
-        log_a: log of the gate's magnitude, ≤ 0, broadcasts to (B, T, C). -inf is a reset.
+        log_a: log of the gate's magnitude, ≤ 0; broadcasts to (B, T, C). -inf is a reset.
         b: input (B, T, C), real or complex.
         initial_state: h_0 (B, C), zeros if None.
-        phase: the gate's phase in radians, broadcasts to (B, T, C); makes the state complex.
+        phase: the gate's phase in radians; broadcasts to (B, T, C) and makes the state complex.
 
     Returns:
         h (B, T, C) in the dtype of b (complex with a phase) and h_T (B, C), float32/complex64 or wider.

@@ -33,7 +33,7 @@ def gate_one() -> Answer:
 
 @analytic("scan", name="gate_zero", source=SOURCE)
 def gate_zero() -> Answer:
-    """a = 0 at every step: h_t = b_t, whatever came before."""
+    """a = 0 at every step: h_t = b_t, whatever the earlier states."""
     b = normal(B, T, C)
     log_a = constant_gate(0).expand(B, T, C).clone()
     return {"log_a": log_a, "b": b, "initial_state": normal(B, C, seed=1)}, b, b[:, -1]
@@ -58,7 +58,7 @@ def impulse() -> Answer:
 
 @analytic("scan", name="average", source=SOURCE)
 def average() -> Answer:
-    """b = (1 − a)x with x constant: h_t = x(1 − Π a), which nears x from 0 and never passes it."""
+    """b = (1 − a)x with x constant: h_t = x(1 − Π a), which approaches x from 0 and never exceeds it."""
     log_a, x = -normal(B, T, C).exp(), 3.0
     h = -x * torch.expm1(log_a.cumsum(1))
     return {"log_a": log_a, "b": -x * torch.expm1(log_a)}, h, h[:, -1]
@@ -68,7 +68,7 @@ def average() -> Answer:
 def fourier() -> Answer:
     """a_m = exp(2πim/T): exp(2πim/T) h_T is the discrete Fourier transform of b at frequency m.
 
-    Up to a turn, h_t is that of the first t inputs, filled up with zeros.
+    Up to a rotation, h_t is the transform of the first t inputs, padded with zeros.
     """
     b = normal(T)
     frequency = 2 * math.pi / T * torch.arange(T, dtype=torch.float64)
@@ -85,7 +85,7 @@ def fourier() -> Answer:
 
 @analytic("scan", name="rotation", source=SOURCE)
 def rotation() -> Answer:
-    """|a| = 1 and b = 0: h_t = exp(iθt) h_0, of the magnitude of h_0 for ever."""
+    """|a| = 1 and b = 0: h_t = exp(iθt) h_0, which keeps the magnitude of h_0."""
     theta = 2 * math.pi * torch.arange(1, C + 1, dtype=torch.float64) / 7
     h_0 = torch.complex(normal(B, C), normal(B, C, seed=1))
     sevenths = torch.outer(torch.arange(1, T + 1), torch.arange(1, C + 1)) % 7

@@ -5,26 +5,24 @@ Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Shape, backend
 
-from .common import gate, operands, over_time, result
+from .common import Operands, as_backend, rounds
 
 Element = tuple[Tensor, Tensor]  # (a, b): the map h -> a⊙h + b
 
 
 def combine(left: Element, right: Element) -> Element:
-    """The map `left` followed by the map `right`. Associative, not commutative."""
+    """Compose two maps, `left` first. Associative, not commutative."""
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
 def sweep(a: Tensor, b: Tensor, initial_state: Tensor) -> Tensor:
-    """All states h_t (B, T, ...) of gates a (B|1, T, ...) and inputs b (B, T, ...).
+    """Compute all states h_t (B, T, ...) from gates a (B|1, T, ...) and inputs b (B, T, ...).
 
     2(N-1) + T combines for N, the next power of two of T. Starting the down-sweep from the constant map h_0
     instead of the identity makes every prefix start from h_0.
@@ -55,24 +53,18 @@ def _interleave(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """Three operators a level upwards and five downwards."""
-    return 8 * math.ceil(math.log2(max(2, shape["T"]))) + 8
+    """Three operators per level upwards and five downwards."""
+    return 8 * rounds(shape) + 8
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Block sums and prefixes, a and b, of a length padded to a power of two."""
+    """Block sums and prefixes of a and b, at a length padded to a power of two."""
     N = 1 << (shape["T"] - 1).bit_length()
     return 11 * shape["B"] * N * shape["C"] * max(4, itemsize)
 
 
 @backend("scan", name="blelloch", launches=launches, workspace=workspace)
-def blelloch(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Up- and down-sweep over pairs (gate, input), 2 log2 T dependent steps, any length.
-
-    Shapes, dtypes and results: see the recurrence `scan`.
-    """
-    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
-    a = over_time(gate(log_a, phase).to(inputs.dtype), inputs.shape[1])
-    return result(sweep(a, inputs, state), b)
+@as_backend
+def blelloch(x: Operands) -> Tensor:
+    """Up- and down-sweep over pairs (gate, input), 2 log2 T dependent steps, any length."""
+    return sweep(x.gates, x.b, x.state)

@@ -1,43 +1,84 @@
-"""What the scan backends share: operands in working precision, decay factors, and the adjoint scan."""
+"""Code shared by the scan's backends: operands in working precision, decay factors, and the adjoint scan."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ssmperf import Shape
+
+F = TypeVar("F", bound=Callable[..., Any])
 InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
-def operands(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None, phase: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """log_a and phase (B|1, T|1, C|1), b (B, T, C) and h_0 (B, C), in working precision.
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Operands in working precision: float32 or wider, complex with a phase or a complex b.
 
-    That is float32, or wider where an operand is wider, and complex with a phase or a complex b. The phase
-    comes in float64, for backends to sum: float32 sums of a few dozen steps are off by more than all else.
+    The phase is in float64, for backends to sum: float32 sums of a few dozen steps lose more digits than all
+    other roundings.
+
+    log_a, phase: (B|1, T|1, C|1). b: (B, T, C). state: h_0 (B, C). dtype: the dtype of b as given.
     """
-    wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
-    if phase is not None:
-        wide = torch.promote_types(wide, torch.complex64)
-        phase = three_axes(phase.to(torch.float64))
-    log_a = three_axes(log_a.to(wide.to_real()))
-    if initial_state is None:
-        initial_state = b.new_zeros(b.shape[0], b.shape[2])
-    return log_a, phase, b.to(wide), initial_state.to(wide)
+
+    log_a: Tensor
+    phase: Tensor | None
+    b: Tensor
+    state: Tensor
+    dtype: torch.dtype
+
+    @property
+    def T(self) -> int:
+        return self.b.shape[1]
+
+    @property
+    def gates(self) -> Tensor:
+        """Gates of all steps (B|1, T, C|1), in the dtype of b."""
+        return over_time(gate(self.log_a, self.phase).to(self.b.dtype), self.T)
 
 
-def result(h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The states h in working precision as (output in the dtype of b, final state)."""
-    return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
+def as_backend(all_states: Callable[[Operands], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Give a function that computes all states h (B, T, C) the recurrence's signature and results."""
+
+    def backend(
+        log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(torch.promote_types(log_a.dtype, b.dtype), torch.float32)
+        if phase is not None:
+            wide = torch.promote_types(wide, torch.complex64)
+            phase = three_axes(phase.to(torch.float64))
+        log_a = three_axes(log_a.to(wide.to_real()))
+        if initial_state is None:
+            initial_state = b.new_zeros(b.shape[0], b.shape[2])
+        h = all_states(Operands(log_a, phase, b.to(wide), initial_state.to(wide), b.dtype))
+        return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
+
+    return named_after(all_states, backend)
+
+
+def named_after(original: Callable[..., Any], function: F) -> F:
+    """Give a function the name, module and docstring of another one; its signature stays its own."""
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(function, attribute, getattr(original, attribute))
+    return function
+
+
+def rounds(shape: Shape) -> int:
+    """Number of rounds of a parallel prefix over T steps: log2 T rounded up, at least 1."""
+    return math.ceil(math.log2(max(2, shape["T"])))
 
 
 def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
-    """exp(log_a + i·phase) in the precision of log_a; exactly 0, with log gradient 0, where that is -inf."""
+    """Compute exp(log_a + i·phase) in the precision of log_a.
+
+    Where log_a is -inf the gate is exactly 0, and so is the gradient of log_a.
+    """
     magnitude = torch.exp(log_a)
     if phase is None:
         return magnitude
@@ -47,7 +88,7 @@ def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
 
 
 def three_axes(gate: Tensor) -> Tensor:
-    """A gate that broadcasts to (B, T, C) as (B|1, T|1, C|1)."""
+    """View a gate that broadcasts to (B, T, C) as (B|1, T|1, C|1)."""
     return gate[(None,) * (3 - gate.dim())]
 
 
@@ -57,14 +98,14 @@ def differentiates(*operands: Tensor | None) -> bool:
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:
-    """Gates (B|1, T|1, ...) as a view with all T steps."""
+    """View gates (B|1, T|1, ...) with all T steps."""
     return gates.expand(-1, T, *gates.shape[2:])
 
 
 def segment_sums(x: Tensor) -> Tensor:
-    """Σ_{s<j≤t} x_j as (..., t, s, C) from x (..., T, C); 0 where s ≥ t.
+    """Sum x (..., T, C) over all segments: Σ_{s<j≤t} x_j as (..., t, s, C), 0 where s ≥ t.
 
-    Each segment is summed by itself, never as a difference of long sums, so that -inf is legal in x.
+    Each segment has its own sum, never a difference of two long ones, so that x may contain -inf.
     """
     T = x.shape[-2]
     later = torch.ones(T, T, dtype=torch.bool, device=x.device).tril(-1)
@@ -72,7 +113,7 @@ def segment_sums(x: Tensor) -> Tensor:
 
 
 def transfer(log_a: Tensor, phase: Tensor | None) -> Tensor:
-    """The product of the gates s+1..t as (..., t, s, C), 0 where s > t, from gates (..., T, C)."""
+    """Multiply gates (..., T, C) over all segments: those of s+1..t as (..., t, s, C), 0 where s > t."""
     T = log_a.shape[-2]
     causal = torch.ones(T, T, dtype=torch.bool, device=log_a.device).tril().unsqueeze(-1)
     magnitude = torch.where(causal, segment_sums(log_a), -math.inf)
@@ -82,7 +123,7 @@ def transfer(log_a: Tensor, phase: Tensor | None) -> Tensor:
 def adjoint_scan(
     inclusive: InclusiveScan, log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor
 ) -> Tensor:
-    """All states of `inclusive`, a scan without autograd, differentiable by the same scan from the end."""
+    """Run `inclusive`, a scan without autograd; its backward pass is the same scan from the end."""
     T = b.shape[1]
     phase = None if phase is None else over_time(phase, T)
     states: Tensor = AdjointScan.apply(inclusive, over_time(log_a, T), phase, b, initial_state)  # type: ignore[no-untyped-call]
@@ -93,7 +134,7 @@ class AdjointScan(torch.autograd.Function):
     """h = inclusive(log_a, phase, b, h_0), whose backward is the same scan run from the end.
 
     λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  d log_a + i d phase = λ_t conj(a_t h_{t-1});
-    dh_0 = conj(a_1) λ_1 (RECURRENCES.md §5, F1). Gates come with all T steps and broadcast over the rest.
+    dh_0 = conj(a_1) λ_1 (RECURRENCES.md §5, F1). Gates have all T steps and broadcast over the other axes.
     """
 
     @staticmethod
@@ -123,5 +164,8 @@ class AdjointScan(torch.autograd.Function):
 
 
 def from_the_end(gates: Tensor) -> Tensor:
-    """Step t of the reversed scan takes gate t+1; its first step starts from zero, so any gate does."""
+    """Order gates for the scan from the end: the step at t takes gate t+1.
+
+    The first step starts from zero, so its gate does not matter.
+    """
     return torch.cat([torch.zeros_like(gates[:, :1]), gates[:, 1:].flip(1)], dim=1)

@@ -1,29 +1,27 @@
-"""Step-efficient parallel prefix: every element absorbs the one 1, 2, 4, ... steps before it.
+"""Step-efficient parallel prefix: each element absorbs the element 1, 2, 4, ... steps before it.
 
 Hillis and Steele, Data parallel algorithms (1986); RECURRENCES.md §4.4.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from .common import gate, operands, over_time, result
+from .common import Operands, as_backend, rounds
 
 Element = tuple[Tensor, Tensor]  # (a, b): the map h -> a⊙h + b
 
 
 def combine(left: Element, right: Element) -> Element:
-    """The map `left` followed by the map `right`."""
+    """Compose two maps, `left` first."""
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
 def doubling(a: Tensor, b: Tensor, initial_state: Tensor) -> Tensor:
-    """All states h_t (B, T, ...) of gates a (B|1, T, ...) and inputs b (B, T, ...).
+    """Compute all states h_t (B, T, ...) from gates a (B|1, T, ...) and inputs b (B, T, ...).
 
     Each round reads one buffer and writes the other: T log2 T - T + 1 combines in ceil(log2 T) rounds.
     """
@@ -39,23 +37,17 @@ def doubling(a: Tensor, b: Tensor, initial_state: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """Three operators and two copies a round."""
-    return 5 * math.ceil(math.log2(max(2, shape["T"]))) + 8
+    """Three operators and two copies per round."""
+    return 5 * rounds(shape) + 8
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Two buffers of a and b, and a round's products."""
+    """Two buffers for a and b, and the products of one round."""
     return 9 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("scan", name="hillis_steele", launches=launches, workspace=workspace)
-def hillis_steele(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Doubling strides over pairs (gate, input), log2 T dependent steps, log2 T times the work.
-
-    Shapes, dtypes and results: see the recurrence `scan`.
-    """
-    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
-    a = over_time(gate(log_a, phase).to(inputs.dtype), inputs.shape[1])
-    return result(doubling(a, inputs, state), b)
+@as_backend
+def hillis_steele(x: Operands) -> Tensor:
+    """Doubling strides over pairs (gate, input), log2 T dependent steps, log2 T times the work."""
+    return doubling(x.gates, x.b, x.state)

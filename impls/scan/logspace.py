@@ -10,23 +10,23 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from .common import adjoint_scan, gate, operands, result
+from .common import Operands, adjoint_scan, as_backend, gate
 
 FLOOR = {torch.float32: -104.0, torch.float64: -746.0}  # the largest integers whose exp is exactly 0
 SPAN_LIMIT = {torch.float32: 1e4, torch.float64: 1e6}
 
 
 def log_scan(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor) -> Tensor:
-    """All states h_t (B, T, ...), differentiable; the backward is a log-space scan too.
+    """Compute all states h_t (B, T, ...), differentiably; the backward is a log-space scan, too.
 
     Raises:
-        Unsupported: the gates decay over a span too long for the precision.
+        Unsupported: the decay span of the gates is too long for the precision.
     """
     return adjoint_scan(_heinsen, log_a, phase, b, initial_state)
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """Relative error: the rounding of L, of size |L| in units of the precision, becomes relative."""
+    """Bound the relative error of exp(L): the absolute rounding error of L, |L| times the precision."""
     floor = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
     return max(floor, (1e-15 if dtype == "float64" else 4e-7) * span)
 
@@ -35,8 +35,8 @@ def _heinsen(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tens
     """h_t = exp(L_t) Σ_{s≤t} exp(log b_s - L_s) with L = Σ log a and h_0 as the input before the first.
 
     The inner sum is a logcumsumexp of positive terms. Signed and complex inputs are split into the positive
-    streams ±Re, ±Im, and phases turn the inputs into a rotating frame beforehand, so all logs stay real and
-    a zero is -inf. A reset counts as the floor, whose exp is 0.
+    streams ±Re, ±Im, and phases first turn the inputs into a rotating frame. So all logs are real, and the
+    log of a zero is -inf. A reset counts as the floor, whose exp is 0.
     """
     L = log_a.clamp(min=FLOOR[log_a.dtype]).cumsum(1)
     span, limit = -L[:, -1].min().item(), SPAN_LIMIT[log_a.dtype]
@@ -67,25 +67,21 @@ def _positive(inputs: Tensor, L: Tensor) -> Tensor:
 
 
 def launches(shape: Shape) -> float:
-    """A fixed number of operators; a cumulative sum over a strided axis is one launch."""
+    """A fixed number of operators; a cumulative sum along a strided axis is one launch."""
     return 24
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """L, the inputs, and logs and sums of two streams."""
+    """L, the inputs, and the logs and sums of two streams."""
     return 6 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("scan", name="logspace", error_bound=error_bound, launches=launches, workspace=workspace)
-def logspace(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+@as_backend
+def logspace(x: Operands) -> Tensor:
     """Heinsen's scan: a cumulative sum and a logcumsumexp; its error grows with the decay span.
 
-    Shapes, dtypes and results: see the recurrence `scan`.
-
     Raises:
-        Unsupported: Σ -log_a exceeds 10⁴ in a channel (10⁶ in float64).
+        Unsupported: Σ -log_a of a channel exceeds 10⁴ (10⁶ in float64).
     """
-    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
-    return result(log_scan(log_a, phase, inputs, state), b)
+    return log_scan(x.log_a, x.phase, x.b, x.state)

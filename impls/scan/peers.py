@@ -1,9 +1,10 @@
 """Other people's scan kernels, as optional backends: accelerated-scan and flash-linear-attention's HGRN.
 
-accelerated-scan takes gates, not their logs, with time innermost and all in one dtype, and starts from zero.
-The state before the first step goes into that step's input, a_1 h_0 + b_1, and so does its gradient. Zeros
-fill the last block where there is a gradient: backward of the real kernel reads whole blocks, past the end.
-Kernels that take no state do not decode: all of that step would be made before the call that is timed.
+accelerated-scan takes gates instead of their logs, has time as its innermost axis, needs one dtype for all
+operands, and starts from zero. The initial state enters through the first step's input, a_1 h_0 + b_1, and
+autograd brings its gradient back the same way. For a backward pass, time is padded with zeros to whole
+blocks: the backward pass of the real kernel reads past the end. Kernels that take no state do not decode: the
+whole step would be computed before the call that is timed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ssmperf import TRAINING_PASSES, Prepared, Unsupported, backend
 from .common import differentiates, three_axes
 
 REAL = ("float32", "bfloat16", "float16")
-BLOCK = 2048  # steps that a program of accelerated-scan holds at once
-MOST = 2**31  # elements that its 32-bit offsets reach
+BLOCK = 2048  # steps that one program of accelerated-scan holds at once
+MOST = 2**31  # elements that accelerated-scan's 32-bit offsets can address
 
 
 def _accelerated(
@@ -51,7 +52,7 @@ def _accelerated(
     launches=lambda shape: 1,
 )
 def accelerated_scan_scalar(gates: Tensor, inputs: Tensor) -> Tensor:
-    """accelerated-scan's Triton kernel, gates rounded to the dtype of b, both (B, C, T)."""
+    """accelerated-scan's Triton kernel; gates (rounded to the dtype of b) and inputs are (B, C, T)."""
     from accelerated_scan.scalar import scan
 
     states: Tensor = scan(gates, inputs)
@@ -87,7 +88,7 @@ def _accelerated_complex(
     launches=lambda shape: 1,
 )
 def accelerated_scan_complex(gates: Tensor, inputs: Tensor) -> Tensor:
-    """accelerated-scan's Triton kernel in complex64, both (B, C, T)."""
+    """accelerated-scan's Triton kernel in complex64; gates and inputs are (B, C, T)."""
     from accelerated_scan.complex import scan
 
     states: Tensor = scan(gates, inputs)
@@ -116,7 +117,7 @@ def _hgrn(
     launches=lambda shape: 2,
 )
 def fla_hgrn(b: Tensor, log_a: Tensor) -> Tensor:
-    """flash-linear-attention's chunk_hgrn, log gates at all steps, both (B, T, C)."""
+    """flash-linear-attention's chunk_hgrn; inputs and the log gates of all steps are (B, T, C)."""
     from fla.ops.hgrn import chunk_hgrn
 
     states: Tensor = chunk_hgrn(b, log_a)[0]
@@ -158,7 +159,7 @@ def _check_real(log_a: Tensor, b: Tensor, phase: Tensor | None) -> None:
 
 
 def _started(gates: Tensor, b: Tensor, initial_state: Tensor | None) -> Tensor:
-    """b, with what the state before the first step brings into that step."""
+    """Add the contribution of the initial state to the first step of b."""
     if initial_state is None:
         return b
     first = gates[:, :1] * initial_state.unsqueeze(1) + b[:, :1]
@@ -166,7 +167,7 @@ def _started(gates: Tensor, b: Tensor, initial_state: Tensor | None) -> Tensor:
 
 
 def _time_last(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """(B, T, C) -> (B, C, T), contiguous."""
+    """Copy (B, T, C) to a contiguous (B, C, T)."""
     return values.to(dtype or values.dtype).transpose(1, 2).contiguous()
 
 

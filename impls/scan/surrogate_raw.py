@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from .common import gate, operands, result
+from .common import Operands, as_backend, gate, over_time
 
-# log of the largest number of the dtype in which the published form holds its factors
+# log of the largest number of each dtype, in which the published form holds its factors
 SPAN_LIMIT = {torch.float16: 11.1, torch.bfloat16: 88.7, torch.float32: 88.7, torch.float64: 709.7}
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """Relative error: the rounding of the log product becomes relative."""
+    """Bound the relative error of a gate product: the absolute rounding error of its log."""
     floor = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
     return max(floor, (1e-15 if dtype == "float64" else 4e-7) * span)
 
@@ -34,27 +34,22 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     launches=lambda shape: 18,
     workspace=workspace,
 )
-def surrogate_raw(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+@as_backend
+def surrogate_raw(x: Operands) -> Tensor:
     """h_t = Π_t (h_0 + Σ_{s≤t} Π_s⁻¹ b_s) with Π_t the product of the gates up to t.
 
-    Shapes, dtypes and results: see the recurrence `scan`.
-
     Raises:
-        Unsupported: Σ -log_a passes 88.7 (float32, bfloat16), 11.1 (float16) or 709.7 (float64) in a channel,
-            or a scaled input overflows, so Π⁻¹ is not finite.
+        Unsupported: Σ -log_a of a channel exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7
+            (float64), so that Π⁻¹ is not finite, or a scaled input overflows.
     """
-    limit = SPAN_LIMIT[b.dtype.to_real()]
-    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
-    T = inputs.shape[1]
-    L = log_a.expand(-1, T, -1).cumsum(1)
-    angle = None if phase is None else phase.expand(-1, T, -1).cumsum(1)
+    limit = SPAN_LIMIT[x.dtype.to_real()]
+    L = over_time(x.log_a, x.T).cumsum(1)
+    angle = None if x.phase is None else over_time(x.phase, x.T).cumsum(1)
     span = -L[:, -1].detach().min().item()
     if span > limit:
         raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
-    undone = gate(-L, None if angle is None else -angle) * inputs
-    total = undone.cumsum(1) + state.unsqueeze(1)
+    undone = gate(-L, None if angle is None else -angle) * x.b
+    total = undone.cumsum(1) + x.state.unsqueeze(1)
     if not bool(torch.isfinite(total.detach()).all()):
         raise Unsupported(f"inputs divided by the gate product overflow (decay span {span:.1f})")
-    return result(gate(L, angle) * total, b)
+    return gate(L, angle) * total

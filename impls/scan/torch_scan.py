@@ -11,23 +11,23 @@ from torch._higher_order_ops.associative_scan import associative_scan
 
 from ssmperf import Shape, backend
 
-from .common import adjoint_scan, gate, operands, result
+from .common import Operands, adjoint_scan, as_backend, gate
 
 
 def real_combine(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The map h -> a h + b of `left` followed by that of `right`; elements (a, b)."""
+    """Compose two maps h -> a h + b, `left` first; elements (a, b)."""
     return left[0] * right[0], right[0] * left[1] + right[1]
 
 
 def complex_combine(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same with elements (Re a, Im a, Re b, Im b): generated kernels know no complex numbers."""
+    """Compose two maps with elements (Re a, Im a, Re b, Im b): generated kernels know no complex numbers."""
     ar, ai, br, bi = left
     cr, ci, dr, di = right
     return ar * cr - ai * ci, ar * ci + ai * cr, cr * br - ci * bi + dr, cr * bi + ci * br + di
 
 
 def torch_associative_scan(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tensor) -> Tensor:
-    """All states h_t (B, T, ...), differentiable.
+    """Compute all states h_t (B, T, ...), differentiably.
 
     The operator has no autograd of its own on CUDA, so the backward is a second scan from the end.
     """
@@ -53,8 +53,8 @@ def _scan(elements: tuple[Tensor, ...], device_type: str) -> tuple[Tensor, ...]:
     from torch._dynamo import config
 
     flat = tuple(part.flatten(2) for part in elements)
-    # every shape compiles anew: with symbolic sizes the operator's combine function would take sizes as
-    # inputs, for which older releases of torch generate no code
+    # Every shape is compiled by itself: with symbolic sizes, the combine function would take sizes as inputs,
+    # for which older releases of torch generate no code.
     with config.patch(recompile_limit=1024, accumulated_recompile_limit=4096):
         return tuple(part.view(elements[0].shape) for part in _compiled(combine)(*flat))
 
@@ -68,22 +68,20 @@ def _compiled(combine: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple
 
 
 def launches(shape: Shape) -> float:
-    """One generated kernel on CUDA, and those that form its operands."""
+    """One generated kernel on CUDA, and the kernels that form its operands."""
     return 14
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Gates expanded to every element, the inputs with h_0 folded in, and the scanned gates."""
+    """The gates of all elements, the inputs with h_0 folded in, and the scanned gates."""
     return 5 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
 @backend("scan", name="torch_scan", launches=launches, workspace=workspace)
-def torch_scan(
-    log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+@as_backend
+def torch_scan(x: Operands) -> Tensor:
     """torch's associative_scan over pairs (gate, input), compiled for CUDA tensors.
 
-    Shapes, dtypes and results: see the recurrence `scan`. The first call of a shape on CUDA compiles.
+    The first call with a shape on CUDA compiles.
     """
-    log_a, phase, inputs, state = operands(log_a, b, initial_state, phase)
-    return result(torch_associative_scan(log_a, phase, inputs, state), b)
+    return torch_associative_scan(x.log_a, x.phase, x.b, x.state)

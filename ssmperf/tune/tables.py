@@ -64,7 +64,7 @@ class Table(Generic[C]):
 
     name: str
     type: type[C]
-    rows: Mapping[Key, C]
+    rows: Mapping[Any, C]  # by Key; a mapping is invariant in its keys, so Key would refuse tuple[str, int]
     candidates: Callable[..., Iterable[C]] | None = None
     fits: Callable[..., bool] = lambda configuration, *key: True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -46,6 +47,19 @@ EXACT_SCANS = ("sequential", "blelloch", "hillis_steele", "torch_scan")
 
 by_backend = pytest.mark.parametrize(("recurrence", "backend"), pairs())
 by_kind = pytest.mark.parametrize(("recurrence", "backend", "kind"), pairs_by_kind())
+
+
+@pytest.mark.parametrize("recurrence", registry.recurrences())
+def test_every_backend_has_the_signature_of_its_recurrence(recurrence: str) -> None:
+    """Names, kinds and defaults of all operands; **options may stand for those that are keywords only."""
+    operands = registry.recurrence(recurrence).signature.parameters.values()
+    for backend in registry.backends(recurrence):
+        found = inspect.signature(backend.function).parameters.values()
+        own = [each for each in found if each.kind is not each.VAR_KEYWORD]
+        left_open = len(own) < len(found)
+        expected = [each for each in operands if not (left_open and each.kind is each.KEYWORD_ONLY)]
+        described = [[(each.name, each.kind, each.default) for each in listed] for listed in (own, expected)]
+        assert described[0] == described[1], backend.name
 
 
 def having(name: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.delta_rule.chunkwise import in_chunks
-from ssmperf.impls.delta_rule.common import attend
+from ssmperf.impls.delta_rule.common import as_backend
 from table import (
     REGIMES,
     Operands,
@@ -48,21 +47,10 @@ def worst(got: Results, want: Results) -> float:
 def chunked(C: int, sub_chunk: int) -> Callable[..., tuple[Tensor, Tensor]]:
     """The chunkwise backend with other chunks."""
 
-    def function(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        beta: Tensor | None,
-        log_a: Tensor | None = None,
-        initial_state: Tensor | None = None,
-        *,
-        p: Tensor | None = None,
-        r: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        method = functools.partial(in_chunks, C=C, sub_chunk=sub_chunk)
-        return attend(method, q, k, v, beta, log_a, initial_state, p, r)
+    def method(x: Any) -> tuple[Tensor, Tensor]:
+        return in_chunks(x, C, sub_chunk)
 
-    return function
+    return as_backend(method)
 
 
 def one_step(o: Operands, b: int, h: int, t: int, S: list[list[float]]) -> list[list[float]]:

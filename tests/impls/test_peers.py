@@ -266,7 +266,7 @@ def refusals() -> dict[str, tuple[str, str, dict[str, Any], str]]:
         "scalar in double": ("scan", "accelerated_scan_scalar", real | {"b": real["b"].double()}, "double"),
         "complex without a phase": ("scan", "accelerated_scan_complex", real, "real gates"),
         "hgrn with a phase": ("scan", "fla_hgrn", real | {"phase": real["b"]}, "complex"),
-        "decays over time": ("ratio_scan", "fla_rwkv4", ratio | {"log_w": log_gates()}, "one a channel"),
+        "decays over time": ("ratio_scan", "fla_rwkv4", ratio | {"log_w": log_gates()}, "one per channel"),
         "a state": ("selective_scan", "mamba_ssm", select | {"initial_state": torch.ones(B, C, N)}, "state"),
         "zoh": ("selective_scan", "mamba_ssm", select | {"discretization": "zoh"}, "zoh"),
         "implicit": ("selective_scan", "mamba_ssm", {**select, "A": None, "gate": "implicit"}, "implicit"),
