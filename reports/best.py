@@ -91,8 +91,8 @@ def _contest(members: list[dict[str, Any]], rank: str) -> dict[str, Any]:
     winner, *others = members
     rival = others[0] if others else None
     low, high = units.interval_names(rank)
-    reach, start = winner.get(high), None if rival is None else rival.get(low)
-    tied = not units.missing(reach) and not units.missing(start) and float(start) <= float(reach)
+    slowest, fastest = winner.get(high), rival and rival.get(low)
+    tied = slowest is not None and fastest is not None and bool(fastest <= slowest)
     return {
         **{
             name: units.plain(winner[name])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ssmperf import DIMENSIONS
+
 from . import frames, units
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 60_000  # on the whole page; more are thinned out evenly
 _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "rivals", "schema_version",
-                "worst_object", "environment", *frames.DIMENSIONS}  # fmt: skip
+                "worst_object", "environment", *DIMENSIONS}  # fmt: skip
 
 
 def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def _render(page: Mapping[str, Any]) -> str:
     )
     scripts = [(TEMPLATES / name).read_text() for name in ("table.js", "charts.js")]
     if page["charts"]:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+        from plotly.offline import get_plotlyjs
 
         scripts.insert(0, get_plotlyjs())
     return environment.get_template("page.html").render(

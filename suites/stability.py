@@ -106,8 +106,8 @@ class Stability:
                 gradients=gradients,
                 bound=bound,
             )
-        except Unsupported as error:
-            verdict = Verdict(Status.UNSUPPORTED, str(error) or "the backend gave no reason")
+        except Unsupported as refused:
+            verdict = Verdict(Status.UNSUPPORTED, str(refused) or "the backend gave no reason")
         error = verdict.errors.get("output")
         return context.record(
             case,
@@ -139,8 +139,10 @@ def usual_sources(recurrence: str, regime: str) -> list[str]:
     """Name the regime with the gates that the recurrence samples by default; with phases, complex ones."""
     entry = registry.recurrence(recurrence)
     parameter = inspect.signature(entry.sample).parameters.get("gate_kind")
-    told = parameter is not None and parameter.default is not parameter.empty
-    usual = parameter.default if told else entry.gate_kinds[0]
+    if parameter is None or parameter.default is parameter.empty:
+        usual = entry.gate_kinds[0]
+    else:
+        usual = parameter.default
     if regime == "phase":
         usual = f"{usual}_complex"
     return [f"{regime}/{usual}"] if usual in entry.gate_kinds else []

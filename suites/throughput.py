@@ -138,7 +138,8 @@ def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdi
     missing = [name for name, gradient in found.items() if gradient is None]
     if missing:
         return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
-    return judging.gradients(values, {name: gradient / -2 for name, gradient in found.items()})
+    halved = {name: gradient / -2 for name, gradient in found.items() if gradient is not None}
+    return judging.gradients(values, halved)
 
 
 def judged_by_floor(

@@ -50,8 +50,9 @@ class Network(nn.Module):
 
     def __init__(self, model: str, shape: Shape, backend: str, task: Task) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(Layer(model, shape, backend) for _ in range(LAYERS)))
-        width = self.layers[0].mixer.width
+        layers = [Layer(model, shape, backend) for _ in range(LAYERS)]
+        width = layers[0].mixer.width
+        self.layers = nn.Sequential(*layers)
         self.embedding = nn.Embedding(task.vocabulary, width)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, task.classes)
 
