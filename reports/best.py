@@ -1,4 +1,4 @@
-"""The fastest backend that is right, for each model, shape, dtype and pass of runs."""
+"""The fastest backend that is right, per model, shape, dtype and pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ssmperf import report
 
-from . import frames, units
+from . import frames, ranking, units
 from .exports import deliver
 from .tables import terminal_text
 
@@ -35,7 +35,7 @@ HEADINGS = (
 
 @report("best")
 def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """A line for each contest: the winner, its time, the speedup over sequential, and the runner-up."""
+    """Show one line per contest: the winner, its time, the speedup over sequential, and the runner-up."""
     found = contests(runs)
     if not found:
         return deliver("no timed case of these runs is ok\n", destination)
@@ -50,22 +50,22 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 @report("best_json")
 def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """The same as JSON, a list of objects."""
+    """Give the contests as JSON, a list of objects."""
     return deliver(json.dumps(contests(runs), indent=2, allow_nan=False) + "\n", destination)
 
 
 def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The winner of each comparison key among `ok` records of suites that rank by a time.
+    """List the contests of suites that rank by a time: one per comparison key, among its `ok` records.
 
-    tied: whether the runner-up's interval overlaps the winner's, so that either may be the faster.
+    In each, `tied` says whether the intervals of winner and runner-up overlap, so that either may be faster.
     """
     table = frames.frame(runs)
     found: list[dict[str, Any]] = []
     for name, section in frames.sections(runs, table).items():
-        rank = section["rank"]
+        rank = section.rank
         if not rank or units.suffix(rank) != "_s":
             continue
-        rows = frames.ranked(table[table["suite"] == name], rank)
+        rows = ranking.ranked(table[table["suite"] == name], rank)
         groups: dict[Any, list[dict[str, Any]]] = {}
         for key, row in zip(frames.keys(rows), frames.records(rows), strict=True):
             if row["status"] == "ok" and not units.missing(row.get(rank)):
@@ -75,7 +75,7 @@ def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def cells(contest: dict[str, Any]) -> list[str]:
-    """A contest as text, in the order of HEADINGS."""
+    """Give a contest's cells as text, in the order of HEADINGS."""
     rival = contest["runner_up"]
     ahead = units.ratio(contest["runner_up_ratio"]) if rival else ""
     return [
@@ -88,6 +88,7 @@ def cells(contest: dict[str, Any]) -> list[str]:
 
 
 def _contest(members: list[dict[str, Any]], rank: str) -> dict[str, Any]:
+    """Describe a contest whose members are in the order of their times."""
     winner, *others = members
     rival = others[0] if others else None
     low, high = units.interval_names(rank)

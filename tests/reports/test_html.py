@@ -95,7 +95,7 @@ def test_nothing_is_fetched(fake: Any) -> None:
 
 
 def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
-    place = {"model": HOSTILE, "timing": HOSTILE, "operand_source": HOSTILE}
+    place = {"model": HOSTILE, "operand_source": HOSTILE}
     numbers = {"command": HOSTILE, "clock": HOSTILE, HOSTILE: HOSTILE, "kernels": [HOSTILE],
                "configuration": {HOSTILE: {HOSTILE: HOSTILE}, "t:k": HOSTILE},
                "errors": {HOSTILE: 1e-3}, "tolerances": {HOSTILE: 1e-2}}  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, frames, html, tables
+from ssmperf.reports import exports, frames, html, ranking, tables
+from ssmperf.reports.matrix import matrix
 from ssmperf.suites.correctness import SECTION
 
 META = {"suites": {"correctness": SECTION.to_json()}}
@@ -26,8 +27,7 @@ def run(fake: Any) -> Any:
 
 
 def test_regimes_share_a_row_and_closed_forms_have_their_own(run: Any) -> None:
-    table = frames.ranked(frames.frame([run]), None)
-    cells = frames.matrix(table, "topic", "failed_property")
+    cells = matrix(ranking.ranked(frames.frame([run]), None), SECTION).cells
     assert set(cells) == {(row, "blelloch") for row in ("scan[regimes]", "scan[analytic]", "lru")}
     assert (cells["scan[regimes]", "blelloch"].status, cells["scan[regimes]", "blelloch"].note) == (
         "wrong",
