@@ -1,11 +1,12 @@
-"""The memory suite: a process a case, faults that show in its numbers, and the search for the largest T."""
+"""The memory suite: one process per case, faults that its numbers show, and the search for the largest T."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from ssmperf.suites.memory import GRID, growth_exponent, longest, search
+from ssmperf.suites.largest_length import GRID, search
+from ssmperf.suites.memory import growth_exponent, longest
 
 import ssmperf
 from ssmperf import Record, Run, Shape, Status
