@@ -26,7 +26,7 @@ HEADINGS = (
     "pass",
     "where",
     "fastest",
-    "its time",
+    "time",
     "×sequential",
     "ahead of",
     "by",
@@ -41,7 +41,7 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         return deliver("no timed case of these runs is ok\n", destination)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
-        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("its time", "by") else "left")
+        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("time", "by") else "left")
     for contest in found:
         first, *rest = cells(contest)
         grid.add_row(Text(first, style="cyan"), *map(Text, rest))

@@ -62,7 +62,7 @@ PIECES = 16  # into which the sequence is divided, each with its largest error a
 
 @suite("stability", section=SECTION)
 class Stability:
-    """One case per bare recurrence, regime and gate kind, length and dtype; forward, from a zero state.
+    """One case per bare recurrence, regime, gate kind, length and dtype: forward, from a zero state.
 
     first_nan_step: the first step with a value that is not finite.
     largest_finite_error: the largest error of a finite value, relative to the largest float64 output.

@@ -1,8 +1,8 @@
-"""A script: runs the suite of a plug-in that may import the public names of ssmperf and nothing else.
+"""A script: runs the suites of plug-ins that may import the public names of ssmperf and nothing else.
 
-    python public_only.py FILE
+    python public_only.py FILE...
 
-The suite has the name of the file. Its records are printed, one JSON object per line.
+Each file's suite has the name of the file. The result is printed as JSON: per file, its records or an error.
 """
 
 from __future__ import annotations
@@ -68,16 +68,23 @@ class Public:
         return getattr(ssmperf, name)
 
 
+def run(file: Path) -> dict[str, Any]:
+    """Run the cases of the plug-in's suite; give their records, or the error with which it failed to load."""
+    try:
+        records = records_of(
+            file.stem,
+            file,
+            models="hgrn",
+            backends="sequential,blelloch",
+            preset="smoke",
+            axis=["T=16", "C=4", "B=1"],
+        )
+    except ssmperf.PluginError as error:
+        return {"error": str(error)}
+    return {"records": [record.to_json() for record in records]}
+
+
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
     builtins.__import__ = guarded_import(builtins.__import__)
     importlib.import_module = guarded_import_module(importlib.import_module)
-    for record in records_of(
-        file.stem,
-        file,
-        models="hgrn",
-        backends="sequential,blelloch",
-        preset="smoke",
-        axis=["T=16", "C=4", "B=1"],
-    ):
-        print(json.dumps(record.to_json()))
+    print(json.dumps({name: run(Path(name)) for name in sys.argv[1:]}))

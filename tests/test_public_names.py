@@ -7,24 +7,50 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parent
+AT_MODULE, IN_MEASURE = "SECTION = ", "        verdict, values = "
+# a line that needs more than the public names, and the line of the example before which it is planted
+PLANTED = {
+    "imports": ("from ssmperf.execute.judging import Judging", AT_MODULE),
+    "imports_package": ("from ssmperf import measure", AT_MODULE),
+    "imports_late": ("        __import__('importlib').import_module('ssmperf.measure')", IN_MEASURE),
+    "reads_attribute": ("        ssmperf.errors.UsageError", IN_MEASURE),
+}
 
 
-def example_suite() -> str:
-    """Give the code of docs/extending.md that registers a suite."""
+def example_suite(name: str) -> str:
+    """Give the code of docs/extending.md that registers a suite, with another name."""
     document = (TESTS.parent / "docs" / "extending.md").read_text()
     (block,) = [b for b in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "@ssmperf.suite(" in b]
-    return str(block)
+    assert block.count('"repetition"') == 1
+    return str(block).replace('"repetition"', f'"{name}"')
 
 
-def test_the_example_suite_needs_public_names_only(tmp_path: Path) -> None:
-    (tmp_path / "repetition.py").write_text(example_suite())
-    done = run_as_plugin(tmp_path / "repetition.py")
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the example and its planted variants in one new process; give each one's result by its name."""
+    folder = tmp_path_factory.mktemp("plugins")
+    files = {name: folder / f"{name}.py" for name in ("repetition", *PLANTED)}
+    for name, file in files.items():
+        code = example_suite(name)
+        if name in PLANTED:
+            line, before = PLANTED[name]
+            assert code.count(before) == 1
+            code = code.replace(before, f"{line}\n{before}")
+        file.write_text(code)
+    command = [sys.executable, str(TESTS / "public_only.py"), *map(str, files.values())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in done.stdout.splitlines()]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {name: found[str(file)] for name, file in files.items()}
+
+
+def test_the_example_suite_needs_public_names_only(results: dict[str, Any]) -> None:
+    records = results["repetition"]["records"]
     assert {record["backend"]: record["status"] for record in records} == {
         "blelloch": "ok",
         "sequential": "ok",
@@ -32,29 +58,6 @@ def test_the_example_suite_needs_public_names_only(tmp_path: Path) -> None:
     assert all(record["same_output"] is True for record in records)
 
 
-@pytest.mark.parametrize(
-    ("before", "deeper"),
-    [
-        ("SECTION = ", "from ssmperf.execute.judging import Judging"),
-        ("        verdict, values = ", "        __import__('importlib').import_module('ssmperf.measure')"),
-        ("        verdict, values = ", "        ssmperf.errors.UsageError"),
-    ],
-)
-def test_a_suite_that_needs_more_is_found(before: str, deeper: str, tmp_path: Path) -> None:
-    """An import as it is loaded, and an import and an attribute as it measures."""
-    code = example_suite()
-    assert code.count(before) == 1
-    (tmp_path / "repetition.py").write_text(code.replace(before, f"{deeper}\n{before}"))
-    done = run_as_plugin(tmp_path / "repetition.py")
-    assert "beyond the public names" in done.stdout + done.stderr
-
-
-def run_as_plugin(file: Path) -> subprocess.CompletedProcess[str]:
-    """Run a suite plug-in in a new process in which the plug-in can import public names of ssmperf only."""
-    return subprocess.run(
-        [sys.executable, str(TESTS / "public_only.py"), str(file)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_suite_that_needs_more_is_found(planted: str, results: dict[str, Any]) -> None:
+    assert "beyond the public names" in json.dumps(results[planted])

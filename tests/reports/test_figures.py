@@ -1,4 +1,4 @@
-"""Figures: a file a panel, names that stay in the folder, the same bytes twice."""
+"""Figures: one file per panel and format, names that stay in the folder, the same bytes twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is compared with what, and what is never ranked."""
+"""Only equal cases are compared, and only `ok` ones are ranked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_backend(table: Any, column: str) -> dict[str, Any]:
     return dict(zip(table["backend"], table[column], strict=True))
 
 
-def test_a_row_a_record_with_the_shape_in_columns(fake: Any) -> None:
+def test_one_row_per_record_with_the_shape_in_columns(fake: Any) -> None:
     table = frames.frame([fake.run([fake.timed(1.0), fake.timed(2.0, backend="fft", model=None)])])
     assert len(table) == 2
     assert list(table["shape"]) == ["B2 T1024 C64"] * 2

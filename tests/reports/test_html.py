@@ -56,11 +56,6 @@ def parse(*runs: Any) -> Page:
     return Page(str(page.html(runs)))
 
 
-@pytest.fixture(scope="module")
-def plausible(request: pytest.FixtureRequest) -> Any:
-    return None
-
-
 def test_every_record_and_suite_is_on_the_page(fake: Any) -> None:
     run = fake.plausible(models=("gla", "rwkv6"), lengths=(256, 512), samples=3)
     found = parse(run)

@@ -14,7 +14,7 @@ META = {"suites": {"correctness": SECTION.to_json()}}
 
 @pytest.fixture
 def run(fake: Any) -> Any:
-    """A scan under two regimes, one of which breaks a property, a closed form, and a model."""
+    """Make a run: a scan under two regimes, one of which breaks a property; a closed form; a model."""
     place = {"suite": "correctness", "recurrence": "scan", "model": None, "backend": "blelloch"}
     fine = {"errors": {"output": 3e-6}, "tolerances": {"output": 4e-6}, "latency_s": None}
     broken = {**fine, "failed_property": "state_passing", "properties": {"state_passing": 0.5}}

@@ -37,7 +37,7 @@ TRAINED = {("sequential", 16), ("faulty_refuses_long", 16), ("faulty_nan_at_40",
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """All cases of models; of those that learn, TRAINED, the first of them in a worker."""
+    """Run the numerical cases, and the learned ones of TRAINED; the first of these runs in a worker."""
     in_worker = ssmperf.run(
         "extrapolation",
         models="hgrn",

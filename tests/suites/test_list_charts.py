@@ -1,4 +1,4 @@
-"""What the suites ask of a report: lines from lists in a record, and matrices apart by length."""
+"""Reports draw what suites declare: lines from lists in a record, and one matrix per length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_record_of_lists_is_a_line() -> None:
     assert lines == {"sequential": ([2, 4, 8], [10, 20, 40]), "blelloch": ([2, 8], [30, 90])}
 
 
-def test_matrices_are_shown_apart_by_the_axes_of_the_section() -> None:
+def test_there_is_a_matrix_per_value_of_the_axes_of_the_section() -> None:
     rows = table(record("sequential", 8), record("sequential", 64), record("blelloch", 8))
     section = Section("Memory", "", (), split=("dtype", "T"))
     labels = [view["label"] for view in heat.matrices(rows, section)]

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    """All faulty backends, sound ones among them."""
+    """Run all faulty backends, and sound ones among them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULTY_FOLDER", str(folder))
         return ssmperf.run(

@@ -1,4 +1,4 @@
-"""The stability suite: planted faults, their place and their size; regimes with the gates that are usual."""
+"""The stability suite: planted faults, their place and their size; regimes with usual gates."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_sound_backend_is_right_and_has_no_bound(records: list[Record]) -> Non
 
 
 def test_whether_a_declared_bound_holds(records: list[Record]) -> None:
-    """The error is within the tolerance of any backend, yet not within what this one declares."""
+    """The faulty error is within the tolerance, yet not within the bound that this backend declares."""
     honest, boasting = of(records, "logspace").numbers, of(records, "faulty_boasts").numbers
     assert honest["bound_holds"] is True
     assert honest["error_bound"] > honest["error_output"]
