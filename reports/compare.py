@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, VERDICTS, Pair, RunComparison, report
+from ssmperf import BROKEN, VERDICTS, ExitCode, Pair, RunComparison, report
 
 from . import units
 from .exports import deliver, escape
@@ -19,7 +19,12 @@ from .tables import terminal_text
 UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
 MOST_ROWS = 60
 STYLES = {"slower": "red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
-EXIT_MEANS = {0: "no regression", 1: "slower", 3: "wrong, lost or missing cases", 4: "cannot tell"}
+EXIT_MEANS: dict[int, str] = {
+    ExitCode.OK: "no regression",
+    ExitCode.REGRESSION: "slower",
+    ExitCode.BAD_CASE: "wrong, lost or missing cases",
+    ExitCode.UNSURE: "cannot tell",
+}
 HEADINGS = (
     "verdict",
     "suite",
@@ -141,5 +146,5 @@ def conclusion(comparison: RunComparison) -> str:
     code = comparison.exit_code
     return (
         f"{EXIT_MEANS[code]}: {len(comparison.pairs)} cases, {counted or 'none in common'}; "
-        f"threshold {comparison.threshold:.3g} (exit {code})"
+        f"threshold {comparison.threshold:.3g} (exit {code:d})"
     )

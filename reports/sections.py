@@ -35,7 +35,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
 
     first_place: the place of the suite's first row among all rows of the page.
     """
-    columns = _columns(section, rows)
+    columns = _columns_of(section, rows)
     filters = tuple(dict.fromkeys(("run", section.rows, *FILTERS)))
     drawn = [_chart(chart, rows) for chart in section.charts]
     return {
@@ -54,7 +54,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
     }
 
 
-def _columns(section: Section, rows: pd.DataFrame) -> _Columns:
+def _columns_of(section: Section, rows: pd.DataFrame) -> _Columns:
     numbers = frames.shown_columns(rows, section)
     if not section.rank and rows["error_ratio"].notna().any():
         numbers.append("error_ratio")

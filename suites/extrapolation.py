@@ -24,7 +24,7 @@ from ssmperf import (
 )
 
 from .learning import TASK, is_learned, learn, learned_cases
-from .throughput import judged_by_floor
+from .throughput import timed_record
 
 SECTION = Section(
     title="Extrapolation",
@@ -107,4 +107,4 @@ def measure_growth(case: Case, context: Context) -> Record:
         return context.record(case, verdict, **numbers)
     measured = pass_of(case, backend, backend.function, values)
     timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=None)
-    return judged_by_floor(case, context, verdict, values, timing, numbers, reads=measured.specs)
+    return timed_record(case, context, verdict, values, timing, numbers, reads=measured.specs)

@@ -48,8 +48,8 @@ def is_learned(case: Case) -> bool:
 def learned_cases(selection: Selection, suite: str) -> Iterable[Case]:
     """List the learned cases: on the backends named, or on the one predicted to be the quickest.
 
-    They train in float32 with operands that the network lays out itself, so that there are none for a
-    selection without this pass or this layout.
+    A network is trained forward and backward in float32, and lays out the operands itself: a selection of
+    other passes or layouts has no learned cases.
     """
     if selection.passes is not None and "forward_backward" not in selection.passes:
         return []

@@ -115,7 +115,7 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
     if after.status is not Status.OK:
         reason = f"after it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
-    return judged_by_floor(
+    return timed_record(
         case,
         context,
         verdict,
@@ -142,7 +142,7 @@ def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdi
     return judging.gradients(values, halved)
 
 
-def judged_by_floor(
+def timed_record(
     case: Case,
     context: Context,
     verdict: Verdict,
