@@ -28,7 +28,7 @@ from .throughput import timed_record
 
 SECTION = Section(
     title="Extrapolation",
-    question="How do error and time grow from T to 64 T, and what is a model worth beyond its training T?",
+    question="How do error and time grow from T to 64 T, and how accurate is a model beyond its training T?",
     columns=(
         "error_output",
         "latency_s",
