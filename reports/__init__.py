@@ -1,1 +1,1 @@
-"""Pure functions of runs: frames, tables, figures, HTML."""
+"""Report formats: pure functions of runs. Frames, tables, figures and a page of HTML."""

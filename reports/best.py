@@ -1,4 +1,4 @@
-"""The fastest backend that is right, for each model, shape, dtype and pass of runs."""
+"""The fastest backend that is right, per model, shape, dtype and pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ssmperf import report
 
-from . import frames, units
+from . import frames, ranking, units
 from .exports import deliver
 from .tables import terminal_text
 
@@ -26,7 +26,7 @@ HEADINGS = (
     "pass",
     "where",
     "fastest",
-    "its time",
+    "time",
     "×sequential",
     "ahead of",
     "by",
@@ -35,13 +35,13 @@ HEADINGS = (
 
 @report("best")
 def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """A line for each contest: the winner, its time, the speedup over sequential, and the runner-up."""
+    """Show one line per contest: the winner, its time, the speedup over sequential, and the runner-up."""
     found = contests(runs)
     if not found:
         return deliver("no timed case of these runs is ok\n", destination)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
-        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("its time", "by") else "left")
+        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("time", "by") else "left")
     for contest in found:
         first, *rest = cells(contest)
         grid.add_row(Text(first, style="cyan"), *map(Text, rest))
@@ -50,22 +50,22 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 @report("best_json")
 def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """The same as JSON, a list of objects."""
+    """Give the contests as JSON, a list of objects."""
     return deliver(json.dumps(contests(runs), indent=2, allow_nan=False) + "\n", destination)
 
 
 def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The winner of each comparison key among `ok` records of suites that rank by a time.
+    """List the contests of suites that rank by a time: one per comparison key, among its `ok` records.
 
-    tied: whether the runner-up's interval overlaps the winner's, so that either may be the faster.
+    In each, `tied` says whether the intervals of winner and runner-up overlap, so that either may be faster.
     """
     table = frames.frame(runs)
     found: list[dict[str, Any]] = []
     for name, section in frames.sections(runs, table).items():
-        rank = section["rank"]
+        rank = section.rank
         if not rank or units.suffix(rank) != "_s":
             continue
-        rows = frames.ranked(table[table["suite"] == name], rank)
+        rows = ranking.ranked(table[table["suite"] == name], rank)
         groups: dict[Any, list[dict[str, Any]]] = {}
         for key, row in zip(frames.keys(rows), frames.records(rows), strict=True):
             if row["status"] == "ok" and not units.missing(row.get(rank)):
@@ -75,7 +75,7 @@ def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def cells(contest: dict[str, Any]) -> list[str]:
-    """A contest as text, in the order of HEADINGS."""
+    """Give a contest's cells as text, in the order of HEADINGS."""
     rival = contest["runner_up"]
     ahead = units.ratio(contest["runner_up_ratio"]) if rival else ""
     return [
@@ -88,11 +88,12 @@ def cells(contest: dict[str, Any]) -> list[str]:
 
 
 def _contest(members: list[dict[str, Any]], rank: str) -> dict[str, Any]:
+    """Describe a contest whose members are in the order of their times."""
     winner, *others = members
     rival = others[0] if others else None
     low, high = units.interval_names(rank)
-    reach, start = winner.get(high), None if rival is None else rival.get(low)
-    tied = not units.missing(reach) and not units.missing(start) and float(start) <= float(reach)
+    slowest, fastest = winner.get(high), rival and rival.get(low)
+    tied = slowest is not None and fastest is not None and bool(fastest <= slowest)
     return {
         **{
             name: units.plain(winner[name])

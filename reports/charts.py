@@ -1,4 +1,4 @@
-"""The lines of a suite's charts, as plain data for matplotlib and for the page's script."""
+"""The lines of a suite's charts, as plain data that matplotlib and the page's script draw."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS
+from ssmperf import DIMENSIONS, Chart
 
 from . import frames, units
 
 _FACETS = {"model": "subject"}  # a bare recurrence has no model but a subject
 
 
-def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """The lines of each panel (each value of the chart's facet), in alphabetical order.
+def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """List the lines of each panel (each value of the chart's facet), in alphabetical order.
 
-    A line holds what shares its series and every axis but x, so no line joins cases that differ in two
-    things. It has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
-    dimensions), `x`, `y`, `below` and `above` (the interval's distances, empty without one), `text`.
+    The cases of a line agree in the series and in every axis but x: no line joins cases that differ in two
+    things. A line has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
+    dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval, empty without one),
+    and `text` (shown on hover).
     """
-    x, y = chart["x"], chart["y"]
-    facet, series = (_FACETS.get(chart[name], chart[name]) for name in ("facet", "series"))
+    x, y = chart.x, chart.y
+    facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
     if any(name not in rows for name in (x, y, facet, series)):
         return {}
     drawn = _points(rows[(rows["status"] == "ok") & rows[facet].notna()], x, y)
-    if chart["log"]:
+    if chart.log:
         drawn = drawn[drawn[y] > 0]
     axes = selectors(chart, rows)
     letters = [letter for letter in DIMENSIONS if letter != x]
@@ -35,7 +36,7 @@ def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[
         rest = " ".join(f"{letter}{row[letter]:.0f}" for letter in letters if not units.missing(row[letter]))
         if x == "shape":
             rest = ""
-        # a subject without a selector splits lines too
+        # subjects that have no selector are lines of their own
         split = () if "subject" in (facet, series, x) else (_text(row["subject"]),)
         values = tuple(_text(row[axis]) for axis in axes)
         line = (_text(row[series]), values, rest, split)
@@ -47,7 +48,7 @@ def panels(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, list[dict[
 
 
 def _points(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Rows with both values; a record that holds lists of them has a row for each pair."""
+    """Select the rows that have both values; a record that holds lists of them gives one row per pair."""
     rows = rows[rows[x].notna() & rows[y].notna()]
     if rows[x].map(lambda value: isinstance(value, list)).any():
         rows = rows.explode([x, y])
@@ -55,11 +56,11 @@ def _points(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     return rows
 
 
-def selectors(chart: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:
-    """The axes that vary beside a chart's x, series, facet and the shape: readers pick a value of each."""
-    used = {_FACETS.get(chart[name], chart[name]) for name in ("x", "series", "facet")}
+def selectors(chart: Chart, rows: pd.DataFrame) -> list[str]:
+    """List the axes that vary beside x, series, facet and shape: the reader picks a value of each."""
+    used = {_FACETS.get(name, name) for name in (chart.x, chart.series, chart.facet)}
     if rows.groupby("subject")["operand_source"].nunique().le(1).all():
-        used.add("operand_source")  # part of a bare recurrence's name
+        used.add("operand_source")  # already part of a bare recurrence's name
     candidates = ["run", "environment", "device", "pass", "dtype", *frames.AXES]
     skipped = {"suite", "model", "recurrence", "shape", *used}
     return [
@@ -69,18 +70,16 @@ def selectors(chart: Mapping[str, Any], rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _line(
-    key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Mapping[str, Any], axes: list[str]
-) -> dict[str, Any]:
+def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: list[str]) -> dict[str, Any]:
     series, values, rest, split = key
-    y = chart["y"]
+    y = chart.y
     low, high = units.interval_names(y)
     bounded = all(not units.missing(row.get(low)) and not units.missing(row.get(high)) for row in rows)
     return {
         "series": series,
         "axes": dict(zip(axes, values, strict=True)),
         "rest": " ".join(filter(None, [rest, *split])),
-        "x": [_plain_number(row[chart["x"]]) for row in rows],
+        "x": [_plain_number(row[chart.x]) for row in rows],
         "y": [_plain_number(row[y]) for row in rows],
         "below": [max(0.0, row[y] - row[low]) for row in rows] if bounded else [],
         "above": [max(0.0, row[high] - row[y]) for row in rows] if bounded else [],
@@ -89,7 +88,7 @@ def _line(
 
 
 def _hover(row: Mapping[str, Any], y: str) -> str:
-    """Value with unit and interval, shape, status; lines are separated by newlines."""
+    """Describe a point in lines of text: its value with unit and interval, its case, its speedup."""
     low, high = (row.get(name) for name in units.interval_names(y))
     interval = "" if units.missing(low) else f"  [{units.number(y, low)}, {units.number(y, high)}]"
     unsettled = " (did not settle)" if row.get("converged") is False else ""

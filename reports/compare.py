@@ -1,4 +1,4 @@
-"""The comparison of two runs: terminal table, Markdown summary, JUnit XML, and the view of the HTML page."""
+"""The comparison of two runs: terminal table, Markdown summary, JUnit XML, and its part of the HTML page."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, VERDICTS, Pair, RunComparison, report
+from ssmperf import BROKEN, VERDICTS, ExitCode, Pair, RunComparison, report
 
 from . import units
 from .exports import deliver, escape
 from .tables import terminal_text
 
-UNREMARKABLE = ("same", "new", "failing")  # counted, and listed only where nothing else is
+UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
 MOST_ROWS = 60
 STYLES = {"slower": "red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
-EXIT_MEANS = {0: "no regression", 1: "slower", 3: "wrong, lost or missing cases", 4: "cannot tell"}
+EXIT_MEANS: dict[int, str] = {
+    ExitCode.OK: "no regression",
+    ExitCode.REGRESSION: "slower",
+    ExitCode.BAD_CASE: "wrong, lost or missing cases",
+    ExitCode.UNSURE: "cannot tell",
+}
 HEADINGS = (
     "verdict",
     "suite",
@@ -37,7 +42,7 @@ HEADINGS = (
 
 @report("table", of="comparison")
 def table(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """What changed, worst first, and the verdict of the whole."""
+    """Show what changed, worst first, and the conclusion."""
     shown = remarkable(comparison)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
@@ -57,7 +62,7 @@ def table(comparison: RunComparison, destination: Path | None = None) -> str | N
 
 @report("summary", of="comparison")
 def summary(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """The same as Markdown, for the page of a pull request."""
+    """Show what changed as Markdown, for the page of a pull request."""
     shown = remarkable(comparison)
     parts = ["## ssmperf check", escape(conclusion(comparison))]
     if comparison.differences:
@@ -72,7 +77,7 @@ def summary(comparison: RunComparison, destination: Path | None = None) -> str |
 
 @report("junit", of="comparison")
 def junit(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """A test case for each case: slower and broken ones fail, those that one cannot tell are skipped."""
+    """Write one test case per case: slower and broken cases fail, undecided ones are skipped."""
     suite = ElementTree.Element("testsuite", name="ssmperf check", tests=str(len(comparison.pairs)))
     failures = skipped = 0
     for pair in comparison.pairs:
@@ -93,7 +98,7 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
 
 
 def view(comparison: RunComparison) -> dict[str, Any]:
-    """What the HTML page shows of it."""
+    """Give the HTML page's data of a comparison."""
     return {
         "conclusion": conclusion(comparison),
         "counts": comparison.counts,
@@ -106,13 +111,13 @@ def view(comparison: RunComparison) -> dict[str, Any]:
 
 
 def remarkable(comparison: RunComparison) -> Sequence[Pair]:
-    """The pairs that changed; all of them where none did."""
+    """Select the pairs that changed, or all pairs if none did."""
     changed = [pair for pair in comparison.pairs if pair.verdict not in UNREMARKABLE]
     return changed or comparison.pairs
 
 
 def row(pair: Pair) -> list[str]:
-    """A pair as text, in the order of HEADINGS."""
+    """Give a pair's cells as text, in the order of HEADINGS."""
     case = pair.case
     numbers = [units.number(pair.field, value) if pair.field else "" for value in (pair.base, pair.new)]
     return [
@@ -128,7 +133,7 @@ def row(pair: Pair) -> list[str]:
 
 
 def change(pair: Pair) -> str:
-    """The ratio and its interval, such as 1.98 (1.95 to 2.02)."""
+    """Give the ratio and its interval as text, such as 1.98 (1.95 to 2.02)."""
     if pair.ratio is None or pair.low is None or pair.high is None:
         return ""
     interval = "" if pair.low == pair.high else f" ({pair.low:.3g} to {pair.high:.3g})"
@@ -136,10 +141,10 @@ def change(pair: Pair) -> str:
 
 
 def conclusion(comparison: RunComparison) -> str:
-    """Verdicts counted, and what the exit code says."""
+    """Give the counts of the verdicts, and the meaning of the exit code."""
     counted = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
     code = comparison.exit_code
     return (
         f"{EXIT_MEANS[code]}: {len(comparison.pairs)} cases, {counted or 'none in common'}; "
-        f"threshold {comparison.threshold:.3g} (exit {code})"
+        f"threshold {comparison.threshold:.3g} (exit {code:d})"
     )

@@ -1,4 +1,4 @@
-"""What the page unfolds: all fields of a case, the cases that did not end ok, the environments."""
+"""Details on the page: all fields of a case, the cases that did not end ok, the environments."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ssmperf import DIMENSIONS
+
 from . import frames, units
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
-MOST_SAMPLES = 60_000  # on the whole page; more are thinned out evenly
+MOST_SAMPLES = 60_000  # on the whole page; of more, every n-th is kept
 _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "rivals", "schema_version",
-                "worst_object", "environment", *frames.DIMENSIONS}  # fmt: skip
+                "worst_object", "environment", *DIMENSIONS}  # fmt: skip
 
 
 def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:
-    """All fields of each row, in the order of the page's rows."""
+    """List all fields of each row, in the order of the page's rows."""
     records = [row for table in tables for row in frames.records(table)]
     keep = max(16, min(120, MOST_SAMPLES // max(1, len(records))))
     return [_detail(row, keep) for row in records]
@@ -30,22 +32,12 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         for name, value in row.items()
         if name not in _NOT_DETAILS and not units.missing(value) and not isinstance(value, Mapping)
     ]
-    errors, tolerances = (row.get(name) for name in ("errors", "tolerances"))
     samples = row.get("samples_s")
     samples = [float(value) for value in samples] if isinstance(samples, (list, tuple)) else []
     stride = -(-len(samples) // keep) if samples else 1
     return {
         "fields": fields + _configuration(row.get("configuration")),
-        "errors": [
-            [
-                units.plain(name),
-                units.number("error", error),
-                units.number("tolerance", (tolerances or {}).get(name)),
-            ]
-            for name, error in errors.items()
-        ]
-        if isinstance(errors, Mapping)
-        else [],
+        "errors": _errors(row.get("errors"), row.get("tolerances")),
         "reason": units.plain(row["reason"]),
         "command": units.plain(row.get("command")),
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
@@ -53,8 +45,19 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     }
 
 
+def _errors(errors: Any, tolerances: Any) -> list[list[str]]:
+    """Give each judged object's name, error and tolerance as text."""
+    if not isinstance(errors, Mapping):
+        return []
+    limits = tolerances if isinstance(tolerances, Mapping) else {}
+    return [
+        [units.plain(name), units.number("error", error), units.number("tolerance", limits.get(name))]
+        for name, error in errors.items()
+    ]
+
+
 def _configuration(rows: Any) -> list[list[str]]:
-    """What the timed call looked up in tables of configurations, a field each."""
+    """Give one field per entry that the timed call looked up in tables of configurations."""
     return [
         [
             units.plain(label),
@@ -67,12 +70,12 @@ def _configuration(rows: Any) -> list[list[str]]:
 
 
 def _exact(name: str, value: Any) -> str:
-    """The number in its base unit, where the text rounds it."""
+    """Give the number in its base unit if its text is rounded."""
     return f"{value:.8g}" if isinstance(value, float) and units.suffix(name) else ""
 
 
 def problems(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every case that did not end ok: by status, then by reason, most cases first."""
+    """Group the cases that did not end ok by status, then by reason, most cases first."""
     found = []
     for status in frames.SEVERITY:
         rows = table[table["status"] == status]
@@ -93,7 +96,7 @@ def problems(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The facts of each environment by their first name: hardware, versions, git, ceilings."""
+    """Group the facts of each environment by their first name: hardware, versions, git, ceilings."""
     found = []
     for name, run in zip(frames.run_names(runs), runs, strict=True):
         for env_id, facts in run.environments.items():

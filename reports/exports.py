@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import UsageError, report
+from ssmperf import Section, UsageError, report
 
-from . import frames, units
+from . import frames, ranking, units
+from .matrix import Cell, matrix
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -23,26 +24,26 @@ _TEXT_COLUMNS = {"run", "subject", "backend", "shape", "dtype", "pass", "status"
 
 @report("markdown")
 def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """A GitHub table for each suite, and the cases by status."""
+    """Write one GitHub table per suite, and the number of cases per status."""
     table = frames.frame(runs)
     parts = [f"# ssmperf: {', '.join(map(escape, frames.run_names(runs)))}", _status_line(table)]
     for name, section in frames.sections(runs, table).items():
-        parts.append(f"## {escape(section['title'])}")
-        if section["question"]:
-            parts.append(escape(section["question"]))
+        parts.append(f"## {escape(section.title)}")
+        if section.question:
+            parts.append(escape(section.question))
         rows = table[table["suite"] == name]
-        if section["note"]:
-            parts.append(_matrix(rows, section))
+        if section.note:
+            parts.append(_matrix_table(rows, section))
         parts.append(_suite_table(rows, section))
     return deliver("\n\n".join(parts) + "\n", destination)
 
 
 @report("csv")
 def csv(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """One line a record, all fields; nested ones as JSON text.
+    """Write one line per record with all fields; nested values as JSON text.
 
-    Text is written as it is: a name such as `=cmd()` stays data. Import the file as text into a spreadsheet
-    that evaluates formulas.
+    Text is written unchanged, even a name such as `=cmd()`: a spreadsheet that evaluates formulas should
+    import the file as text.
     """
     table = frames.as_text(_complete(runs))
     return deliver(table.to_csv(index=False, lineterminator="\n"), destination)
@@ -50,7 +51,7 @@ def csv(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 @report("parquet")
 def parquet(runs: Sequence[Run], destination: Path | None = None) -> None:
-    """One row a record, all fields; sample lists stay lists, objects become JSON text.
+    """Write one row per record with all fields; lists of samples stay lists, objects become JSON text.
 
     Raises:
         UsageError: no destination, since Parquet is binary.
@@ -69,7 +70,7 @@ def parquet(runs: Sequence[Run], destination: Path | None = None) -> None:
 
 @report("json")
 def json_(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """`{"runs": [{"name", "path", "meta"}], "records": [{"run", ...record}]}`."""
+    """Write `{"runs": [{"name", "path", "meta"}], "records": [{"run", ...record}]}`."""
     names = frames.run_names(runs)
     document = {
         "runs": [
@@ -86,7 +87,7 @@ def json_(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 
 def deliver(text: str, destination: Path | None) -> str | None:
-    """Text for the terminal, or into a file where one is named."""
+    """Write text to the destination, or give it back if there is none."""
     if destination is None:
         return text
     write(destination, text.encode())
@@ -94,7 +95,11 @@ def deliver(text: str, destination: Path | None) -> str | None:
 
 
 def write(destination: Path, content: bytes) -> None:
-    """Raises UsageError where the file cannot be written."""
+    """Write a file.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
     path = Path(destination)
     try:
         path.write_bytes(content)
@@ -105,7 +110,7 @@ def write(destination: Path, content: bytes) -> None:
 
 
 def escape(text: Any) -> str:
-    """Text from outside that stays text in a Markdown table: no markup, no HTML, no new cell."""
+    """Escape text from outside for a Markdown table: it makes no markup, no HTML and no new cell."""
     safe = units.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKDOWN.sub(r"\\\1", safe)
 
@@ -115,35 +120,35 @@ def _status_line(table: pd.DataFrame) -> str:
     return f"{len(table)} cases: {counts}." if counts else "No cases."
 
 
-def _matrix(rows: pd.DataFrame, section: dict[str, Any]) -> str:
-    """Worst error over its tolerance by row and backend; a status, and its note, where one did not end ok."""
+def _matrix_table(rows: pd.DataFrame, section: Section) -> str:
+    """Show the worst error over its tolerance per row and backend, or a status with its note."""
     from tabulate import tabulate
 
-    cells = frames.matrix(frames.ranked(rows, section["rank"]), section["rows"], section["note"])
-    names = sorted({row for row, _ in cells})
-    backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
+    found = matrix(ranking.ranked(rows, section.rank), section)
+    lines = [
+        [escape(row), *(_matrix_cell(found.cells.get((row, name))) for name in found.backends)]
+        for row in found.rows
+    ]
+    return tabulate(lines, ["", *map(escape, found.backends)], tablefmt="pipe", disable_numparse=True)
 
-    def text(cell: frames.Cell | None) -> str:
-        if cell is None:
-            return ""
-        if cell.status in ("ok", "unsupported") and cell.ok:
-            return (
-                "ok" if units.missing(cell.error_ratio) else f"{cell.error_ratio:.2g}"
-            ) + "\\*" * cell.partial
+
+def _matrix_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    if cell.ok == 0 or cell.status not in ("ok", "unsupported"):
         return escape(" ".join(filter(None, [cell.status, cell.note])))
+    text = "ok" if units.missing(cell.error_ratio) else f"{cell.error_ratio:.2g}"
+    return text + "\\*" * cell.partial
 
-    lines = [[escape(name), *(text(cells.get((name, backend))) for backend in backends)] for name in names]
-    return tabulate(lines, ["", *map(escape, backends)], tablefmt="pipe", disable_numparse=True)
 
-
-def _suite_table(rows: pd.DataFrame, section: dict[str, Any]) -> str:
+def _suite_table(rows: pd.DataFrame, section: Section) -> str:
     from tabulate import tabulate
 
-    rows = frames.ranked(rows, section["rank"])
+    rows = ranking.ranked(rows, section.rank)
     numbers = frames.shown_columns(rows, section)
     named = [*frames.varying_axes(rows), "subject", "backend", "shape", "dtype", "pass"]
     columns = [*named, *numbers, "status", "reason"]
-    lines = [[_cell(row, column, section["rank"]) for column in columns] for row in frames.records(rows)]
+    lines = [[_cell(row, column, section.rank) for column in columns] for row in frames.records(rows)]
     alignment = ["right" if column in numbers else "left" for column in columns]
     headings = [escape(units.label(column)) for column in columns]
     return tabulate(lines, headings, tablefmt="pipe", disable_numparse=True, colalign=alignment)
@@ -163,19 +168,20 @@ def _cell(row: dict[str, Any], column: str, rank: str | None) -> str:
 
 
 def _complete(runs: Sequence[Run]) -> pd.DataFrame:
+    """Make the frame of all records, with the speedup in the field that each suite ranks by."""
     table = frames.frame(runs)
     found = frames.sections(runs, table)
     groups = table.groupby("suite", sort=False)
-    parts = [frames.with_speedup(rows, found[str(name)]["rank"]) for name, rows in groups]
+    parts = [ranking.with_speedup(rows, found[str(name)].rank) for name, rows in groups]
     return pd.concat(parts).loc[table.index] if parts else table.assign(speedup=[])
 
 
 def _arrow(pyarrow: Any, values: pd.Series) -> Any:
-    """A column; objects, and values of mixed kinds, as JSON text."""
+    """Make an Arrow column; objects and values of mixed kinds become JSON text."""
     items = [None if units.missing(value) else value for value in values]
     if not any(isinstance(item, dict) for item in items):
         try:
             return pyarrow.array(items)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
-            pass  # mixed kinds: JSON text below keeps them apart
+            pass  # mixed kinds: as JSON text they stay distinct
     return pyarrow.array([None if item is None else json.dumps(item) for item in items], pyarrow.string())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import UsageError, report
+from ssmperf import Chart, UsageError, report
 
 from . import charts, frames, palette, units
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 _SIZE = (6.4, 4.0)  # inches
 
+Looks = tuple[dict[str, str], dict[str, str]]  # colours and marks, both by backend
+
 
 @report("figures")
 def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
-    """Draw every chart of every suite into the folder `destination`, which is made where it is missing.
+    """Draw every chart of every suite into the folder `destination`, which is made if it is missing.
 
-    One file a panel and combination of the other axes: `throughput-latency_s-mamba-float32-forward.svg`.
+    There is one file per panel and combination of the other axes, such as
+    `throughput-latency_s-mamba-float32-forward.svg`.
 
     Raises:
-        UsageError: no destination, or a folder that cannot be written.
+        UsageError: there is no destination, or the folder cannot be written.
     """
     if destination is None:
         raise UsageError("figures are files: name the folder to write them to")
@@ -39,12 +42,13 @@ def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
     count = 0
     for name, section in frames.sections(runs, table).items():
         rows = table[table["suite"] == name]
-        for chart in section["charts"]:
+        for chart in section.charts:
             count += _draw_chart(folder, name, chart, rows, looks)
     return f"{count} figures (PNG and SVG) in {folder}"
 
 
-def _draw_chart(folder: Path, suite: str, chart: dict[str, Any], rows: pd.DataFrame, looks: Any) -> int:
+def _draw_chart(folder: Path, suite: str, chart: Chart, rows: pd.DataFrame, looks: Looks) -> int:
+    """Draw the files of one chart, and give their number."""
     count = 0
     for facet, panel in charts.panels(chart, rows).items():
         axes = charts.selectors(chart, rows)
@@ -54,12 +58,12 @@ def _draw_chart(folder: Path, suite: str, chart: dict[str, Any], rows: pd.DataFr
         for combination, lines in groups.items():
             fixed = [value for axis, value in zip(axes, combination, strict=True) if value]
             title = " · ".join([facet, *fixed])
-            _draw(folder / slug("-".join([suite, chart["y"], facet, *fixed])), title, chart, lines, looks)
+            _draw(folder / slug("-".join([suite, chart.y, facet, *fixed])), title, chart, lines, looks)
             count += 1
     return count
 
 
-def _draw(stem: Path, title: str, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+def _draw(stem: Path, title: str, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -78,7 +82,7 @@ def _draw(stem: Path, title: str, chart: dict[str, Any], lines: list[dict[str, A
             raise UsageError(f"cannot write {stem}.png: {error.strerror or error}") from error
 
 
-def _plot(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+def _plot(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
     if len({x for line in lines for x in line["x"]}) == 1:
         _dots(axes, chart, lines, looks)
     else:
@@ -87,8 +91,8 @@ def _plot(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _dots(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
-    """One value of x: a row a series, least first, since a line would be a point."""
+def _dots(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
+    """Draw one row of points per series, least first: with a single value of x, a line would be a point."""
     from matplotlib.ticker import EngFormatter
 
     colours, marks = looks
@@ -96,19 +100,19 @@ def _dots(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks:
     names = list(dict.fromkeys(line["series"] for line in lines))
     for line in lines:
         name = line["series"]
-        spread = [line["below"], line["above"]] if line["below"] else None
-        axes.errorbar(line["y"], [names.index(name)], xerr=spread, color=colours.get(name),
+        interval = [line["below"], line["above"]] if line["below"] else None
+        axes.errorbar(line["y"], [names.index(name)], xerr=interval, color=colours.get(name),
                       marker=marks.get(name, "o"), markersize=6, capsize=3)  # fmt: skip
     axes.set_yticks(range(len(names)), [_literal(name) for name in names])
     axes.invert_yaxis()
-    if chart["log"]:
+    if chart.log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(EngFormatter(unit=units.unit(chart["y"]), sep=" "))
+        axes.xaxis.set_major_formatter(EngFormatter(unit=units.unit(chart.y), sep=" "))
         axes.tick_params(axis="x", which="minor", labelbottom=False)
-    axes.set_xlabel(_literal(f"{units.label(chart['y'])} at {chart['x']} = {lines[0]['x'][0]}"))
+    axes.set_xlabel(_literal(f"{units.label(chart.y)} at {chart.x} = {lines[0]['x'][0]}"))
 
 
-def _lines(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks: Any) -> None:
+def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
     from matplotlib.ticker import EngFormatter, FuncFormatter
 
     colours, marks = looks
@@ -117,37 +121,38 @@ def _lines(axes: Axes, chart: dict[str, Any], lines: list[dict[str, Any]], looks
     named: set[str] = set()
     for line in lines:
         name = line["series"]
-        spread = [line["below"], line["above"]] if line["below"] else None
-        axes.errorbar(line["x"], line["y"], yerr=spread, color=colours.get(name), marker=marks.get(name, "o"),
-                      markersize=4, linewidth=1.4, capsize=2, linestyle=dashes[rests.index(line["rest"]) % 4],
+        interval = [line["below"], line["above"]] if line["below"] else None
+        dash = dashes[rests.index(line["rest"]) % len(dashes)]
+        axes.errorbar(line["x"], line["y"], yerr=interval, color=colours.get(name), linestyle=dash,
+                      marker=marks.get(name, "o"), markersize=4, linewidth=1.4, capsize=2,
                       label=_literal(name) if name not in named else "_again")  # fmt: skip
         named.add(name)
     numeric = all(isinstance(x, (int, float)) for line in lines for x in line["x"])
-    if chart["log"]:
+    if chart.log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(EngFormatter(unit=units.unit(chart["y"]), sep=" "))
-    if chart["log"] and numeric:
+        axes.yaxis.set_major_formatter(EngFormatter(unit=units.unit(chart.y), sep=" "))
+    if chart.log and numeric:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    axes.set_xlabel(_literal(units.axis_title(chart["x"])))
-    axes.set_ylabel(_literal(units.label(chart["y"])))
+    axes.set_xlabel(_literal(units.axis_title(chart.x)))
+    axes.set_ylabel(_literal(units.label(chart.y)))
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def slug(text: str) -> str:
-    """A file name for text from outside: letters, digits, dots, dashes; a hash where that lost something."""
+    """Make a file name of text from outside: letters, digits, dots, dashes, and a hash if that lost any."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip(".-")[:120]
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _looks(table: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
+def _looks(table: pd.DataFrame) -> Looks:
     names = [str(name) for name in table["backend"]]
     marks = palette.marks(names, frames.BASELINE)
     return palette.colours(names, frames.BASELINE), {name: mark for name, (_, mark) in marks.items()}
 
 
 def _literal(text: str) -> str:
-    """Text that matplotlib does not read as mathematics, nor hide for a leading underscore."""
+    """Escape text, which matplotlib would read as mathematics, or hide if it starts with an underscore."""
     return units.plain(text).replace("$", r"\$").replace("_", "\u200b_", 1 if text.startswith("_") else 0)
 
 

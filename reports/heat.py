@@ -1,4 +1,4 @@
-"""Model × backend matrices for the page: a text, a colour and a hover for each cell."""
+"""Model × backend matrices for the page: text, colour and hover text of each cell."""
 
 from __future__ import annotations
 
@@ -8,86 +8,92 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS
+from ssmperf import DIMENSIONS, Section
 
 from . import frames, units
+from .matrix import Cell, matrix
+
+MOST_REASONS = 3  # of a cell, on hover
 
 
-def matrices(
-    rows: pd.DataFrame,
-    rank: str | None,
-    split: Sequence[str] = ("pass", "dtype"),
-    by: str = "subject",
-    note: str | None = None,
-) -> list[dict[str, Any]]:
-    """Model × backend: of all cases, and of each value of these axes (and run) where there are several.
+def matrices(rows: pd.DataFrame, section: Section) -> list[dict[str, Any]]:
+    """Make the matrix of all cases, and one per combination of the axes that split it, if there are several.
 
-    by, note: see `frames.matrix`.
+    Several runs split it too. A single case needs no matrix.
     """
-    views = [("all cases", rows)]
-    axes = ["run", *split] if rows["run"].nunique() > 1 else [*split]
-    groups = [(_named(axes, names), part) for names, part in rows.groupby(axes)]
-    if len(groups) > 1:
-        views += groups
     if len(rows) < 2:
         return []
-    return [{"label": label, **_matrix(part, rank, by, note)} for label, part in views]
+    axes = ["run", *section.split] if rows["run"].nunique() > 1 else [*section.split]
+    groups = [(_label(axes, values), part) for values, part in rows.groupby(axes)] if axes else []
+    views = [("all cases", rows), *(groups if len(groups) > 1 else [])]
+    return [{"label": label, **_view(part, section)} for label, part in views]
 
 
-def _named(axes: Sequence[str], values: Sequence[Any]) -> str:
-    """`forward, T4096`: sizes with their letter."""
+def _label(axes: Sequence[str], values: Sequence[Any]) -> str:
+    """Name a combination of values, such as `forward, T4096`."""
     pairs = zip(axes, values, strict=True)
     return ", ".join(
         f"{axis}{value:g}" if axis in DIMENSIONS else units.plain(value) for axis, value in pairs
     )
 
 
-def _matrix(rows: pd.DataFrame, rank: str | None, by: str, note: str | None) -> dict[str, Any]:
-    cells = frames.matrix(rows, by, note)
-    subjects = sorted({subject for subject, _ in cells})
-    backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
+def _view(rows: pd.DataFrame, section: Section) -> dict[str, Any]:
+    """Give a matrix as the page's template reads it."""
+    found = matrix(rows, section)
     return {
-        "backends": backends,
+        "backends": found.backends,
         "rows": [
-            (subject, [(name, _heat(cells.get((subject, name)), rank)) for name in backends])
-            for subject in subjects
+            (row, [(name, _heat(found.cells.get((row, name)), section.rank)) for name in found.backends])
+            for row in found.rows
         ],
     }
 
 
-def _heat(cell: frames.Cell | None, rank: str | None) -> dict[str, Any] | None:
-    """A matrix cell's text, colour class and strength, and what to say on hover."""
+def _heat(cell: Cell | None, rank: str | None) -> dict[str, Any] | None:
+    """Give a cell's text and small text, colour (kind and strength from 0 to 1), and lines of hover text."""
     if cell is None:
         return None
+    shown = _shown(cell, rank)
+    reasons = [*cell.reasons[:MOST_REASONS]]
+    if len(cell.reasons) > MOST_REASONS:
+        reasons.append(f"and {len(cell.reasons) - MOST_REASONS} more reasons")
+    hover = [*shown.pop("hover"), f"{cell.ok} of {cell.cases} cases ok", *reasons]
+    return {**shown, "hover": hover, "partial": cell.partial}
+
+
+def _shown(cell: Cell, rank: str | None) -> dict[str, Any]:
+    """Show the status if there is no number to show, else the speedup of a ranked suite, or the error."""
     broken = cell.status not in ("ok", "unsupported")
-    value = cell.speedup if rank else cell.error_ratio
-    hover = [f"{cell.ok} of {cell.cases} cases ok", *cell.reasons[:3]]
-    if len(cell.reasons) > 3:
-        hover.append(f"and {len(cell.reasons) - 3} more reasons")
     if cell.ok == 0 or (broken and not rank):
         kind = "none" if cell.status == "unsupported" else "broken"
-        return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": hover,
-                "partial": cell.partial}  # fmt: skip
-    if units.missing(value):
-        return {
-            "text": "ok",
-            "small": "",
-            "kind": "plain",
-            "strength": 0,
-            "hover": hover,
-            "partial": cell.partial,
-        }
-    if rank:
-        doublings = math.log2(value)
-        kind = "up" if doublings > 0.07 else "down" if doublings < -0.07 else "plain"
-        strength = min(1.0, abs(doublings) / 5)
-        text, small = units.ratio(value), ""
-        hover.insert(0, f"best {units.ratio(value)}, geometric mean {units.ratio(cell.mean_speedup)} "
-                        f"against {frames.BASELINE}")  # fmt: skip
-    else:
-        kind = "up" if value <= 0.5 else "edge" if value <= 1 else "down"
-        strength = min(1.0, abs(math.log10(max(value, 1e-4) / 0.5)) / 3) if kind != "edge" else 0.6
-        text, small = units.number("error", cell.error), f"{value:.2g} tol"
-        hover.insert(0, f"worst error {text} is {value:.2g} of its tolerance")
-    return {"text": text, "small": small, "kind": kind, "strength": round(strength, 2), "hover": hover,
-            "partial": cell.partial}  # fmt: skip
+        return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": []}
+    if units.missing(cell.speedup if rank else cell.error_ratio):
+        return {"text": "ok", "small": "", "kind": "plain", "strength": 0, "hover": []}
+    return _speedup(cell) if rank else _error(cell)
+
+
+def _speedup(cell: Cell) -> dict[str, Any]:
+    """Show the best speedup; the colour says how many doublings of the speed that is."""
+    doublings = math.log2(cell.speedup)
+    text, mean = units.ratio(cell.speedup), units.ratio(cell.mean_speedup)
+    return {
+        "text": text,
+        "small": "",
+        "kind": "up" if doublings > 0.07 else "down" if doublings < -0.07 else "plain",
+        "strength": round(min(1.0, abs(doublings) / 5), 2),
+        "hover": [f"best {text}, geometric mean {mean} against {frames.BASELINE}"],
+    }
+
+
+def _error(cell: Cell) -> dict[str, Any]:
+    """Show the worst error; the colour says how far it is from half of its tolerance."""
+    ratio, text = cell.error_ratio, units.number("error", cell.error)
+    kind = "up" if ratio <= 0.5 else "edge" if ratio <= 1 else "down"
+    strength = 0.6 if kind == "edge" else min(1.0, abs(math.log10(max(ratio, 1e-4) / 0.5)) / 3)
+    return {
+        "text": text,
+        "small": f"{ratio:.2g} tol",
+        "kind": kind,
+        "strength": round(strength, 2),
+        "hover": [f"worst error {text} is {ratio:.2g} of its tolerance"],
+    }

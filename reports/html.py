@@ -1,4 +1,4 @@
-"""One self-contained page: everything inlined, nothing fetched, all text from outside escaped."""
+"""One self-contained HTML page: everything is inline, nothing is fetched, text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import compare_runs, report
+from ssmperf import Section, compare_runs, report
 
-from . import best, charts, compare, details, frames, heat, palette, units
+from . import best, compare, details, frames, palette, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
-FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")
-_DATA = ("details", "charts", "looks")  # for the page's scripts
-_TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_bytes_per_s": "~s",
-          "_per_s": "~s", "_fraction": "~%"}  # fmt: skip
+_DATA = ("details", "charts", "looks")  # read by the page's scripts
+
+Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 
 
 @report("html")
 def html(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """The page as text, or into a file. The same runs give the same bytes."""
+    """Render the page as text, or into a file. The same runs give the same bytes."""
     return deliver(_render(_page(runs)), destination)
 
 
@@ -40,7 +39,7 @@ def _render(page: Mapping[str, Any]) -> str:
     )
     scripts = [(TEMPLATES / name).read_text() for name in ("table.js", "charts.js")]
     if page["charts"]:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+        from plotly.offline import get_plotlyjs
 
         scripts.insert(0, get_plotlyjs())
     return environment.get_template("page.html").render(
@@ -52,26 +51,21 @@ def _render(page: Mapping[str, Any]) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in; beyond ASCII everything is escaped."""
+    """Write JSON that cannot end its script element; all beyond ASCII is escaped."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _page(runs: Sequence[Run]) -> dict[str, Any]:
+    """Give all data of the page: that of its template, and that of its scripts (`_DATA`)."""
     table = frames.frame(runs)
     parts = {
-        name: (section, frames.ranked(table[table["suite"] == name], section["rank"]))
+        name: (section, ranking.ranked(table[table["suite"] == name], section.rank))
         for name, section in frames.sections(runs, table).items()
     }
-    ordered = [index for _, rows in parts.values() for index in rows.index]
-    places = {index: place for place, index in enumerate(ordered)}
-    drawn: list[dict[str, Any]] = []
-    views = [
-        _section(name, section, rows, places, drawn, number)
-        for number, (name, (section, rows)) in enumerate(parts.items(), 1)
-    ]
+    views, drawn = _sections(parts)
     names = [str(name) for name in table["backend"]]
-    looks = palette.marks(names, frames.BASELINE)
+    marks = palette.marks(names, frames.BASELINE)
     winners = best.contests(runs)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
@@ -83,12 +77,26 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "problems": details.problems(table),
         "environments": details.environments(runs),
         "looks": {
-            name: {"colour": colour, "mark": looks[name][0]}
+            name: {"colour": colour, "mark": marks[name][0]}
             for name, colour in palette.colours(names, frames.BASELINE).items()
         },
         "details": details.rows(rows for _, rows in parts.values()),
         "charts": drawn,
     }
+
+
+def _sections(parts: Mapping[str, Part]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Give the view of each suite, and the charts of all suites, to which the views refer by number."""
+    views: list[dict[str, Any]] = []
+    drawn: list[dict[str, Any]] = []
+    first_place = 0
+    for name, (section, rows) in parts.items():
+        found = sections.view(section, rows, first_place)
+        numbered = list(enumerate(found["charts"], len(drawn)))
+        drawn += found["charts"]
+        views.append({**found, "id": f"suite-{len(views) + 1}", "name": name, "charts": numbered})
+        first_place += len(rows)
+    return views, drawn
 
 
 def _runs(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -107,7 +115,7 @@ def _runs(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _command(meta: Mapping[str, Any]) -> str:
-    """The command line that made a run; empty for one made from Python."""
+    """Give the command line that made a run; empty for a run made from Python."""
     argv = [str(word) for word in meta.get("argv") or ()]
     return units.plain(meta.get("command")) or units.plain(shlex.join(["ssmperf", *argv]) if argv else "")
 
@@ -117,12 +125,13 @@ def _hardware(rows: pd.DataFrame) -> str:
     return ", ".join(dict.fromkeys(map(units.plain, names)))
 
 
-def _summary(table: pd.DataFrame, parts: Sequence[tuple[dict[str, Any], pd.DataFrame]]) -> dict[str, Any]:
-    contested = [(section, rows) for section, rows in parts if section["rank"]]
-    timed = [part for part in contested if units.suffix(part[0]["rank"]) == "_s"] or contested
+def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
+    """Give the numbers at the top of the page. Wins are those by time, if any suite ranks by a time."""
+    contested = [(section.rank, rows) for section, rows in parts if section.rank]
+    timed = [(rank, rows) for rank, rows in contested if units.suffix(rank) == "_s"] or contested
     wins: dict[str, int] = {}
     for _, rows in timed:
-        for name, count in frames.wins(rows).items():
+        for name, count in ranking.wins(rows).items():
             wins[name] = wins.get(name, 0) + count
     unsettled = int((table["converged"] == False).sum()) if "converged" in table else 0  # noqa: E712
     return {
@@ -133,100 +142,4 @@ def _summary(table: pd.DataFrame, parts: Sequence[tuple[dict[str, Any], pd.DataF
         "wins": sorted(wins.items(), key=lambda win: (-win[1], win[0])),
         "contests": sum(wins.values()),
         "unsettled": unsettled,
-    }
-
-
-def _section(
-    name: str,
-    section: dict[str, Any],
-    rows: pd.DataFrame,
-    places: Mapping[Any, int],
-    drawn: list[dict[str, Any]],
-    number: int,
-) -> dict[str, Any]:
-    numbers = frames.shown_columns(rows, section)
-    if not section["rank"] and rows["error_ratio"].notna().any():
-        numbers.append("error_ratio")
-    axes = frames.varying_axes(rows)
-    filters = tuple(dict.fromkeys(("run", section["rows"], *FILTERS)))
-    named = [*axes, "subject", "backend", "status", "shape", "dtype", "pass"]
-    empty = rows[numbers].isna().all(axis=1)
-    # a row without numbers says its reason in their place; only others need a column for it
-    reason = ["reason"] if rows.loc[~empty, "reason"].notna().any() or not numbers else []
-    columns = [*named, *numbers, *reason]
-    group = None
-    lines = []
-    for index, key, row in zip(rows.index, frames.keys(rows), frames.records(rows), strict=True):
-        shown = named if empty[index] and numbers else columns
-        lines.append({
-            "place": places[index],
-            "first": key != group,
-            "fastest": row["fastest"] and row["rivals"] > 1,
-            "filters": {axis: units.plain(row[axis]) for axis in filters},
-            "cells": [_cell(row, column, section["rank"], column in numbers) for column in shown],
-            "reason": units.plain(row["reason"]) if shown is named else None,
-        })  # fmt: skip
-        group = key
-    first = len(drawn)
-    for chart in section["charts"]:
-        drawn.append(_chart(chart, rows))
-    return {
-        "id": f"suite-{number}",
-        "name": name,
-        "title": section["title"],
-        "question": section["question"],
-        "span": len(numbers) + len(reason),
-        "columns": [(column, units.label(column), column in numbers) for column in columns],
-        "rows": lines,
-        "filters": [
-            (axis, units.label(axis), values)
-            for axis in filters
-            if len(values := sorted({line["filters"][axis] for line in lines})) > 1
-        ],
-        "matrices": heat.matrices(rows, section["rank"], section["split"], section["rows"], section["note"]),
-        "matrix_rows": section["rows"],
-        "rank": units.label(section["rank"]) if section["rank"] else None,
-        "charts": [(i, drawn[i]) for i in range(first, len(drawn)) if drawn[i]["panels"]],
-        "statuses": frames.status_counts(rows),
-        "wins": list(frames.wins(rows).items()),
-    }
-
-
-def _cell(row: Mapping[str, Any], column: str, rank: str | None, is_number: bool) -> dict[str, Any]:
-    """What a table cell shows, and `sort`: its number in full where it has one."""
-    value = row[column]
-    cell = {"name": column, "number": is_number, "sort": None, "note": "", "tilde": False}
-    if not is_number:
-        return {**cell, "text": units.plain(value)}
-    if isinstance(value, (int, float)) and not units.missing(value):
-        cell["sort"] = repr(float(value))
-    if column == rank and not units.missing(value):
-        low, high = units.interval_names(column)
-        cell["note"] = units.spread(value, row.get(low), row.get(high))
-        cell["tilde"] = row.get("converged") is False
-    return {**cell, "text": units.number(column, value)}
-
-
-def _chart(chart: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
-    panels = charts.panels(chart, rows)
-    axes = charts.selectors(chart, rows)
-    lines = [line for panel in panels.values() for line in panel]
-    return {
-        "title": chart["title"] or f"{units.label(chart['y'])} against {units.label(chart['x'])}",
-        "series": chart["series"],
-        "x": units.axis_title(chart["x"]),
-        "y": units.label(chart["y"]),
-        "ticks": _TICKS.get(units.suffix(chart["y"]), "~g" if not chart["log"] else ".0e"),
-        "unit": units.unit(chart["y"]) if units.suffix(chart["y"]) != "_per_s" else "",
-        "log": bool(chart["log"]),
-        "facet": units.label(chart["facet"]),
-        "axes": [
-            {
-                "name": axis,
-                "label": units.label(axis),
-                "values": sorted({line["axes"][axis] for line in lines}),
-            }
-            for axis in axes
-        ],
-        "panels": [{"name": name, "lines": panel} for name, panel in panels.items()],
     }

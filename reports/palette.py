@@ -1,4 +1,4 @@
-"""Colours and line marks: a backend looks the same in every chart of a report."""
+"""Colours and line marks: a backend has the same in every chart of a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLOURS = (
     "#3b7ddd", "#e8710a", "#1a9c5b", "#d6409f", "#8e5bd9", "#c79a00",
     "#0d9db8", "#e5484d", "#6f8f00", "#b0643c", "#5b6ee1", "#d07a9a",
 )  # fmt: skip
-# The same mark in plotly's and in matplotlib's name; it tells lines apart without colour.
+# Each mark by its name in plotly and in matplotlib. Marks tell lines apart without colour.
 MARKS = (
     ("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("triangle-down", "v"),
     ("cross", "P"), ("x", "X"), ("pentagon", "p"), ("star", "*"), ("hexagon", "h"),
@@ -27,7 +27,7 @@ STATUS_STYLES = {
 
 
 def colours(names: Iterable[str], baseline: str) -> dict[str, str]:
-    """A colour for each name: grey for the baseline, the others in alphabetical order."""
+    """Give each name a colour: grey for the baseline, the others in alphabetical order."""
     others = [name for name in sorted(set(names)) if name != baseline]
     return {baseline: BASELINE_COLOUR} | {
         name: COLOURS[place % len(COLOURS)] for place, name in enumerate(others)
@@ -35,6 +35,6 @@ def colours(names: Iterable[str], baseline: str) -> dict[str, str]:
 
 
 def marks(names: Iterable[str], baseline: str) -> dict[str, tuple[str, str]]:
-    """A mark (plotly's name, matplotlib's name) for each name, the baseline's first."""
+    """Give each name a mark, by its names in plotly and in matplotlib; the baseline has the first."""
     others = [name for name in sorted(set(names)) if name != baseline]
     return {name: MARKS[place % len(MARKS)] for place, name in enumerate([baseline, *others])}

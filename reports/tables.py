@@ -1,4 +1,4 @@
-"""The terminal table: a block for each group of comparable cases, or a matrix where those are too many."""
+"""The terminal table: one block per group of comparable cases, or a matrix if there are too many."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import report
+from ssmperf import Section, report
 
-from . import frames, units
+from . import frames, ranking, units
 from .exports import deliver
+from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
 MOST_ROWS = 80  # a suite with more is shown as a matrix
-PIPE_WIDTH = 160  # columns where the output is no terminal
+PIPE_WIDTH = 160  # columns if the output is no terminal
 MOST_FAILURES = 12
-REASON_WIDTH = 24  # the least that a block leaves for status and reason
+REASON_WIDTH = 24  # least width that a block leaves for status and reason
 
 
 @report("table")
 def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """Each suite's records for a terminal; colours only where the output is one."""
+    """Show each suite's records on a terminal; there are colours only if the output is a terminal."""
     rows = frames.frame(runs)
     console = _console(plain=destination is not None)
     with console.capture() as capture:
@@ -40,7 +41,7 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 
 def terminal_text(parts: Iterable[Any], *, plain: bool) -> str:
-    """Parts that rich can print, as text; in colour on a terminal, unless `plain` is set."""
+    """Print parts with rich to a text; in colour if the output is a terminal and `plain` is not set."""
     console = _console(plain=plain)
     with console.capture() as capture:
         for part in parts:
@@ -59,10 +60,10 @@ def _console(*, plain: bool) -> Console:
     return Console(highlight=False)
 
 
-def _suite(console: Console, rows: pd.DataFrame, section: dict[str, Any], runs: Sequence[Run]) -> None:
-    rows = frames.ranked(rows, section["rank"])
-    console.print(Text(units.plain(section["title"]), style="bold"), end="")
-    question = units.plain(section["question"])
+def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequence[Run]) -> None:
+    rows = ranking.ranked(rows, section.rank)
+    console.print(Text(units.plain(section.title), style="bold"), end="")
+    question = units.plain(section.question)
     console.print(Text(f"  {question}" if question else "", style="dim"))
     console.print()
     if len(rows) > MOST_ROWS:
@@ -70,7 +71,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: dict[str, Any], runs: 
         _failures(console, rows)
         shown = " ".join(units.plain(run.path) for run in runs)
         console.print(Text(f"  all {len(rows)} rows: ssmperf report {shown} --format csv", style="dim"))
-    elif section["rank"] is None and rows["error_ratio"].notna().any():
+    elif section.rank is None and rows["error_ratio"].notna().any():
         _matrix(console, rows, section)
         _failures(console, rows)
     else:
@@ -80,24 +81,24 @@ def _suite(console: Console, rows: pd.DataFrame, section: dict[str, Any], runs: 
     console.print()
 
 
-def _groups(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> None:
-    """One aligned block a comparison group: its heading, then a row for each backend."""
+def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
+    """Print one block per group of comparable cases, in aligned columns: its heading, then the backends."""
     columns = frames.shown_columns(rows, section)
-    cells = [_line(row, columns, section["rank"]) for row in frames.records(rows)]
+    cells = [_line(row, columns, section.rank) for row in frames.records(rows)]
     headings = ["", "backend", *map(units.label, columns), "status"]
     dropped = _narrow(console.width, headings, cells)
     widths = _widths(headings, cells)
     plain = ["subject", "shape", "dtype", "pass"]
     axes = [*plain, *frames.varying_axes(rows)]
-    previous = None
-    for group, members in _runs_of(frames.keys(rows, axes)):
+    show_header = True
+    for group, members in _places_by_key(frames.keys(rows, axes)):
         heading, *rest = [
             units.plain(part) if axis in plain else f"{units.label(axis)} {units.plain(part)}"
             for axis, part in zip(axes, group, strict=True)
             if part != ""
         ]
         console.print(Text.assemble((heading, "bold cyan"), f"  {' · '.join(rest)}"))
-        block = _grid(show_header=previous is None)
+        block = _grid(show_header=show_header)
         for i, title in enumerate(headings):
             number = 2 <= i < len(headings) - 1
             last = i == len(headings) - 1
@@ -106,7 +107,7 @@ def _groups(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> No
         for member in members:
             block.add_row(*cells[member])
         console.print(Padding(block, (0, 0, 1, 1)))
-        previous = group
+        show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
 
@@ -116,7 +117,7 @@ def _grid(*, show_header: bool = True) -> Table:
 
 
 def _narrow(room: int, headings: list[str], cells: list[list[Text]]) -> list[str]:
-    """Takes out the last columns, down to the first number, until a block fits; returns their headings."""
+    """Remove the last columns until a block fits, but keep the first number; return their headings."""
     dropped: list[str] = []
     while len(headings) > 4:
         widths = _widths(headings, cells)
@@ -158,39 +159,37 @@ def _status(row: dict[str, Any]) -> Text:
     return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text
 
 
-def _matrix(console: Console, rows: pd.DataFrame, section: dict[str, Any]) -> None:
-    """Model × backend; as many tables below one another as the width asks for."""
-    cells = frames.matrix(rows, section["rows"], section["note"])
-    subjects = sorted({subject for subject, _ in cells})
-    backends = sorted({backend for _, backend in cells}, key=lambda name: (name != frames.BASELINE, name))
-    first = max(map(len, ["model", *map(units.plain, subjects)])) + 2
-    texts = {key: _matrix_cell(cell, section["rank"]) for key, cell in cells.items()}
+def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
+    """Print model × backend, in as many tables below one another as the width asks for."""
+    found = matrix(rows, section)
+    first = max(map(len, ["model", *map(units.plain, found.rows)])) + 2
+    texts = {key: _matrix_cell(cell, section.rank) for key, cell in found.cells.items()}
     widths = {}
-    for name in backends:
+    for name in found.backends:
         lengths = [text.cell_len for (_, backend), text in texts.items() if backend == name]
         widths[name] = 2 + max(*map(len, _split(name)), *lengths)
-    for chunk in _chunks(backends, widths, console.width - first - 2):
+    for chunk in _chunks(found.backends, widths, console.width - first - 2):
         grid = _grid()
         grid.add_column("model", no_wrap=True, min_width=first - 1)
         for name in chunk:
             heading = "\n".join(_split(name))
             grid.add_column(heading, justify="right", no_wrap=True, min_width=widths[name] - 2)
-        for subject in subjects:
-            grid.add_row(Text(units.plain(subject), style="cyan"),
-                         *(texts.get((subject, name), Text("")) for name in chunk))  # fmt: skip
+        for row in found.rows:
+            cells = [texts.get((row, name), Text("")) for name in chunk]
+            grid.add_row(Text(units.plain(row), style="cyan"), *cells)
         console.print(Padding(grid, (0, 0, 1, 1)))
     console.print(Text(f"  {_legend(section)}", style="dim"))
 
 
-def _legend(section: dict[str, Any]) -> str:
+def _legend(section: Section) -> str:
     partly = "or a status; * some of its cases did not end ok"
-    if not section["rank"]:
+    if not section.rank:
         return f"each cell: the worst error over its tolerance (right at or below 1), {partly}"
-    what = f"best {units.label(section['rank'])} against {frames.BASELINE}"
+    what = f"best {units.label(section.rank)} against {frames.BASELINE}"
     return f"each cell: {what} at the same shape, dtype, pass and device, {partly}"
 
 
-def _matrix_cell(cell: frames.Cell, rank: str | None) -> Text:
+def _matrix_cell(cell: Cell, rank: str | None) -> Text:
     style = STATUS_STYLES.get(cell.status, "")
     if cell.ok == 0 or (rank is None and cell.status not in ("ok", "unsupported")):
         star = "*" if cell.partial else ""
@@ -207,7 +206,7 @@ def _matrix_cell(cell: frames.Cell, rank: str | None) -> Text:
 
 
 def _failures(console: Console, rows: pd.DataFrame) -> None:
-    """A line for each distinct failure; refusals are in the matrix."""
+    """Print one line per distinct failure; refusals are in the matrix."""
     failed = rows[~rows["status"].isin(["ok", "unsupported"])]
     groups = list(failed.groupby(["status", "subject", "backend", "reason"]))
     groups.sort(key=lambda group: frames.SEVERITY.index(group[0][0]))
@@ -228,12 +227,13 @@ def _summary(rows: pd.DataFrame) -> Text:
 
 
 def _split(name: str) -> list[str]:
-    """A long name in lines that end after an underscore."""
+    """Split a long name into lines that end after an underscore."""
     parts = units.plain(name).split("_") if len(name) > 10 else [units.plain(name)]
     return [part + "_" * (place < len(parts) - 1) for place, part in enumerate(parts)]
 
 
 def _chunks(names: Sequence[str], widths: dict[str, int], room: int) -> Iterable[list[str]]:
+    """Divide the names into groups whose widths fit the room."""
     chunk: list[str] = []
     for name in names:
         if chunk and sum(widths[other] for other in chunk) + widths[name] > room:
@@ -244,9 +244,9 @@ def _chunks(names: Sequence[str], widths: dict[str, int], room: int) -> Iterable
         yield chunk
 
 
-def _runs_of(names: Sequence[tuple[Any, ...]]) -> Iterable[tuple[tuple[Any, ...], list[int]]]:
-    """Positions of equal neighbours, with what they share."""
+def _places_by_key(keys: Iterable[tuple[Any, ...]]) -> Iterable[tuple[tuple[Any, ...], list[int]]]:
+    """Give each distinct key with the places at which it stands."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for place, name in enumerate(names):
-        groups.setdefault(name, []).append(place)
-    yield from groups.items()
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    return groups.items()

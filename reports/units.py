@@ -1,4 +1,4 @@
-"""Numbers as text. The unit is read from the name: `latency_s`, `peak_bytes`, `copy_fraction`."""
+"""Numbers as text. A field's name gives its unit: `latency_s`, `peak_bytes`, `copy_fraction`."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _LABELS = {
 
 
 def missing(value: Any) -> bool:
-    """None and NaN, which a frame uses for None."""
+    """Whether a value is None, or NaN, which a frame has in its place."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def plain(text: Any) -> str:
-    """Text from outside on one line, without control characters (terminal escapes included)."""
+    """Put text from outside on one line, without control characters and terminal escapes."""
     return "" if missing(text) else _CONTROL.sub(" ", str(text)).strip()
 
 
 def suffix(name: str) -> str:
-    """The unit suffix of a field name, or an empty string."""
+    """Give the unit suffix of a field name, or an empty string."""
     return next((end for end in _SUFFIXES if name.endswith(end)), "")
 
 
 def label(name: str) -> str:
-    """A field name as a column heading: `first_call_s` is `first call`."""
+    """Turn a field name into a column heading, such as `first_call_s` into `first call`."""
     if name in _LABELS:
         return _LABELS[name]
     end = suffix(name)
@@ -54,18 +54,18 @@ def label(name: str) -> str:
 
 
 def unit(name: str) -> str:
-    """The SI unit of a field, for axis titles; empty for a pure number."""
+    """Give a field's SI unit, for axis titles; empty for a pure number."""
     return {"_s": "s", "_bytes": "B", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s", "_per_s": "1/s",
             "_j": "J", "_w": "W", "_hz": "Hz"}.get(suffix(name), "")  # fmt: skip
 
 
 def axis_title(name: str) -> str:
-    """`time (s)`, or the dimension letter alone."""
+    """Give an axis its title, such as `time (s)`; a dimension's letter has no unit."""
     return f"{label(name)} ({unit(name)})" if unit(name) else label(name)
 
 
 def number(name: str, value: Any) -> str:
-    """The value of the field `name` with its unit; a dash where it is missing."""
+    """Format a value of the field `name` with its unit; a missing value is a dash."""
     if missing(value):
         return "–"
     if isinstance(value, bool):
@@ -98,14 +98,14 @@ def number(name: str, value: Any) -> str:
 
 
 def ratio(value: Any) -> str:
-    """`12.3×`, three digits at most."""
+    """Format a ratio with three digits at most, such as `12.3×`."""
     if missing(value):
         return "–"
     return f"{value:.0f}×" if value >= 99.5 else f"{value:.1f}×" if value >= 9.95 else f"{value:.2f}×"
 
 
 def spread(value: float, low: Any, high: Any) -> str:
-    """The wider half of an interval around a value as `±1.2 %`, empty without an interval."""
+    """Format the wider half of an interval around a value, such as `±1.2 %`; empty without an interval."""
     if missing(low) or missing(high) or not value:
         return ""
     half = 100 * max(high - value, value - low, 0.0) / abs(value)
@@ -113,7 +113,7 @@ def spread(value: float, low: Any, high: Any) -> str:
 
 
 def interval_names(name: str) -> tuple[str, str]:
-    """Fields that hold the interval of a field: `latency_s` has `latency_low_s`, `latency_high_s`."""
+    """Name the fields of a field's interval: `latency_s` has `latency_low_s` and `latency_high_s`."""
     end = suffix(name)
     stem = name[: -len(end)] if end else name
     return f"{stem}_low{end}", f"{stem}_high{end}"
@@ -134,6 +134,6 @@ def _si(value: float, symbol: str, gap: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, trailing zeros kept so that columns compare by eye."""
+    """Format three significant digits, with trailing zeros, so that a column can be compared by eye."""
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

@@ -1,1 +1,1 @@
-"""The questions asked of every model and backend, one file a suite."""
+"""The questions asked of every model and backend: one file per suite, and files that suites share."""

@@ -56,22 +56,26 @@ SECTION = Section(
     ),
 )
 
-GROWTH = (1, 8)  # lengths, in those of the preset's shortest shape
-PIECES = 16  # of the sequence, each with its largest error and state
+GROWTH = (1, 8)  # lengths, as multiples of the preset's shortest
+PIECES = 16  # into which the sequence is divided, each with its largest error and state
 
 
 @suite("stability", section=SECTION)
 class Stability:
-    """One case per bare recurrence, regime and gate kind, length and dtype; forward, from a zero state.
+    """One case per bare recurrence, regime, gate kind, length and dtype: forward, from a zero state.
 
-    first_nan_step: the first step with a value that is not finite where float64 is. largest_finite_error:
-        of the values that are finite. Both errors are relative to the largest float64 output.
-    bound_holds: whether the error is within what an approximate backend declares for this decay span.
-    error_envelope, state_envelope: the largest error in each of the pieces that end before `steps`, and the
-        largest magnitude in the float64 state there; largest_state: over all of them.
+    first_nan_step: the first step with a value that is not finite.
+    largest_finite_error: the largest error of a finite value, relative to the largest float64 output.
+    bound_holds: whether the error is within the bound that an approximate backend declares for this decay
+        span.
+    error_envelope: the largest error in each piece of the sequence, relative like the above. The pieces end
+        before `steps`.
+    state_envelope: the largest magnitude in the float64 state at the end of each piece.
+    largest_state: the largest of these.
 
-    Wrong is an error above the tolerance and above the declared bound. A model stands for its recurrence
-    with its gate kind. Without regimes named, all of them are drawn with the recurrence's usual gates.
+    An error is wrong if it is above the tolerance and above the declared bound. A model stands for its
+    recurrence with its gate kind. If no regimes are named, all of them are drawn, with the recurrence's usual
+    gates.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Stability:
             dtypes=("float32", "bfloat16"),
             cache="hot",
             shapes=growing,
-            about=regimes_of(selection),
+            about=regime_subjects(selection),
         )
 
     def measure(self, case: Case, context: Context) -> Record:
@@ -106,8 +110,8 @@ class Stability:
                 gradients=gradients,
                 bound=bound,
             )
-        except Unsupported as error:
-            verdict = Verdict(Status.UNSUPPORTED, str(error) or "the backend gave no reason")
+        except Unsupported as refused:
+            verdict = Verdict(Status.UNSUPPORTED, str(refused) or "the backend gave no reason")
         error = verdict.errors.get("output")
         return context.record(
             case,
@@ -118,11 +122,11 @@ class Stability:
             steps=list(ends),
             state_envelope=None if envelope is None else list(envelope),
             largest_state=None if envelope is None else max(envelope),
-            **along(verdict.output, reference.exact.output, ends),
+            **errors_along_time(verdict.output, reference.exact.output, ends),
         )
 
 
-def regimes_of(selection: Selection) -> Iterator[Subject]:
+def regime_subjects(selection: Selection) -> Iterator[Subject]:
     """List the recurrences named, or those of the models named, under gate regimes."""
     regimes = selection.regimes or tuple(REGIMES)
     for name in dict.fromkeys(selection.models or registry.recurrences()):
@@ -136,11 +140,16 @@ def regimes_of(selection: Selection) -> Iterator[Subject]:
 
 
 def usual_sources(recurrence: str, regime: str) -> list[str]:
-    """Name the regime with the gates that the recurrence samples by default; with phases, complex ones."""
+    """Combine a regime with the gates that the recurrence samples by default, complex ones for phases.
+
+    The list is empty if the recurrence has no such gates.
+    """
     entry = registry.recurrence(recurrence)
     parameter = inspect.signature(entry.sample).parameters.get("gate_kind")
-    told = parameter is not None and parameter.default is not parameter.empty
-    usual = parameter.default if told else entry.gate_kinds[0]
+    if parameter is None or parameter.default is parameter.empty:
+        usual = entry.gate_kinds[0]
+    else:
+        usual = parameter.default
     if regime == "phase":
         usual = f"{usual}_complex"
     return [f"{regime}/{usual}"] if usual in entry.gate_kinds else []
@@ -152,8 +161,8 @@ def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return tuple(shortest.with_(B=1, T=shortest["T"] * factor) for factor in GROWTH)
 
 
-def along(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
-    """Compare an output (B, T, ...) with the float64 one over time."""
+def errors_along_time(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
+    """Compare an output (B, T, ...) with the float64 output over time."""
     if output is None:
         return {"first_nan_step": None, "largest_finite_error": None, "error_envelope": None}
     scale = float(expected.abs().max()) or 1.0

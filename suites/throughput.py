@@ -52,7 +52,7 @@ SECTION = Section(
     charts=(Chart(x="T", y="latency_s", title="Time against length"),),
 )
 
-MOST_TRACED = 1000  # launches of a call
+MOST_TRACED = 1000  # launches of a call; tracing more takes long
 
 
 @suite("throughput", section=SECTION, levels=("op", "block"), passes=PASSES)
@@ -93,12 +93,12 @@ class Throughput:
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Take one shape, of middling length: how time grows with it is the question of another suite."""
+    """Take the shape of middle length: another suite asks how time grows with the length."""
     return shapes[len(shapes) // 2 :][:1]
 
 
 def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[str, Any]) -> Record:
-    """Time a case that is right, and judge it again. tuning: what its record says of a search."""
+    """Time a case that is right, and judge it again. tuning: numbers of a search, for the record."""
     case, context = judging.case, judging.context
     measured = pass_of(case, context.backend(case), context.function(case), buffers)
     kernels = _kernels(case, context, measured.call)
@@ -109,13 +109,13 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
     timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
     after = _judge_timed(judging, measured, buffers)
     reads = measured.specs
-    del measured  # and with it a ready-made graph
+    del measured  # and its ready-made graph
     if after.status is Status.OK:
         after = judging.after_timing(buffers)
     if after.status is not Status.OK:
         reason = f"after it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
-    return judged_by_floor(
+    return timed_record(
         case,
         context,
         verdict,
@@ -127,9 +127,9 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
 
 
 def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdict:
-    """Judge whether the very call that was timed still follows the incoming gradient.
+    """Judge whether the call that was timed still depends on the incoming gradient.
 
-    Gradients are linear in it: minus twice that must give minus twice the answer.
+    Gradients are linear in it: if it is multiplied by −2, so must be the answer.
     """
     if not judging.case.gradients:
         return Verdict(Status.OK)
@@ -138,10 +138,11 @@ def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdi
     missing = [name for name, gradient in found.items() if gradient is None]
     if missing:
         return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
-    return judging.gradients(values, {name: gradient / -2 for name, gradient in found.items()})
+    halved = {name: gradient / -2 for name, gradient in found.items() if gradient is not None}
+    return judging.gradients(values, halved)
 
 
-def judged_by_floor(
+def timed_record(
     case: Case,
     context: Context,
     verdict: Verdict,
@@ -150,9 +151,9 @@ def judged_by_floor(
     extra: dict[str, Any],
     reads: Mapping[str, Spec] | None = None,
 ) -> Record:
-    """Make the record: `wrong` where the time is one that no correct call can reach.
+    """Make the record of a timed case: `wrong` if no correct call can be this fast.
 
-    reads: what the call reads, by operand; the operands as they are if None.
+    reads: the specs of what the call reads, by operand; those of `values` if None.
     """
     cost = None
     if case.level == "op":
@@ -175,6 +176,7 @@ def judged_by_floor(
 
 
 def _rates(case: Case, context: Context, cost: Cost | None, latency: float | None) -> dict[str, Any]:
+    """Relate the latency to the tokens, to the least bytes and operations, and to the device's limits."""
     rates: dict[str, Any] = {
         "least_bytes": cost.bytes if cost else None,
         "least_flops": cost.flops if cost else None,
@@ -193,7 +195,7 @@ def _rates(case: Case, context: Context, cost: Cost | None, latency: float | Non
 
 
 def _kernels(case: Case, context: Context, call: Callable[[], Any]) -> dict[str, int] | None:
-    """Count the kernels that one call launches; None on a CPU, or where tracing takes long."""
+    """Count the kernels that one call launches; None on a CPU, or if tracing would take long."""
     backend = context.backend(case)
     launches = backend.launches(case.shape) if backend.launches else 0.0
     if not context.device.startswith("cuda") or (launches > MOST_TRACED and not backend.kernels):

@@ -1,4 +1,4 @@
-"""A small network around one model, trained on a task: what a suite of learned numbers needs."""
+"""A small network around one model, trained on a task."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ssmperf import Shape, registry
 from .tasks import IGNORED, Examples, Task
 
 LAYERS = 2
-EXPANSION = 2  # of the channel mixing
+EXPANSION = 2  # hidden width of the channel mixing, as a multiple of the width
 TRAIN_ROWS, TEST_ROWS = 2000, 128
-TEST_SEED = 1_000_003  # beside the training rows' seed
+TEST_SEED = 1_000_003  # added to the training rows' seed
 RATE, BETAS, DECAY, WARM_UP, CLIP = 2.5e-3, (0.9, 0.98), 0.05, 0.1, 1.0
-CURVE = 8  # numbers of a loss curve
+CURVE = 8  # points of a loss curve
 
 
 class Layer(nn.Module):
-    """Pre-norm residual mixing over time by a model, then over channels by a small perceptron."""
+    """Residual layer with pre-norm: a model mixes over time, then a small perceptron over channels."""
 
     def __init__(self, model: str, shape: Shape, backend: str) -> None:
         super().__init__()
@@ -46,12 +46,13 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Embedding, layers, norm and head: tokens (B, T) to logits (B, T, classes)."""
+    """Embedding, layers, norm and head: maps tokens (B, T) to logits (B, T, classes)."""
 
     def __init__(self, model: str, shape: Shape, backend: str, task: Task) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(Layer(model, shape, backend) for _ in range(LAYERS)))
-        width = self.layers[0].mixer.width
+        layers = [Layer(model, shape, backend) for _ in range(LAYERS)]
+        width = layers[0].mixer.width
+        self.layers = nn.Sequential(*layers)
         self.embedding = nn.Embedding(task.vocabulary, width)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, task.classes)
 
@@ -62,7 +63,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A trained network, and its mean loss in each of a few equal parts of the training (nats a step)."""
+    """A trained network, and the mean loss (nats per step) of a few equal parts of the training."""
 
     network: Network
     losses: tuple[float, ...]
@@ -75,9 +76,9 @@ class Diverged(ArithmeticError):
 def train(
     model: str, shape: Shape, backend: str, task: Task, *, updates: int, seed: int, device: str
 ) -> Learned:
-    """Train with AdamW, warm-up and a cosine to zero; the same seed gives the same network on one device.
+    """Train with AdamW, a warm-up and a cosine to zero. On one device, the same seed gives the same network.
 
-    shape: the model's, with the batch B and the length T that it is trained at.
+    shape: the model's shape, with the batch B and the length T of the training.
 
     Raises:
         Diverged: the loss is not finite.
@@ -109,7 +110,7 @@ def train(
 
 
 def pace(update: int, updates: int) -> float:
-    """The learning rate's fraction: a linear warm-up, then a cosine to zero."""
+    """Give the fraction of the learning rate: a linear warm-up, then a cosine to zero."""
     warm_up = max(1, round(WARM_UP * updates))
     if update < warm_up:
         return (update + 1) / warm_up
@@ -117,12 +118,15 @@ def pace(update: int, updates: int) -> float:
 
 
 def unseen(task: Task, T: int, seed: int) -> Examples:
-    """Examples of length T that no training has seen."""
+    """Draw examples of length T that no training has seen."""
     return task.sample(TEST_ROWS, T, seed + TEST_SEED)
 
 
 def right(network: Network, examples: Examples, *, rows: int, device: str) -> Tensor:
-    """Whether each scored step was answered right, (steps,) bool, computed by so many rows at a time."""
+    """Tell whether each scored step was answered right: (steps,) bool.
+
+    rows: how many rows are computed at a time.
+    """
     found = []
     with torch.no_grad():
         for tokens in examples.tokens.split(rows):
@@ -132,13 +136,14 @@ def right(network: Network, examples: Examples, *, rows: int, device: str) -> Te
 
 
 def majority(task: Task, examples: Examples) -> float:
-    """Accuracy of always answering the most frequent class."""
+    """Give the accuracy of always answering the most frequent class."""
     scored = examples.targets[examples.targets != IGNORED]
     counts = torch.bincount(scored, minlength=task.classes)
     return float(counts.max()) / len(scored)
 
 
 def _curve(losses: Sequence[float]) -> tuple[float, ...]:
+    """Average the losses over each of a few equal parts."""
     parts = min(CURVE, len(losses))
     ends = [len(losses) * part // parts for part in range(parts + 1)]
     return tuple(math.fsum(losses[start:stop]) / (stop - start) for start, stop in pairwise(ends))

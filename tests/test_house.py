@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import ssmperf
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("impls", "suites", "reports")
 SOURCE = ("ssmperf", *ROOMS)
+PUBLIC_ONLY = ("suites", "reports")  # take of the core what a plug-in may take
+PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
 NO_RECURRENCES = ("models", "identities", "_triton")
 SHARED = "_triton"  # host code that backends of every recurrence may use
@@ -74,6 +78,8 @@ def wrong_room(room: str, name: str) -> str | None:
         return f"{name} is no importable name"
     if parts[0] == "ssmperf" and len(parts) > 1 and parts[1] in ROOMS:
         return f"{name}: only the core is imported by its absolute name"
+    if room in PUBLIC_ONLY and parts[0] == "ssmperf" and (len(parts) > 2 or not PUBLIC.issuperset(parts[1:])):
+        return f"{name} is no public name of the core"
     return None
 
 
@@ -129,6 +135,11 @@ PLANTED = {
     "suites/leaves.py": ("from ..impls import scan", "leaves suites/"),
     "suites/tasks/deep.py": ("from ... import errors", "leaves suites/"),
     "suites/tasks/near.py": ("from ..leaves import f", None),
+    "suites/public.py": ("import ssmperf\nfrom ssmperf import Case, registry", None),
+    "suites/deeper.py": ("from ssmperf.measure.memory import trace", "no public name"),
+    "reports/deeper.py": ("def f():\n    import ssmperf.runs.store", "no public name"),
+    "reports/package.py": ("from ssmperf import runs", "no public name"),
+    "reports/deeper_registry.py": ("from ssmperf.registry import suites", "no public name"),
     "reports/bare.py": ("import suites.throughput", "no importable name"),
     "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
     "ssmperf/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),

@@ -1,4 +1,4 @@
-// Small multiples, one plot a panel, drawn when they come into view. Plotly reads markup, so names are escaped.
+// Charts with one plot per panel, drawn when it comes into view. Plotly reads markup, so names are escaped.
 (() => {
   "use strict";
   const charts = JSON.parse(document.getElementById("charts").textContent);
@@ -42,7 +42,7 @@
     return prefix === undefined ? value.toExponential(0) : `${Number((value / 1000 ** power).toPrecision(2))}${chart.unit && " "}${prefix}${chart.unit}`;
   }
 
-  function logTicks(low, high) { // whole decades, or 1-2-5 where there are few
+  function logTicks(low, high) { // whole decades, or 1-2-5 steps if there are few
     const steps = high / low > 60 ? [1] : [1, 2, 5];
     const found = [];
     for (let power = Math.floor(Math.log10(low)) - 1; power <= Math.ceil(Math.log10(high)); power += 1) {

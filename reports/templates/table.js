@@ -1,4 +1,4 @@
-// Sorting, filtering and row details of the case tables. Text from records only ever enters as textContent.
+// Sorting, filtering and row details of the case tables. Text from records is inserted as textContent only.
 (() => {
   "use strict";
   const details = JSON.parse(document.getElementById("details").textContent);

@@ -1,24 +1,33 @@
-"""What a suite must provide, and the data with which it describes its part of a report."""
+"""The protocol of suites, and the data with which a suite describes its part of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import JSON_NAMES, Case, axes
 from ssmperf.cases.record import Record
+from ssmperf.cases.shape import DIMENSIONS
+from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 
 if TYPE_CHECKING:
     from ssmperf.execute.context import Context
     from ssmperf.plan.selection import Selection
 
+ROWS = ("subject", "topic")
+# types of the fields below, as their annotations name them
+_SCALARS: dict[Any, Any] = {"str": str, "bool": bool, "str | None": str | None}
+_ITEMS: dict[Any, Any] = {"tuple[str, ...]": str, "tuple[Chart, ...]": Mapping}
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line chart: one panel for each `facet` value, one line for each `series` value.
+    """A line chart: one panel per value of `facet`, one line per value of `series`.
 
-    x, y: record fields; of lists of equal lengths, each record is a line.
+    x, y: record fields. If both hold lists of equal length, each record is a line of its own.
+    log: whether the axes are logarithmic.
+    title: defaults to "y against x".
     """
 
     x: str
@@ -28,16 +37,24 @@ class Chart:
     log: bool = True
     title: str = ""
 
+    @classmethod
+    def from_json(cls, data: Any) -> Chart:
+        """Undo `to_json` of a section for one chart; see `Section.from_json`."""
+        return cls(**_fields(cls, data, "a chart"))
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """A suite's part of a report, as data: reports draw it without knowing the suite.
 
-    columns: record fields that its table shows, in order, beside model, backend, shape, dtype, pass.
-    rank: the field whose least value, among `ok` records, marks the fastest (or None).
-    split: axes for whose values the model × backend matrix is shown apart too.
-    rows: what the matrix has rows for: "subject", or "topic", which puts a recurrence's regimes together.
-    note: the field whose first value a cell of the matrix names, where a case did not end ok.
+    columns: record fields that its table shows, in order, beside model, backend, shape, dtype and pass.
+    rank: the field whose least value, among `ok` records, marks the fastest; None if nothing is ranked.
+    split: axes, or dimensions of the shape. The model × backend matrix is also shown per value of these.
+    rows: the matrix has one row per "subject", or per "topic", which joins a recurrence's regimes.
+    note: the field whose first value a cell of the matrix names, if one of its cases did not end ok.
+
+    Raises:
+        UsageError: `rows` or `split` names something that no report can group by.
     """
 
     title: str
@@ -49,12 +66,64 @@ class Section:
     rows: str = "subject"
     note: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.rows not in ROWS:
+            raise UnknownName("kind of rows", self.rows, ROWS)
+        legal = {*(JSON_NAMES.get(name, name) for name in axes()), *DIMENSIONS}
+        for name in self.split:
+            if name not in legal:
+                raise UnknownName("axis to split by", name, legal)
+
     def to_json(self) -> dict[str, Any]:
+        """Give a JSON object."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Section:
+        """Undo `to_json`. Unknown keys are ignored; a missing key takes its default, if it has one.
+
+        Raises:
+            UnreadableRun: a key without a default is missing, or a value cannot be what it should be.
+        """
+        fields = _fields(cls, data, "a section")
+        fields["charts"] = tuple(map(Chart.from_json, fields.get("charts", ())))
+        try:
+            return cls(**fields)
+        except UsageError as error:
+            raise UnreadableRun(f"a damaged section: {error}") from error
+
+
+def _fields(cls: type, data: Any, what: str) -> dict[str, Any]:
+    """Read the fields of a dataclass of texts, truth values and tuples from an object.
+
+    Raises:
+        UnreadableRun: a field without a default is missing, or a value has the wrong type.
+    """
+    if not isinstance(data, Mapping):
+        raise UnreadableRun(f"{what} is not an object: {data!r:.80}")
+    found = {}
+    for field in fields(cls):
+        if field.name in data:
+            found[field.name] = _value(field, data[field.name], what)
+        elif field.default is MISSING:
+            raise UnreadableRun(f"{what} has no {field.name}")
+    return found
+
+
+def _value(field: Field[Any], value: Any, what: str) -> Any:
+    """Check a value against the field's type; a list becomes a tuple."""
+    if field.type in _SCALARS:
+        valid = isinstance(value, _SCALARS[field.type])
+    else:
+        items = _ITEMS[field.type]
+        valid = isinstance(value, list | tuple) and all(isinstance(item, items) for item in value)
+    if not valid:
+        raise UnreadableRun(f"{what} is damaged: {field.name} is {value!r:.80}")
+    return tuple(value) if field.type in _ITEMS else value
 
 
 class Suite(Protocol):
-    """Turns a selection into cases, and a case into a record."""
+    """A suite turns a selection into cases, and a case into a record."""
 
     name: str
     section: Section
@@ -64,7 +133,7 @@ class Suite(Protocol):
     sources: tuple[str, ...]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
-        """The cases of a selection, refusals included: the plan asks each backend what it refuses."""
+        """List the cases of a selection, including those that a backend will refuse."""
         ...
 
     def measure(self, case: Case, context: Context) -> Record:

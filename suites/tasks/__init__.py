@@ -1,4 +1,4 @@
-"""Synthetic learning tasks, one file a task: each module of this folder holds its `TASK`."""
+"""Synthetic learning tasks: each module of this folder holds one task, its `TASK`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ IGNORED = -100  # a target that is not scored
 class Examples:
     """Sequences of a task, all (rows, T) int64.
 
-    tokens: inputs. targets: the class at each step, or IGNORED. spans: how many tokens a target depends on.
+    tokens: the inputs.
+    targets: the class at each step, or IGNORED.
+    reaches: the number of tokens on which each target depends.
     """
 
     tokens: Tensor
     targets: Tensor
-    spans: Tensor
+    reaches: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is learned: `sample(rows, T, seed)` draws examples, the same for the same arguments."""
+    """A task to learn. `sample(rows, T, seed)` draws examples, the same for the same arguments."""
 
     name: str
     vocabulary: int
@@ -37,6 +39,6 @@ class Task:
 
 @functools.cache
 def tasks() -> dict[str, Task]:
-    """All tasks by name, in alphabetical order."""
+    """Import all tasks; give them by name, in alphabetical order."""
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     return {module.TASK.name: module.TASK for module in modules}

@@ -1,4 +1,4 @@
-"""Made-up runs: what a store would hand to the reports, without running anything."""
+"""Made-up runs for the reports, as a store would load them, without running anything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_case(**changes: Any) -> Case:
 
 
 def timed(latency: float, **changes: Any) -> Record:
-    """An `ok` record of a case with that time."""
+    """Make an `ok` record of a case with that time."""
     numbers = changes.pop("numbers", {})
     numbers = {
         "latency_s": latency,
@@ -100,7 +100,7 @@ def plausible_run(
     passes: Sequence[str] = ("forward", "forward_backward"),
     samples: int = 60,
 ) -> FakeRun:
-    """A run as a GPU would give it: two suites, every status, some times that did not settle."""
+    """Make a run like one of a GPU: two suites, every status, some intervals that did not settle."""
     chance = random.Random(7)
     records: list[Record] = []
     for model in models:
@@ -179,7 +179,7 @@ def _plausible_error(chance: random.Random, place: dict[str, Any]) -> Record:
 
 
 class Fake:
-    """The makers above, as one fixture."""
+    """The functions above, in one fixture."""
 
     run = staticmethod(make_run)
     timed = staticmethod(timed)

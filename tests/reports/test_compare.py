@@ -1,4 +1,4 @@
-"""Comparisons as text, Markdown, JUnit and HTML; winners; and what hostile names become there."""
+"""Comparisons as text, Markdown, JUnit and HTML; winners; hostile names in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: a file a panel, names that stay in the folder, the same bytes twice."""
+"""Figures: one file per panel and format, names that stay in the folder, the same bytes twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ssmperf.reports import charts, figures, frames
 
-from ssmperf import UsageError
+from ssmperf import Chart, UsageError
 
 
 def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_in_place_of_the_folder_is_a_usage_error(fake: Any, tmp_path: Pat
 
 
 def test_a_line_differs_in_x_only(fake: Any) -> None:
-    chart = {"x": "T", "y": "latency_s", "series": "backend", "facet": "model", "log": True, "title": ""}
+    chart = Chart(x="T", y="latency_s")
     points: list[dict[str, Any]] = [
         {"shape": {"B": b, "T": t, "C": 8}, "dtype": dtype, "cache": cache}
         for b in (1, 2) for t in (64, 128) for dtype in ("float32", "bfloat16") for cache in ("hot", "cold")
@@ -59,12 +59,12 @@ def test_a_line_differs_in_x_only(fake: Any) -> None:
 
 
 def test_failed_cases_are_not_drawn(fake: Any) -> None:
-    chart = {"x": "T", "y": "latency_s", "series": "backend", "facet": "model", "log": True, "title": ""}
+    chart = Chart(x="T", y="latency_s")
     records = [fake.timed(1.0), fake.failed("wrong", "off", backend="fft")]
     (lines,) = charts.panels(chart, frames.frame([fake.run(records)])).values()
     assert [line["series"] for line in lines] == ["sequential"]
 
 
 def test_a_chart_of_absent_fields_is_empty(fake: Any) -> None:
-    chart = {"x": "T", "y": "loss", "series": "backend", "facet": "model", "log": False, "title": ""}
+    chart = Chart(x="T", y="loss", log=False)
     assert charts.panels(chart, frames.frame([fake.run([fake.timed(1.0)])])) == {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, frames, html, tables
+from ssmperf.reports import exports, frames, html, ranking, tables
+from ssmperf.reports.matrix import matrix
 from ssmperf.suites.correctness import SECTION
 
 META = {"suites": {"correctness": SECTION.to_json()}}
@@ -13,7 +14,7 @@ META = {"suites": {"correctness": SECTION.to_json()}}
 
 @pytest.fixture
 def run(fake: Any) -> Any:
-    """A scan under two regimes, one of which breaks a property, a closed form, and a model."""
+    """Make a run: a scan under two regimes, one of which breaks a property; a closed form; a model."""
     place = {"suite": "correctness", "recurrence": "scan", "model": None, "backend": "blelloch"}
     fine = {"errors": {"output": 3e-6}, "tolerances": {"output": 4e-6}, "latency_s": None}
     broken = {**fine, "failed_property": "state_passing", "properties": {"state_passing": 0.5}}
@@ -26,8 +27,7 @@ def run(fake: Any) -> Any:
 
 
 def test_regimes_share_a_row_and_closed_forms_have_their_own(run: Any) -> None:
-    table = frames.ranked(frames.frame([run]), None)
-    cells = frames.matrix(table, "topic", "failed_property")
+    cells = matrix(ranking.ranked(frames.frame([run]), None), SECTION).cells
     assert set(cells) == {(row, "blelloch") for row in ("scan[regimes]", "scan[analytic]", "lru")}
     assert (cells["scan[regimes]", "blelloch"].status, cells["scan[regimes]", "blelloch"].note) == (
         "wrong",

@@ -21,7 +21,7 @@ _KEPT: list[Tensor] = []
 
 
 def right(log_a: Tensor, b: Tensor, initial_state: Tensor | None, dtype: torch.dtype | None = None) -> Result:
-    """The scan, one step after another, with a state of this dtype."""
+    """Compute the scan step by step, with a state of this dtype."""
     if FOLDER is not None:
         with Path(FOLDER, "processes").open("a") as file:
             file.write(f"{os.getpid()}\n")

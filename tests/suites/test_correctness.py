@@ -1,4 +1,4 @@
-"""The correctness suite: what it plans, what it sees, and what must be right whatever else changes."""
+"""The correctness suite: the cases it plans, the faults it finds, and the backends that must be right."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def plan(**choices: Any) -> Plan:
 
 
 def run(**choices: Any) -> list[Record]:
-    """The records of a selection, made in this process."""
+    """Run the cases of a selection in this process."""
     context = new_context()
     return [run_case(case, context) for case in plan(**choices).to_run]
 
 
 def with_backend(monkeypatch: pytest.MonkeyPatch, of: str, name: str, **changes: Any) -> None:
-    """Change what a built-in backend is or declares, in this test."""
+    """Change the function or the declarations of a built-in backend for this test."""
     entry = registry.backend(of, name)
     fields = {field: getattr(entry, field) for field in Backend.__dataclass_fields__}
     monkeypatch.setitem(tables.entries["backend"], f"{of}/{name}", Backend(**{**fields, **changes}))
@@ -106,7 +106,7 @@ def test_all_properties_hold_of_a_right_backend_and_are_recorded() -> None:
 
 
 def faults() -> dict[str, Any]:
-    """Wrappers around a right scan that break one property each, at the lengths of the probe alone."""
+    """Make wrappers around a right scan. Each breaks one property, at the lengths of the probe only."""
     calls = Counter[str]()
     odd = 1 + 1e-6
 

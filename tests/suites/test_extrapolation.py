@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from in_process import records_of
-from ssmperf.suites.extrapolation import (
-    MOST_TRAINED,
-    TRAIN_LENGTH,
-    UPDATES_PER_STEP,
-    accuracy_by_span,
-    growing,
-    quickest,
-)
+from ssmperf.suites.extrapolation import growing
+from ssmperf.suites.learning import UPDATES_PER_STEP, accuracy_by_reach, quickest
 from ssmperf.suites.tasks import IGNORED, Examples, Task, tasks
 from ssmperf.suites.training import Diverged, majority, pace, right, train, unseen
 
@@ -43,7 +37,7 @@ TRAINED = {("sequential", 16), ("faulty_refuses_long", 16), ("faulty_nan_at_40",
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """All cases of models; of those that learn, TRAINED, the first of them in a worker."""
+    """Run the numerical cases, and the learned ones of TRAINED; the first of these runs in a worker."""
     in_worker = ssmperf.run(
         "extrapolation",
         models="hgrn",
@@ -145,9 +139,10 @@ def test_lengths_go_from_an_eighth_to_64_times_that() -> None:
 
 def test_smoke_trains_one_model_of_a_recurrence_unless_models_are_named() -> None:
     found = learned(cases())
-    assert 0 < len(found) <= MOST_TRAINED
+    smoke = Selection.of(Device("cpu")).size
+    assert 0 < len(found) <= smoke.trained_models
     assert len({case.recurrence for case in found}) == len(found)
-    assert {case.shape["T"] for case in found} == {TRAIN_LENGTH["smoke"]}
+    assert {case.shape["T"] for case in found} == {smoke.train_length}
     assert [case.model for case in learned(cases(models=("hgrn", "retnet", "scan")))] == ["hgrn", "retnet"]
 
 
@@ -200,7 +195,7 @@ def test_right_answers_are_counted_where_they_are_scored() -> None:
     assert found.tolist() == [True, False, True, True, True]
 
 
-def test_accuracy_by_span() -> None:
-    spans = torch.tensor([0, 1, 1, 3, 500])
+def test_accuracy_by_reach() -> None:
+    reaches = torch.tensor([0, 1, 1, 3, 500])
     answers = torch.tensor([True, True, False, True, False])
-    assert accuracy_by_span(answers, spans) == {"0": 1.0, "1": 0.5, "2-4": 1.0, "20-": 0.0}
+    assert accuracy_by_reach(answers, reaches) == {"0": 1.0, "1": 0.5, "2-4": 1.0, "20-": 0.0}

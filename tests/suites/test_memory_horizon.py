@@ -48,12 +48,12 @@ def test_all_prefixes_at_once_are_compress_of_each(length: int) -> None:
 
 def test_targets_are_compress_of_the_numbers_since_the_last_reset() -> None:
     examples = sample(5, 40, seed=3)
-    for tokens, targets, spans in zip(*(x.tolist() for x in (
-        examples.tokens, examples.targets, examples.spans)), strict=True):  # fmt: skip
+    for tokens, targets, reaches in zip(*(x.tolist() for x in (
+        examples.tokens, examples.targets, examples.reaches)), strict=True):  # fmt: skip
         since: list[int] = []
-        for token, target, span in zip(tokens, targets, spans, strict=True):
+        for token, target, reach in zip(tokens, targets, reaches, strict=True):
             since = [] if token == RESET else [*since, token]
-            assert (target, span) == (compress(since), len(since))
+            assert (target, reach) == (compress(since), len(since))
 
 
 @pytest.mark.parametrize("T", [2, 3, 4, 100])
@@ -76,10 +76,10 @@ def test_examples_follow_their_seed() -> None:
 
 
 def test_the_most_frequent_answer_is_rarely_right() -> None:
-    """2.8 % of all steps at T = 1024, and 2.6 % at most for long spans."""
+    """2.8 % of all steps at T = 1024, and 2.6 % at most where targets reach far back."""
     examples = sample(60, 1024, seed=0)
-    for spans, low, high in ((range(0, 1025), 0.024, 0.032), (range(20, 1025), 0.02, 0.028)):
-        chosen = (examples.spans >= spans.start) & (examples.spans < spans.stop)
+    for reaches, low, high in ((range(0, 1025), 0.024, 0.032), (range(20, 1025), 0.02, 0.028)):
+        chosen = (examples.reaches >= reaches.start) & (examples.reaches < reaches.stop)
         counts = torch.bincount(examples.targets[chosen], minlength=MODULUS)
         assert low < float(counts.max() / counts.sum()) < high
 

@@ -1,11 +1,12 @@
-"""The memory suite: a process a case, faults that show in its numbers, and the search for the largest T."""
+"""The memory suite: one process per case, faults that its numbers show, and the search for the largest T."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from ssmperf.suites.memory import GRID, growth_exponent, longest, search
+from ssmperf.suites.largest_length import GRID, search
+from ssmperf.suites.memory import growth_exponent, longest
 
 import ssmperf
 from ssmperf import Record, Run, Shape, Status
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    """All faulty backends, sound ones among them."""
+    """Run all faulty backends, and sound ones among them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULTY_FOLDER", str(folder))
         return ssmperf.run(

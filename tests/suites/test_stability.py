@@ -1,4 +1,4 @@
-"""The stability suite: planted faults, their place and their size; regimes with the gates that are usual."""
+"""The stability suite: planted faults, their place and their size; regimes with usual gates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from in_process import records_of
-from ssmperf.suites.stability import PIECES, along, growing, state_envelope, usual_sources
+from ssmperf.suites.stability import PIECES, errors_along_time, growing, state_envelope, usual_sources
 
 from ssmperf import Case, Record, Shape, registry
 from ssmperf.operands.build import build_operands
@@ -74,7 +74,7 @@ def test_a_sound_backend_is_right_and_has_no_bound(records: list[Record]) -> Non
 
 
 def test_whether_a_declared_bound_holds(records: list[Record]) -> None:
-    """The error is within the tolerance of any backend, yet not within what this one declares."""
+    """The faulty error is within the tolerance, yet not within the bound that this backend declares."""
     honest, boasting = of(records, "logspace").numbers, of(records, "faulty_boasts").numbers
     assert honest["bound_holds"] is True
     assert honest["error_bound"] > honest["error_output"]
@@ -117,7 +117,7 @@ def test_values_that_are_not_finite_hide_no_error() -> None:
     output = expected.float().clone()
     output[0, 1, 0] += 0.5
     output[0, 2, 1] = float("inf")
-    found = along(output, expected, (1, 2, 3, 4))
+    found = errors_along_time(output, expected, (1, 2, 3, 4))
     assert found["first_nan_step"] == 2
     assert found["largest_finite_error"] == 0.25
     assert found["error_envelope"][:2] == [0.0, 0.25] and found["error_envelope"][3] == 0
