@@ -118,7 +118,7 @@ def test_what_cannot_decode_says_why() -> None:
     refused = plan(models="s4d_lin", backends=None)
     assert not refused.to_run
     assert {item.refusal for item in refused.refused} == {
-        "no decode pass: long_conv has no state to go on from"
+        "no decode pass: long_conv has no state to continue from"
     }
     block = plan(models="hgrn", level="block")
     assert not block.to_run
