@@ -28,7 +28,7 @@ EXPECTED = {
     "static_output": ("ok", None),
     "by_version": ("ok", None),
     "cached_backward": ("ok", None),
-    "no_bound": ("wrong", "its declared error bound inf is none"),
+    "no_bound": ("wrong", "its declared error bound inf is not valid"),
     "double_state": ("wrong", "final_state is torch.float64"),
 }
 # What a worker does not survive, and what it does.
