@@ -135,9 +135,9 @@ def test_it_stops_early_but_not_before_the_least_time() -> None:
 
 def test_spans_lie_on_the_sampling_clock() -> None:
     samples = Bench([0.5] * 100, overhead_s=0.25).sample()
-    assert len(samples.spans_s) == len(samples.samples_s)
-    assert all(end - start == pytest.approx(0.75) for start, end in samples.spans_s)
-    assert samples.spans_s[0][0] == pytest.approx(100 + 0.75 * len(samples.pilot_s))
+    assert len(samples.taken_at_s) == len(samples.samples_s)
+    assert all(end - start == pytest.approx(0.75) for start, end in samples.taken_at_s)
+    assert samples.taken_at_s[0][0] == pytest.approx(100 + 0.75 * len(samples.pilot_s))
 
 
 def test_marked_samples_are_not_used() -> None:
@@ -146,7 +146,7 @@ def test_marked_samples_are_not_used() -> None:
     )
     assert not samples.converged
     kept = samples.excluding([False, False, True, True, False, False, False])
-    assert kept.samples_s == (1.0,) * 5 and [start for start, _ in kept.spans_s] == [0, 1, 4, 5, 6]
+    assert kept.samples_s == (1.0,) * 5 and [start for start, _ in kept.taken_at_s] == [0, 1, 4, 5, 6]
     assert kept.converged and kept.summary.n == 5
 
 
