@@ -1,4 +1,4 @@
-"""Ceilings of a device as data, and the time that they allow a call of some cost."""
+"""Ceilings of a device as data, and the least time of a call under them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from ssmperf.registry.cost import Cost
 
-FLOOR_MARGIN = 0.9  # ceilings are measured, so a correct call may come in a little under them
+FLOOR_MARGIN = 0.9  # ceilings are measured, so a correct call may be a little faster than they allow
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The rates that a device was seen to reach.
+    """The measured rates of a device.
 
-    copy_bytes_per_s: median rate of copying a large buffer, bytes read and written both counted.
-    matmul_flops_per_s: median rate of a square matmul by dtype.
-    peak_bytes_per_s, peak_flops_per_s: the fastest single run of all (copies and reads; any dtype), for the
-        floor that no call can beat.
-    cache_bytes: last-level cache, 0 if unknown.
+    copy_bytes_per_s: median rate of copying a large buffer; bytes read and bytes written both count.
+    matmul_flops_per_s: median rate of a square matmul, by dtype.
+    peak_bytes_per_s, peak_flops_per_s: rates of the fastest single run (among copies and reads; of any
+        dtype), for the floor that no call can beat.
+    cache_bytes: size of the last-level cache, 0 if unknown.
     """
 
     copy_bytes_per_s: float
@@ -37,9 +37,9 @@ class Ceilings:
 
 
 def limit(cost: Cost, ceilings: Ceilings, dtype: str) -> tuple[str, float]:
-    """Say which ceiling binds a call (`bandwidth` or `matmul`), and the seconds that it alone would take.
+    """Name the ceiling that limits a call (`bandwidth` or `matmul`), and the seconds that it allows.
 
-    A dtype whose matmul was not measured is held against the best one.
+    For a dtype whose matmul was not measured, the fastest matmul counts.
     """
     rate = ceilings.matmul_flops_per_s.get(dtype, ceilings.peak_flops_per_s)
     moving, computing = cost.bytes / ceilings.copy_bytes_per_s, cost.flops / rate
@@ -47,10 +47,10 @@ def limit(cost: Cost, ceilings: Ceilings, dtype: str) -> tuple[str, float]:
 
 
 def floor_s(cost: Cost, ceilings: Ceilings, dtype: str, cache_bytes: int) -> float:
-    """Compute the seconds that no correct call of this cost can beat, whatever its cache holds.
+    """Compute the seconds that no correct call of this cost can beat, whatever the cache holds.
 
-    Only traffic that the cache cannot absorb counts, at the fastest rates seen, of any dtype (`dtype` is
-    what the call claims to use; a kernel may compute in another), less 10 %.
+    Only traffic that the cache cannot absorb counts. The rates are the fastest of any dtype, since a kernel
+    may compute in another dtype than its operands' (`dtype`). The result is reduced by 10 %.
     """
     moving = max(cost.bytes - cache_bytes, 0) / ceilings.peak_bytes_per_s
     computing = cost.flops / max(ceilings.peak_flops_per_s, ceilings.matmul_flops_per_s.get(dtype, 0.0))

@@ -1,4 +1,4 @@
-"""What a cost model may look at of an operand, and what it gives: the least work of a call."""
+"""Input and output of a cost model: specs of the operands, and the least work of a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssmperf.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Shape and width of one tensor, all that a cost model may look at."""
+    """Shape and width of one tensor; a cost model sees nothing else of it."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -31,7 +31,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work of one call; two calls, one after the other, cost the sum.
+    """The least work of one call. Two calls, one after the other, cost the sum.
 
     bytes: device memory traffic with every operand read once and every result written once.
     flops: floating-point operations (a fused multiply-add counts two).
@@ -54,13 +54,13 @@ class Cost:
 
     @staticmethod
     def of_pass(pass_: str, forward: Cost, backward: Cost, specs: Mapping[str, Spec]) -> Cost:
-        """The cost of a pass, from those of the two that others are made of.
+        """Compute the cost of any pass from the costs of a forward and of a backward pass.
 
         A decode step is a forward call of one token that also reads the initial state among `specs` and
-        writes one of the same size.
+        writes a state of the same size.
 
         Raises:
-            UsageError: a decode step without an initial state.
+            UsageError: a decode step has no initial state among `specs`.
         """
         if pass_ == "forward":
             return forward

@@ -1,4 +1,4 @@
-"""The native form of a foreign package's kernel: its operands, and the way back from its results."""
+"""The native form of a foreign package's call: its operands, and the way back from its results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A recurrence's operands in native form: another layout, gates not in logs, one dtype for all.
+    """A recurrence's operands in native form, for example in another layout, or with gates not in logs.
 
-    operands: what the native call takes, in order; its tensors are differentiable functions of the
-        recurrence's operands.
-    finish: what the native call gives (a tensor or a tuple) -> (output, final_state), differentiable.
+    operands: the arguments of the native call, in order; tensors among them are differentiable functions of
+        the recurrence's operands.
+    finish: result of the native call (a tensor or a tuple) -> (output, final_state), differentiable.
     """
 
     operands: tuple[Any, ...]
@@ -22,7 +22,7 @@ class Prepared:
 
 
 def compose(prepare: Callable[..., Prepared], native: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """Wrap a native call in its preparation: one function with the signature of `prepare`."""
+    """Compose a native call with its preparation to one function with the signature of `prepare`."""
 
     @functools.wraps(prepare)
     def function(*operands: Any, **options: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""What a suite must provide, and the data with which it describes its part of a report."""
+"""The interface of a suite, and the data with which it describes its part of a report."""
 
 from __future__ import annotations
 

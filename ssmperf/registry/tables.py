@@ -1,4 +1,4 @@
-"""Everything registered, by kind and label, and where each thing was defined."""
+"""All registered entries by kind and label, and the place where each was defined."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "su
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-s-a:0.5
 
-entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
-origins: dict[tuple[str, str], Origin] = {}
-loading: list[str] = []  # the modules and plug-ins being imported by the registry, innermost last
+entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by kind and label: a name, or "of/name"
+origins: dict[tuple[str, str], Origin] = {}  # by kind and label
+loading: list[str] = []  # modules and plug-ins that the registry is importing now, innermost last
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a registered thing is defined, and what the registry was loading then (None: nothing)."""
+    """Where an entry is defined, and the module or plug-in that the registry was loading then, or None."""
 
     module: str
     name: str
@@ -34,7 +34,10 @@ class Origin:
 
 
 def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -> None:
-    """Register an entry under its name among those of its owner; the function or class `code` defines it.
+    """Register an entry.
+
+    of: its owner, if names of this kind need to be unique only per owner.
+    code: the function or class that defines the entry.
 
     Raises:
         DuplicateName: the name is taken.
@@ -42,7 +45,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     """
     form = MODEL_NAME if kind == "model" else IDENTIFIER
     if not isinstance(name, str) or not form.fullmatch(name):
-        raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
+        raise UsageError(f"the {kind} name {name!r} must be in lower snake case ({form.pattern})")
     label = f"{of}/{name}" if of else name
     if label in entries[kind]:
         known = origins[kind, label]
