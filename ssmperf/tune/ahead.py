@@ -1,14 +1,15 @@
-"""Compilation of a backward pass's kernels beside the first forward pass, in a thread.
+"""Compile a backward pass's kernels in a thread, while the first forward pass runs.
 
-A forward pass starts it, with a call of its backward pass on tensors without memory (device meta), whose
-launches only compile; the backward pass waits for it:
+A forward pass starts the compilation: it calls its backward pass on tensors without memory (device meta),
+where launches only compile. The backward pass waits for it:
 
     ctx.compiled = ahead.start(key, lambda: partial(backward, *meta_tensors)) if x.is_cuda else None
     ...
     ahead.wait(ctx.compiled)
 
-Kernels are those of Triton, launched by `launch`. What fails here is not told: the launch that needs the
-kernel compiles it then, and says why it cannot. A process that ends waits for what is being compiled.
+Only Triton kernels that are launched by `launch` are compiled. Failures are not reported here: the launch
+that needs the kernel compiles it again and reports why that fails. A process that ends waits for a
+compilation that is running.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None:
-    """Launch a jit function of Triton over some programs; in a thread of `start`, only compile it."""
+    """Launch a Triton kernel over some programs; in the thread of `start`, only compile it."""
     if getattr(_local, "compiles", False):
         kernel.warmup(*operands, grid=(programs,), **constants)
     else:
@@ -35,12 +36,13 @@ def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None
 
 
 def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[Any] | None:
-    """Run what `prepare` gives in the thread where launches only compile; once for a key.
+    """Run the job that `prepare` makes, once per key, in the thread where launches only compile.
 
-    key: of what compiles alike. prepare: called here and now, so that the job keeps no memory of a device.
+    key: equal for jobs that compile the same kernels. prepare: called immediately, in the caller's thread, so
+        that the job holds no memory of a device.
 
     Returns:
-        What `wait` takes; None if it could not be started.
+        The job, for `wait`; None if it could not be started.
     """
     global _pool
     with _lock:
@@ -48,19 +50,22 @@ def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[
             try:
                 _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_compiles)
                 _jobs[key] = _pool.submit(prepare())
-            except Exception:  # whatever it is, the launch meets it again and tells it
+            except Exception:  # the launch meets the same error and reports it
                 return None
         return _jobs[key]
 
 
 def wait(job: Future[Any] | None) -> None:
-    """Until a job of `start` is done, well or not; what has not begun is given up. None: there is no job."""
+    """Wait until a job from `start` has finished, successfully or not; cancel it if it has not begun.
+
+    job: None does nothing.
+    """
     if job is not None and not job.done() and not job.cancel():
         settle((job,))
 
 
 def _forget() -> None:
-    """In a forked process the thread is gone."""
+    """Forget all jobs in a forked process, where the thread no longer exists."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
     _jobs.clear()

@@ -304,7 +304,7 @@ MALFORMED = {
     "device": (json.dumps({**GOOD, "device": 1}), "'device'"),
     "rows": (json.dumps({**GOOD, "rows": []}), "'rows'"),
     "unknown table": (json.dumps({**GOOD, "rows": {"scan/tunables:a": {}}}), "tunable"),
-    "row": (json.dumps({**GOOD, "rows": {"scan/tunable:forward/4": {"size": "2"}}}), "not of type int"),
+    "row": (json.dumps({**GOOD, "rows": {"scan/tunable:forward/4": {"size": "2"}}}), "must be of type int"),
     "large": (json.dumps(GOOD) + " " * (1 << 16), "too large"),
 }
 
