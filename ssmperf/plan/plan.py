@@ -110,7 +110,7 @@ def product(
 ) -> Iterator[Case]:
     """Make one case per legal combination of a selection, for a suite with these defaults.
 
-    A case of the pass `decode` has T = 1, whatever the shapes say; cases that thereby become equal are merged.
+    A case of the pass `decode` has T = 1, whatever the shapes say; equal cases are then merged.
 
     shapes: turns a preset's shapes into the suite's own; not applied if the user gave sizes.
     about: subjects of the cases; None means `subjects(selection)`.
