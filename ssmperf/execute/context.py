@@ -104,10 +104,10 @@ class Context:
             except Unsupported as refusal:
                 self._shared[key] = refusal
             self.on_phase("backend")
-        made = self._shared[key]
-        if isinstance(made, Unsupported):
-            raise made
-        return made
+        value = self._shared[key]
+        if isinstance(value, Unsupported):
+            raise value
+        return value
 
     @property
     def broken(self) -> bool:

@@ -190,7 +190,8 @@ class ParallelSegments:
         offsets = _gradient([output], begin, [arriving])
         factors = _gradient([ends], begin, [torch.ones_like(ends)]).flip(1)
         adjoints = _affine_scan(adjoint, factors, offsets.flip(1)).flip(1)
-        # Refine once: sums of the loop's own size round differently, and the check below sees the difference.
+        # Refine once. The rounding errors are then as large as those of the sequential loop, which matters
+        # because tolerances are derived from the error of a low-precision evaluation.
         back = _gradient([output, ends], begin, [arriving, adjoints[:, 1:]])
         gaps = (back - adjoints[:, :-1]).flip(1)
         adjoints = adjoints + _affine_scan(torch.zeros_like(adjoint), factors, gaps).flip(1)

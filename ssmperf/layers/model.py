@@ -26,7 +26,7 @@ class Model(nn.Module):
     """
 
     name: ClassVar[str]
-    depends_on_length: ClassVar[bool] = False  # whether T enters its operands, so that outputs depend on T
+    depends_on_length: ClassVar[bool] = False  # whether operands depend on T, so that a prefix gives other y
     block: ClassVar[type[Block]] = Block
 
     def __init__(self, shape: Mapping[str, int]) -> None:

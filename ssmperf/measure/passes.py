@@ -45,7 +45,7 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
     """
     if backend.prepare is None or case.timing != "native" or case.level != "op":
         call = call_of(case.pass_, function, values)
-        # a backward pass reads the tensors of its ready-made graph, not the operands
+        # a backward pass reads the tensors that its graph has saved, not the operands
         operands = () if case.pass_ == "backward" else values.tensors.values()
         return TimedPass(
             call,

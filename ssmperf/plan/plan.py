@@ -172,9 +172,9 @@ def bare_subjects(
     """List one subject per recurrence, regime and gate kind. A regime is REGIME or REGIME/KIND."""
     for name, source in itertools.product(recurrences, regimes):
         entry = registry.recurrence(name)
-        regime, wanted = split_source(source)
+        regime, only_kind = split_source(source)
         for kind in entry.gate_kinds if is_regime(source) else ():
-            if wanted in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
+            if only_kind in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
                 yield Subject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
 
 
@@ -209,11 +209,11 @@ def _why_empty(selection: Selection) -> str:
     """Say why a selection has no cases, for example that no model has the chosen backend or gate kind."""
     owners = tuple(selection.models or registry.models())
     known = {owner: registry.backend_names(owner) for owner in owners}
-    wanted = selection.backends
-    if wanted is not None and not any(name in names for names in known.values() for name in wanted):
+    backends = selection.backends
+    if backends is not None and not any(name in names for names in known.values() for name in backends):
         listed = ", ".join(sorted({name for names in known.values() for name in names}))
         return (
-            f"nothing is selected: no chosen model has the backend {', '.join(wanted)} (they have {listed})"
+            f"nothing is selected: no chosen model has the backend {', '.join(backends)} (they have {listed})"
         )
     kinds = {kind for source in selection.regimes or () if (kind := split_source(source)[1]) is not None}
     if kinds:

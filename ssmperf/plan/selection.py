@@ -80,8 +80,8 @@ class Selection:
         unknown = [name for name in choices if name not in fields]
         if unknown:
             raise UnknownName("axis", unknown[0], fields)
-        given = {**self.choices, **{fields[name]: value for name, value in choices.items()}}
-        return replace(self, choices={name: value for name, value in given.items() if value is not None})
+        merged = {**self.choices, **{fields[name]: value for name, value in choices.items()}}
+        return replace(self, choices={name: value for name, value in merged.items() if value is not None})
 
     def chosen(self, name: str) -> Any:
         """Return the user's choice for a field of `Case`, or None if there is none.

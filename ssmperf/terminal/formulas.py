@@ -17,7 +17,7 @@ from ssmperf.operands.build import build_model, embed_text, sample_state
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Recurrence
 
-# A prime per letter: the size of an operand's axis then tells its letter, also where it is a small multiple.
+# One prime per letter, so that the size of an operand's axis identifies its letter, even as a small multiple.
 _SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
 _LARGEST_MULTIPLE = 4  # an LSTM's weights have four blocks; must be less than every size
 BYTES = 4  # per real number: formulas are for float32

@@ -1,4 +1,4 @@
-"""Tables of configurations: what is in force, what is noted, and what a file may say."""
+"""Tables of configurations: overrides, recorded look-ups, and the validation of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cut:
             raise ValueError("a size is above 0")
 
 
-NAME = "scan/sequential/cuts"  # of a backend that there is, so that a file can name it
+NAME = "scan/sequential/cuts"  # the name of an existing backend, so that a file can name the table
 FORWARD, BACKWARD = ("forward", 4), ("backward", 2)
 
 

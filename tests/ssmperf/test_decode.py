@@ -1,4 +1,4 @@
-"""The pass `decode`: one token from a given state, without gradients, planned once, judged and timed."""
+"""The pass `decode`: one token from a given state, without gradients. It is planned once, judged and timed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(suite: str = "throughput", **choices: Any) -> Plan:
 
 @pytest.fixture
 def calls(own_registrations: None) -> list[dict[str, Any]]:
-    """What a backend that computes the definition was called with."""
+    """Record the calls of a backend that computes the definition."""
     found: list[dict[str, Any]] = []
     definition = registry.recurrence("scan").definition
 

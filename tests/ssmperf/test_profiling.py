@@ -1,4 +1,4 @@
-"""Profiles: every operator of one call is counted, and one case is asked for."""
+"""Profiles: every operator of one call is counted, and exactly one case must be selected."""
 
 from __future__ import annotations
 
