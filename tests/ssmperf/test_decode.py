@@ -1,4 +1,4 @@
-"""The pass `decode`: one token from a given state, without gradients. It is planned once, judged and timed."""
+"""The pass `decode`: one token from a given state, without gradients, planned once, judged and timed."""
 
 from __future__ import annotations
 
