@@ -119,20 +119,20 @@ def select(
     return selection, tuple(found)
 
 
-def names(text: Names | None) -> tuple[str, ...] | None:
+def names(value: Names | None) -> tuple[str, ...] | None:
     """Read a name, comma-separated names or a sequence of names as a tuple without repetitions.
 
     Raises:
         UsageError: there is no name in it.
     """
-    if text is None:
+    if value is None:
         return None
-    parts = text.split(",") if isinstance(text, str) else text
+    parts = value.split(",") if isinstance(value, str) else value
     if not all(isinstance(part, str) for part in parts):
-        raise UsageError(f"expected names, got {text!r}")
+        raise UsageError(f"expected names, got {value!r}")
     found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not found:
-        raise UsageError(f"expected names separated by commas, got {text!r}")
+        raise UsageError(f"expected names separated by commas, got {value!r}")
     return found
 
 

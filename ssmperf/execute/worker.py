@@ -50,8 +50,7 @@ def main() -> None:
             _run_forked(case, context, answers)
             continue
         record = run_case(case, context)
-        unchanged = process_state() == initial_state
-        healthy = _healthy(config, record) and not context.broken and unchanged
+        healthy = _healthy(config, record) and not context.broken and process_state() == initial_state
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 
 

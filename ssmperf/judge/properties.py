@@ -20,7 +20,6 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Status
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
-from ssmperf.judge.known_answers import results_by_name
 from ssmperf.judge.reference import Reference, make_reference
 from ssmperf.judge.tolerance import relative_error, tolerance
 from ssmperf.judge.verdict import judge_call
@@ -108,7 +107,7 @@ class Trial:
         """Compute output and final state by name, on operands in the case's layout."""
         operands = laid_out(operands, self.probe.case.layout, length_of(operands))
         with torch.no_grad():
-            return results_by_name(*self.backend.function(**operands))
+            return results_of(self.backend.function(**operands))
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
@@ -123,6 +122,12 @@ class Trial:
         worst = max(e for name, e in low.items() if (name not in ("output", "final_state")) == gradient)
         bound = self.bound(self.operands)
         return 2 * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
+
+
+def results_of(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
+    """Map the output, and the final state if there is one, to their names."""
+    output, state = result
+    return {"output": output, **({} if state is None else {"final_state": state})}
 
 
 def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Finding]:
@@ -274,7 +279,7 @@ def reset(trial: Trial) -> Finding:
 
     def both(function: Callable[..., Any]) -> list[dict[str, Tensor]]:
         with torch.no_grad():
-            after, alone = results_by_name(*function(**operands)), results_by_name(*function(**fresh))
+            after, alone = results_of(function(**operands)), results_of(function(**fresh))
         # a recurrence that reads its state before updating it still sees the past in the step of the reset
         return [
             {**after, "output": after["output"][:, RESET_AT + 1 :]},
@@ -308,7 +313,7 @@ def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> d
     """Compute output, final state and, if requested, `gradient of NAME` for each tensor operand."""
     leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
     with torch.set_grad_enabled(gradients):
-        found = results_by_name(*function(**{**values.operands, **leaves}))
+        found = results_of(function(**{**values.operands, **leaves}))
     if gradients:
         cotangents = {"output": values.grad_output, "final_state": values.grad_state}
         ends = [name for name, end in found.items() if end.requires_grad]

@@ -149,8 +149,8 @@ def validate(data: Any, source: str) -> dict[str, Any]:
 def winners(records: Iterable[Record]) -> dict[Place, Any]:
     """Choose the configurations that are faster over all cases that searched, by the geometric mean.
 
-    A configuration counts only if it gave the right answer in every case that tried it. The largest gains are
-    taken first; a later one is skipped if it cannot run beside those.
+    A configuration counts only if it gave the right answer in every case that searched its key. The largest
+    gains are taken first; a configuration that cannot run beside these is skipped.
 
     Raises:
         UnreadableRun: a record of a search is damaged.
