@@ -84,7 +84,7 @@ class Case:
     )
     operand_source: str = axis(
         "model",
-        help="Gate regimes to draw operands from, instead of the models' own operands.",
+        help="Gate regimes, separated by commas, to draw operands from instead of the models' own.",
         keyword="regime",
         plural="regimes",
         text=None,
