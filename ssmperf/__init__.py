@@ -1,7 +1,7 @@
-"""ssmperf: benchmarks and profiles the linear recurrences inside sequence models.
+"""ssmperf: benchmark and profile the linear recurrences inside sequence models.
 
-Importing it imports no torch, compiles nothing and starts no CUDA context; names that need more are imported
-when they are first used. All that suites, reports, implementations and plug-ins need of the core is here.
+Importing this package imports no torch, compiles nothing and starts no CUDA context. Names that need more are
+imported on first use. Suites, reports, implementations and plug-ins find all that they need of the core here.
 """
 
 from __future__ import annotations

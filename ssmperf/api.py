@@ -40,21 +40,23 @@ def run(
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
     Args:
-        suite, models, backends: a name, names separated by commas, or a sequence of names; None is all.
+        suite, models, backends: a name, names separated by commas, or a sequence of names; None means all.
         preset: smoke, standard or long; by default smoke on the CPU and standard on a GPU.
         axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
-        device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker each.
-        plugin: Python files whose backends, models or suites take part. Their code is run.
-            Workers load these and all files that this process has loaded so.
-        timeout: longest that one case may take, in seconds.
-        out: the run's folder; a new one under `runs/` if None. resume: continue that folder.
-        autotune: time cases with the configurations that a search finds, and not with curated ones.
-        configurations: file of those to use. write_configurations: file for what the search finds.
-        axes: the other properties of a case, as `help(ssmperf.run)` lists them; None is the suite's default.
+        device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker per device.
+        plugin: Python files that register backends, models or suites. Their code is run.
+            Workers load these files and all plug-in files that this process has loaded before.
+        timeout: the longest time that one case may take, in seconds.
+        out: the run's folder; None makes a new one under `runs/`. resume: continue the run in that folder.
+        autotune: search for configurations and time cases with the best ones instead of the curated ones.
+        configurations: file of configurations to use. write_configurations: file for those that the search
+            finds.
+        axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
+            default.
             {axes}
 
     Raises:
-        UsageError: an unknown name, an empty selection, an unusable folder.
+        UsageError: a name is unknown, the selection is empty, or the folder cannot be used.
     """
     for file in [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin):
         registry.load_plugin(file)
@@ -79,7 +81,7 @@ def run(
 
 
 def _show_axes(function: Any) -> None:
-    """Let a function that takes `**axes` show the axes of a case in its signature and docstring."""
+    """Replace `**axes` in a function's signature and docstring by the axes of a case."""
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -104,23 +106,23 @@ def run_folders(parent: File = "runs") -> list[Path]:
     """List the run folders in a folder, oldest first.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no run folder.
     """
     found = sorted(file.parent for file in Path(parent).glob(f"*/{RUN_FILE}"))
     if not found:
-        raise UsageError(f"no run folder in {parent}/: name one, or make one with `ssmperf run`")
+        raise UsageError(f"no run folder in {parent}/: name one, or create one with `ssmperf run`")
     return found
 
 
 def models() -> list[ModelEntry]:
-    """All registered models, in alphabetical order."""
+    """List all registered models in alphabetical order."""
     return list(registry.models().values())
 
 
 def backends(model_or_recurrence: str) -> list[Backend]:
-    """All backends of a model or recurrence that this machine can import, by name.
+    """List the backends of a model or recurrence that this machine can import, in alphabetical order.
 
     Raises:
-        UnknownName: neither a model nor a recurrence.
+        UnknownName: the name is neither a model nor a recurrence.
     """
     return registry.backends(model_or_recurrence)

@@ -1,4 +1,4 @@
-"""The command line: one function a verb, no logic of its own.
+"""The command line: one function per verb, without logic of its own.
 
 Nothing here imports torch before a verb runs.
 """
@@ -30,7 +30,7 @@ AXES = "Axes of a case"  # heading in the help
 
 app = typer.Typer(
     name="ssmperf",
-    help="Benchmarks and profiles the linear recurrences inside sequence models.",
+    help="Benchmark and profile the linear recurrences inside sequence models.",
     epilog="Exit codes: 0 fine; 1 a regression; 2 wrong usage or unreadable input; "
     "3 a wrong, crashed or missing case; 4 cannot tell.",
     no_args_is_help=True,
@@ -41,13 +41,13 @@ app = typer.Typer(
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Runs its code."
+        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Its code is run."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Threshold = Annotated[str, typer.Option(help="Largest change that counts as none, such as 5% or 0.05.")]
+Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Compare times although device, driver or versions differ.")
+    bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
@@ -72,7 +72,7 @@ def with_axes(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(axis: Axis) -> inspect.Parameter:
-    """The parameter of a verb for an axis: names separated by commas for an axis that takes many values."""
+    """Make a verb's parameter for an axis; an axis that takes many values gets comma-separated names."""
     default = None if axis.many else axis.default
     type_ = (str | None) if axis.many else type(axis.default)
     option = typer.Option(axis.option, help=axis.help, rich_help_panel=AXES)
@@ -81,7 +81,7 @@ def _option(axis: Axis) -> inspect.Parameter:
 
 
 class Listing(StrEnum):
-    """What `ssmperf list` can list."""
+    """The lists of `ssmperf list`."""
 
     MODELS = "models"
     BACKENDS = "backends"
@@ -91,7 +91,7 @@ class Listing(StrEnum):
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Benchmarks and profiles the linear recurrences inside sequence models."""
+    """Benchmark and profile the linear recurrences inside sequence models."""
     if version:
         from importlib.metadata import version as installed
 
@@ -144,20 +144,20 @@ def run(
         list[str] | None, typer.Option(help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    devices: Annotated[str | None, typer.Option(help="CUDA indices for a worker each: 0,1,2,3.")] = None,
+    devices: Annotated[str | None, typer.Option(help="CUDA indices, one worker per device: 0,1,2,3.")] = None,
     plugin: Plugins = None,
-    timeout: Annotated[float, typer.Option(help="Longest that one case may take, in seconds.")] = 180.0,
+    timeout: Annotated[float, typer.Option(help="Longest time that one case may take, in seconds.")] = 180.0,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
     autotune: Annotated[
-        bool, typer.Option("--autotune", help="Search kernels' configurations before a case is timed.")
+        bool, typer.Option("--autotune", help="Search for kernels' configurations before timing a case.")
     ] = False,
     configurations: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Kernels' configurations to use.")
     ] = None,
     write_configurations: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write what --autotune finds.")
+        Path | None, typer.Option(metavar="FILE", help="File for the configurations that --autotune finds.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
     strict: Annotated[
@@ -250,7 +250,7 @@ def compare(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Two runs side by side, with a verdict for each case. Exit codes as those of `check`."""
+    """Compare two runs, with one verdict per case. The exit codes are those of `check`."""
     from ssmperf.terminal import display
 
     found = _compared(base, new, threshold, force, as_json)
@@ -262,7 +262,7 @@ def compare(
 @app.command(epilog="Example:  ssmperf check runs/pull-request --baseline runs/main --junit check.xml")
 def check(
     new: Annotated[Path, typer.Argument(help="Folder of the run to check.")],
-    baseline: Annotated[Path, typer.Option(help="Folder of the run that it is held to.")],
+    baseline: Annotated[Path, typer.Option(help="Folder of the run to compare it with.")],
     threshold: Threshold = "5%",
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     summary: Annotated[
@@ -272,7 +272,7 @@ def check(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if one cannot tell."""
+    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if it cannot tell."""
     from ssmperf.terminal import display
 
     found = _compared(baseline, new, threshold, force, as_json)
@@ -290,7 +290,7 @@ def best(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the fastest backend that is right, for each model, shape, dtype and pass of runs."""
+    """Show the fastest correct backend for each model, shape, dtype and pass of runs."""
     from ssmperf import api
     from ssmperf.terminal import display
 
@@ -330,7 +330,7 @@ def doctor(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is installed, what can run here, and this machine's measured ceilings."""
+    """Show installed packages, backends that can run here, and this machine's measured ceilings."""
     from ssmperf.terminal import doctor as diagnosis
 
     found = diagnosis.examine(device)
@@ -338,7 +338,7 @@ def doctor(
 
 
 def main() -> None:
-    """Run the command line; errors are one line on stderr, unless --debug."""
+    """Run the command line. An error is one line on stderr; --debug adds its traceback."""
     if _completing():
         app()
         return
@@ -363,7 +363,7 @@ def _completing() -> bool:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    """Exit with one line on stderr, after the traceback of what is being handled if --debug is given."""
+    """Exit with one line on stderr; with --debug, print the traceback of the current exception first."""
     if "--debug" in sys.argv and sys.exc_info()[0]:
         traceback.print_exc()
     typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)

@@ -1,4 +1,4 @@
-"""The Python interface to one backend: compute."""
+"""Call one backend directly from Python."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> An
 
     Args:
         recurrence: a recurrence (or a model with backends of its own).
-        operands, options: the recurrence's operands, on CPU or GPU, of any dtype it takes.
+        backend: one of its backends.
+        operands, options: the recurrence's operands, on CPU or GPU, in any dtype that the backend supports.
 
     Returns:
         (output, final_state), differentiable.
 
     Raises:
         Unsupported: the backend cannot compute this here; the message says why.
-        UnknownName: no such recurrence or backend.
+        UnknownName: there is no such recurrence or backend.
         UsageError: an operand is missing, unknown, empty or no tensor.
     """
     target = _targets.get((recurrence, backend))
@@ -112,7 +113,7 @@ _targets: dict[tuple[str, str], Target] = {}
 
 
 def _bind(definition: Recurrence, operands: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The operands by name, checked; a parameter that has a default other than None is no tensor."""
+    """Check the operands and return them by name. A parameter with a default other than None is no tensor."""
     from torch import Tensor
 
     expected = ", ".join(map(_as_written, definition.signature.parameters.values()))
@@ -157,7 +158,7 @@ def _refusal(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -
 
 
 def _dtype_name(tensors: Sequence[Any]) -> str:
-    """The narrowest real dtype among tensors: the one that a kernel's data path must take."""
+    """Name the narrowest real dtype among tensors, which the data path of a kernel must support."""
     names = {str(t.dtype.to_real() if t.is_complex() else t.dtype).removeprefix("torch.") for t in tensors}
     order = ("float16", "bfloat16", "float32", "float64")
     known = [name for name in order if name in names]

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What the command line exits with. Where several hold: USAGE, then BAD_CASE, REGRESSION, UNSURE."""
+    """Exit codes of the command line. If several apply: USAGE, then BAD_CASE, REGRESSION, UNSURE."""
 
     OK = 0
     REGRESSION = 1
@@ -32,13 +32,13 @@ class ExitCode(IntEnum):
 
 
 class SsmperfError(Exception):
-    """Base of all errors that ssmperf raises on purpose. The command line exits with `exit_code`."""
+    """Base class of all errors that ssmperf raises on purpose. The command line exits with `exit_code`."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class Unsupported(SsmperfError):
-    """A backend cannot do what it was asked; the message says why. Recorded as `unsupported`."""
+    """A backend cannot compute a case; the message says why. The case is recorded as `unsupported`."""
 
 
 class WorkerFailed(SsmperfError):
@@ -52,7 +52,7 @@ class UsageError(SsmperfError):
 
 
 class UnknownName(UsageError):
-    """A name that is not registered; the message lists the nearest and all known names."""
+    """A name is not registered; the message suggests similar names and lists all known ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)

@@ -108,7 +108,7 @@ def test_the_example_table_can_be_searched(own_registrations: None, tmp_path: Pa
     (code,) = [block for block in blocks if "Table(" in block]
     (tmp_path / "tiles.py").write_text(code)
     registry.load_plugin(tmp_path / "tiles.py")
-    table = configurations.named("scan/my_kernel")
+    table = configurations.imported_table("scan/my_kernel")
     assert {key: len(table.others(key)) for key in table} == {("forward", "half"): 5, ("backward", "half"): 5}
 
 

@@ -1,4 +1,4 @@
-"""Compilation of a backward pass's kernels beside the first forward pass, in a thread.
+"""Compile a backward pass's kernels in a thread, while the first forward pass runs.
 
 A forward pass starts it, with the slots of the tensors that its backward pass will get; the backward pass,
 whose launches are planned (`plan.planned`), waits for it:
@@ -28,7 +28,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None:
-    """Launch a jit function of Triton over some programs; in a thread of `start`, only compile it."""
+    """Launch a Triton kernel over some programs; in the thread of `start`, only compile it."""
     if getattr(_local, "compiles", False):
         kernel.warmup(*operands, grid=(programs,), **constants)
     else:

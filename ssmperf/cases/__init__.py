@@ -1,4 +1,4 @@
-"""What is measured, and how it ended: cases with their axes, and records."""
+"""Cases (the points to measure) with their axes, and records (their outcomes)."""
 
 from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import Case, axes, chosen_axes, split_source

@@ -1,4 +1,4 @@
-"""Axis: what is declared once about a field of `Case`, and drives everything else that is done with it."""
+"""Axis: the one declaration of a field of `Case`, from which everything else about the field follows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 
 from ssmperf.errors import UnknownName
 
-KEY = "axis"  # of a dataclass field's metadata
+METADATA_KEY = "axis"  # in the metadata of a dataclass field
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How a field of a case is chosen, checked, shown and repeated.
+    """How a field of a case is chosen, checked, displayed, repeated and hashed.
 
-    help: what the option's help says of it; None for a field that the user does not choose.
-    valid: its legal values; None where there is no list. check: raises UsageError for an illegal value.
-    keyword: of `ssmperf.run` and, with dashes, of the command line; the field's name if None.
+    help: help text of its option; None for a field that the user does not choose.
+    valid: the legal values; None where they cannot be listed.
+    check: raises UsageError for an illegal value.
+    keyword: its keyword in `ssmperf.run` and, with dashes, its option; None means the field's name.
     many: whether a selection may name several values, each of which makes a case.
-    plural: what a selection calls its values; the field's name if None.
-    operands: whether the operands depend on it, so that cases that differ in it share none.
-    shown: how `str(case)` shows a value that is not the default; None where it is always or never shown.
-    repeated: whether the command that repeats a case names it even at its default.
-    founding: whether the id is a hash of it even at its default. A later axis must not change the ids of
-        cases that were there before it, so there its default is left out of the hash.
+    plural: the selection's keyword for its values; None means the field's name.
+    operands: whether the operands depend on it. Cases that differ in such an axis share no operands.
+    text: how `str(case)` shows a value that is not the default, such as "{} gates". None if the axis is
+        always or never shown.
+    always_repeated: whether the command that repeats a case names the value even if it is the default.
+    always_hashed: whether the value enters the case's id even if it is the default. An axis that is added
+        later leaves its default out of the hash, so that the ids of earlier cases stay the same.
     """
 
     help: str | None = None
@@ -35,45 +37,45 @@ class Axis:
     many: bool = True
     plural: str | None = None
     operands: bool = True
-    shown: str | None = "{}"
-    repeated: bool = False
-    founding: bool = False
+    text: str | None = "{}"
+    always_repeated: bool = False
+    always_hashed: bool = False
     name: str = ""
     default: Any = None
 
     @property
     def argument(self) -> str:
-        """Its keyword in Python."""
+        """The keyword in Python."""
         return self.keyword or self.name
 
     @property
     def option(self) -> str:
-        """Its option on the command line."""
+        """The option on the command line."""
         return "--" + self.argument.rstrip("_").replace("_", "-")
 
     @property
-    def words(self) -> str:
-        """Its name in messages."""
+    def label(self) -> str:
+        """The name in messages."""
         return self.argument.rstrip("_").replace("_", " ")
 
     def checked(self, value: Any) -> Any:
-        """Give the value back if it is legal. Raises UnknownName, or what `check` raises."""
+        """Return a legal value unchanged; raise UnknownName or UsageError for an illegal one."""
         if self.valid is not None and value not in self.valid:
-            raise UnknownName(self.words, str(value), self.valid)
+            raise UnknownName(self.label, str(value), self.valid)
         if self.check is not None:
             self.check(value)
         return value
 
 
 def axis(default: Any, **declared: Any) -> Any:
-    """Declare a field of `Case` with its axis; see `Axis` for what can be declared."""
-    return dataclasses.field(default=default, metadata={KEY: Axis(default=default, **declared)})
+    """Declare a field of `Case` with its axis; `declared` holds fields of `Axis`."""
+    return dataclasses.field(default=default, metadata={METADATA_KEY: Axis(default=default, **declared)})
 
 
 def axes_of(cls: Any) -> dict[str, Axis]:
-    """The axes of a dataclass by field name, in the order of its fields."""
+    """List the axes of a dataclass by field name, in the order of its fields."""
     return {
-        field.name: dataclasses.replace(field.metadata[KEY], name=field.name)
+        field.name: dataclasses.replace(field.metadata[METADATA_KEY], name=field.name)
         for field in dataclasses.fields(cls)
-        if KEY in field.metadata
+        if METADATA_KEY in field.metadata
     }

@@ -1,4 +1,4 @@
-"""Case: one point to measure. Frozen, hashable and plain data."""
+"""Case: one point to measure, as frozen and hashable plain data."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ssmperf.errors import UsageError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 PASSES = ("forward", "backward", "forward_backward", "decode")
-TRAINING_PASSES = PASSES[:3]  # decode is inference: one token, from one state to the next
-LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: unchanged, or time innermost
-LEVELS = ("op", "block")  # a recurrence, or a model's whole layer
+TRAINING_PASSES = PASSES[:3]  # decode is inference: it takes one token from one state to the next
+LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: as they are, or time innermost
+LEVELS = ("op", "block")  # a recurrence alone, or a model's whole layer
 TIMINGS = ("native", "end-to-end")
 CACHES = ("cold", "hot")
 SEEDS = 2**63
-JSON_NAMES = {"pass_": "pass"}  # of fields whose name is a keyword of Python
+JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Python
 
 
 def check_seed(seed: Any) -> None:
-    """Raise UsageError for a number that no generator takes as a seed."""
+    """Raise UsageError for a value that no generator takes as a seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
         raise UsageError(f"the seed must be a whole number from 0 to {SEEDS - 1}, got {seed!r}")
 
 
 def split_source(source: str) -> tuple[str, str | None]:
-    """Split a source of operands, REGIME or REGIME/KIND, into regime and gate kind (None: any)."""
+    """Split a source of operands, REGIME or REGIME/KIND, into regime and gate kind (None: any kind)."""
     regime, _, kind = source.partition("/")
     return regime, kind or None
 
@@ -41,16 +41,16 @@ def split_source(source: str) -> tuple[str, str | None]:
 class Case:
     """One point to measure: suite × model × backend × shape × the axes below.
 
-    A field with an axis is declared here and nowhere else. From it follow validation, the id, `str(case)`,
-    the product and order of a plan, the command that repeats a case, the keyword of `ssmperf.run` and the
-    option of the command line.
+    An axis is declared here and nowhere else. Its declaration drives validation, the id, `str(case)`, the
+    product and order of a plan, the command that repeats a case, the keyword of `ssmperf.run` and the option
+    of the command line.
 
     `model` is None for a case of a bare recurrence. `operand_source` is "model" (the model's parameterisation
     of embedded text), a gate regime with a gate kind such as "sigmoid/key", or a source that a suite
-    declares. The pass "decode" is one token, T = 1, from a given state.
+    declares. The pass "decode" processes one token, T = 1, from a given state.
 
     Raises:
-        UnknownName, UsageError: an illegal value of an axis.
+        UnknownName, UsageError: the value of an axis is illegal.
     """
 
     suite: str
@@ -63,68 +63,68 @@ class Case:
         help="Dtypes: float64, float32, bfloat16, float16.",
         valid=DTYPES,
         plural="dtypes",
-        shown=None,
-        repeated=True,
-        founding=True,
+        text=None,
+        always_repeated=True,
+        always_hashed=True,
     )
     gate_dtype: str = axis(
         "float32",
         help="Dtypes of the log gates.",
         valid=DTYPES,
         plural="gate_dtypes",
-        shown="{} gates",
-        founding=True,
+        text="{} gates",
+        always_hashed=True,
     )
     layout: str = axis(
         "channels_last",
         help="Layouts of the operands: channels_last, time_last.",
         valid=LAYOUTS,
         plural="layouts",
-        founding=True,
+        always_hashed=True,
     )
     operand_source: str = axis(
         "model",
-        help="Gate regimes instead of the models' own operands, separated by commas.",
+        help="Gate regimes, separated by commas, to draw operands from instead of the models' own.",
         keyword="regime",
         plural="regimes",
-        shown=None,
-        founding=True,
+        text=None,
+        always_hashed=True,
     )
-    device: str = axis("cpu", shown=None, founding=True)
+    device: str = axis("cpu", text=None, always_hashed=True)
     pass_: str = axis(
         "forward",
         help="Passes: forward, backward, forward_backward, decode.",
         valid=PASSES,
         plural="passes",
         operands=False,
-        shown=None,
-        repeated=True,
-        founding=True,
+        text=None,
+        always_repeated=True,
+        always_hashed=True,
     )
-    cache: str = axis("cold", valid=CACHES, operands=False, shown="{} cache", founding=True)
+    cache: str = axis("cold", valid=CACHES, operands=False, text="{} cache", always_hashed=True)
     timing: str = axis(
         "native",
-        help="native, or end-to-end: with the layout changes that a peer's kernel needs.",
+        help="native: a peer's kernel alone; end-to-end: with the layout changes that it needs.",
         valid=TIMINGS,
         many=False,
         operands=False,
-        founding=True,
+        always_hashed=True,
     )
     level: str = axis(
         "op",
-        help="op, the recurrence alone, or block, the model's whole layer around it.",
+        help="op: the recurrence alone; block: the model's whole layer around it.",
         valid=LEVELS,
         many=False,
-        founding=True,
+        always_hashed=True,
     )
     seed: int = axis(
         0,
-        help="Seed of parameters, text and states; not negative.",
+        help="Seed of parameters, text and states; must not be negative.",
         check=check_seed,
         many=False,
-        shown="seed {}",
-        repeated=True,
-        founding=True,
+        text="seed {}",
+        always_repeated=True,
+        always_hashed=True,
     )
 
     def __post_init__(self) -> None:
@@ -132,13 +132,13 @@ class Case:
             declared.checked(getattr(self, name))
 
     def to_json(self) -> dict[str, Any]:
-        """Give a flat JSON object; `pass_` is written as `pass`, the shape as an object."""
+        """Return a flat JSON object; `pass_` is written as `pass`, the shape as an object."""
         fields = {JSON_NAMES.get(f.name, f.name): getattr(self, f.name) for f in dataclasses.fields(self)}
         return fields | {"shape": dict(self.shape)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
-        """Undo `to_json`; keys that are no field of a case are ignored."""
+        """Read the object that `to_json` returns; keys that are no field of a case are ignored."""
         names = {JSON_NAMES.get(f.name, f.name): f.name for f in dataclasses.fields(cls)}
         fields = {names[key]: value for key, value in data.items() if key in names}
         fields["shape"] = Shape(fields["shape"])
@@ -146,37 +146,37 @@ class Case:
 
     @property
     def gradients(self) -> bool:
-        """Whether its pass takes gradients."""
+        """Whether the pass computes gradients."""
         return self.pass_ in ("backward", "forward_backward")
 
     @property
     def decodes(self) -> bool:
-        """Whether it is a step of inference: one token, from a given state and without gradients."""
+        """Whether the case is a step of inference: one token, from a given state, without gradients."""
         return self.pass_ == "decode"
 
     @property
     def subject(self) -> str:
-        """Name, as text, the model, or the recurrence and the source of its operands."""
+        """The model's name, or the recurrence with the source of its operands, as text."""
         return self.model or f"{self.recurrence}[{self.operand_source}]"
 
     @property
     def owner(self) -> str:
-        """Name the model or recurrence whose backends can run it."""
+        """The name of the model or recurrence whose backends can run the case."""
         return self.model or self.recurrence
 
     @property
     def id(self) -> str:
-        """Hash all fields and nothing else (no device index, no path, no version) to a stable id."""
+        """A stable id: a hash of all fields and nothing else (no device index, path or version)."""
         fields = self.to_json()
         for name, declared in axes().items():
-            if not declared.founding and getattr(self, name) == declared.default:
+            if not declared.always_hashed and getattr(self, name) == declared.default:
                 del fields[JSON_NAMES.get(name, name)]
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def operand_key(self) -> tuple[object, ...]:
-        """Key of the operands: cases with equal keys share operands and oracle."""
+        """The key of the operands: cases with equal keys share operands and the oracle's answer."""
         values = (getattr(self, name) for name, declared in axes().items() if declared.operands)
         return (self.model, self.recurrence, self.shape, *values)
 
@@ -184,17 +184,17 @@ class Case:
         text = f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
         for name, declared in axes().items():
             value = getattr(self, name)
-            if declared.shown is not None and value != declared.default:
-                text += " " + declared.shown.format(value)
+            if declared.text is not None and value != declared.default:
+                text += " " + declared.text.format(value)
         return text
 
 
 @cache
 def axes() -> dict[str, Axis]:
-    """The axes of a case by field name, in order."""
+    """List the axes of a case by field name, in order."""
     return axes_of(Case)
 
 
 def chosen_axes() -> dict[str, Axis]:
-    """The axes that a user chooses, by field name."""
+    """List the axes that a user can choose, by field name."""
     return {name: declared for name, declared in axes().items() if declared.help is not None}

@@ -17,7 +17,7 @@ LONGEST_REASON = 500
 
 
 class Status(enum.StrEnum):
-    """How a case ended. Every planned case ends in exactly one."""
+    """How a case ended. Every planned case ends with exactly one status."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -28,18 +28,18 @@ class Status(enum.StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-# Numbers that only a case that ended `ok` may carry: a failed case has no time.
+# Numbers with these endings are allowed in `ok` records only: a failed case has no time.
 _ONLY_WHEN_OK = ("_s", "_per_s", "_j", "_fraction")
 _NUMERIC = (*_ONLY_WHEN_OK, "_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The outcome of one case: a status, a reason, and numbers whose names carry their SI unit.
+    """The outcome of one case: a status, a reason, and numbers whose names end with their SI unit.
 
-    Missing numbers are None, never 0. A record whose status is not `ok` carries no time, rate,
-    energy or fraction: the constructor drops nothing and raises ValueError instead. The reason, which
-    may be any exception's message, is kept as one printable line (see `one_line`).
+    Missing numbers are None, never 0. A record whose status is not `ok` carries no time, rate, energy or
+    fraction: the constructor raises ValueError if it is given one. The reason, which may be the message of
+    any exception, is kept as one printable line (see `one_line`).
     """
 
     case: Case
@@ -63,9 +63,9 @@ class Record:
                 raise ValueError(f"a {self.status} record needs a reason")
 
     def to_json(self) -> dict[str, Any]:
-        """One flat JSON object; NaN and infinity become null, since JSON has neither.
+        """Return one flat JSON object; NaN and infinity become null, since JSON has neither.
 
-        Lone surrogates, which no file or terminal takes, become question marks.
+        Lone surrogates, which cannot be written to a file or terminal, become question marks.
         """
         head: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
@@ -81,7 +81,7 @@ class Record:
         return {**head, **{name: _writable(value) for name, value in self.numbers.items()}}
 
     def to_line(self) -> str:
-        """The record as one line of `records.jsonl`, without the newline."""
+        """Return the record as one line of `records.jsonl`, without the newline."""
         return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -89,7 +89,7 @@ class Record:
         """Read a record of this or an older schema.
 
         Raises:
-            UnreadableRun: for a newer schema, or an object that is no record.
+            UnreadableRun: the schema is newer, or the object is no record.
         """
         version = data.get("schema_version") if isinstance(data, Mapping) else None
         if not isinstance(version, int):
@@ -119,7 +119,7 @@ class Record:
 
 
 def one_line(text: str) -> str:
-    """A text as one line that any terminal shows: no control characters, no lone surrogates, cut at 500."""
+    """Turn text into one line that any terminal can show: printable and at most 500 characters long."""
     shown = "".join(letter if letter.isprintable() or letter.isspace() else "\ufffd" for letter in text)
     return " ".join(shown.split())[:LONGEST_REASON]
 
@@ -137,7 +137,7 @@ def _writable(value: Any) -> Any:
 
 
 def _numeric(value: Any) -> bool:
-    """Whether a value is a number, None, or a list of these."""
+    """Tell whether a value is a number, None, or a list of these."""
     if isinstance(value, list):
         return all(item is None or _is_number(item) for item in value)
     return value is None or _is_number(value)

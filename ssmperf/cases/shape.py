@@ -13,7 +13,7 @@ class Shape(Mapping[str, int]):
     """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N).
 
     Raises:
-        UsageError: for an unknown dimension letter or a size below 1.
+        UsageError: a dimension letter is unknown, or a size is below 1.
     """
 
     __slots__ = ("_sizes",)
@@ -46,7 +46,7 @@ class Shape(Mapping[str, int]):
         return f"Shape({', '.join(f'{letter}={size}' for letter, size in self._sizes.items())})"
 
     def with_(self, **sizes: int) -> Shape:
-        """Replace some sizes; letters that the shape lacks are refused."""
+        """Return a shape with some sizes replaced. Raises UsageError for a letter that the shape lacks."""
         for letter in sizes:
             if letter not in self._sizes:
                 raise UsageError(f"axis {letter!r} is not in this shape (it has {', '.join(self._sizes)})")

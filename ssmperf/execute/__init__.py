@@ -1,1 +1,1 @@
-"""Where a case runs: executors, one lane per device, worker processes, and what a worker lends to suites."""
+"""Running cases: the executor, one lane per device, worker processes, and the context of a suite."""

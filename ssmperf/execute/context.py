@@ -1,4 +1,4 @@
-"""Context: what a worker lends to a suite. Device, settings, ceilings, a stopwatch, and what cases share."""
+"""Context: the worker's services for a suite. Device, settings, ceilings, stopwatches, and shared values."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
 from ssmperf.tune.tables import as_json, noted
 
-SEARCH_SHARE = 0.25  # of a case's longest time, for each candidate of a search
+SEARCH_SHARE = 0.25  # time per candidate of a search, relative to the longest time of a case
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long to measure a case, and with what precision to stop earlier.
+    """How long to measure a case, and the precision at which to stop earlier.
 
-    autotune: whether a case is timed with the configurations that a search finds, not with curated ones.
+    autotune: whether to search for configurations and time the case with the best ones, not the curated ones.
     """
 
     min_time_s: float = 0.02
@@ -42,12 +42,13 @@ class Settings:
 
 @dataclass
 class Context:
-    """Lent to `Suite.measure` by the worker that runs the case.
+    """The worker's services for `Suite.measure`, and the values that cases share.
 
     device: torch device string, such as "cuda:1". env_id: the environment's id.
-    on_phase: told "oracle" before a reference is made and "backend" after it: that time is not the backend's.
-    on_progress: told what a search for configurations tries.
-    options: of the run, for the command that repeats a case.
+    on_phase: called with "oracle" before a reference is made and with "backend" after it, since that time
+        does not count against the backend.
+    on_progress: called with a text about the next step of a search for configurations.
+    options: the run's options, for the command that repeats a case.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -70,26 +71,28 @@ class Context:
         return registry.backend(case.owner, case.backend)
 
     def subject(self, case: Case) -> Subject:
-        """The operation or layer that the case is about."""
+        """Make the operation or layer that the case is about."""
         return subject_of(case, self.device)
 
     def function(self, case: Case) -> Callable[..., Any]:
-        """The function that the case calls with its operands by name: the backend, or the block around it."""
+        """Make the function that the case calls with its operands: the backend, or a block around it."""
         return self.subject(case).function(self.backend(case).function, dtype_of(case.dtype))
 
     def values(self, case: Case, number: int, *, with_state: bool) -> Values:
-        """The case's values number 0, 1, ...; shared with all cases of the same operands."""
-        made: Values = self.memoised(
+        """Get the case's values by number (0, 1, ...), shared by all cases with the same operands."""
+        values: Values = self.memoised(
             case,
             ("values", number, with_state),
             lambda: self.subject(case).values(number, with_state=with_state),
         )
-        return made
+        return values
 
     def memoised(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Call `make` once for all cases of the same operands; its time is not the backend's.
+        """Call `make` once for all cases with the same operands; its time does not count as the backend's.
 
-        key: distinguishes the things made for the same operands. A refusal (Unsupported) is kept too.
+        A refusal (Unsupported) is remembered too, and raised again.
+
+        key: distinguishes the objects that are made for the same operands.
         """
         if self._shared_by != case.operand_key:
             self._shared.clear()
@@ -101,20 +104,20 @@ class Context:
             except Unsupported as refusal:
                 self._shared[key] = refusal
             self.on_phase("backend")
-        made = self._shared[key]
-        if isinstance(made, Unsupported):
-            raise made
-        return made
+        value = self._shared[key]
+        if isinstance(value, Unsupported):
+            raise value
+        return value
 
     @property
     def broken(self) -> bool:
-        """Whether this process should run no further case."""
+        """Whether this process must run no further case."""
         return any(stopwatch.broken for stopwatch in self._stopwatches.values())
 
     def time(
         self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor], peak_bytes: int | None
     ) -> Timing:
-        """Time a call by the device's clocks, in the case's cache state; see `Stopwatch.time`."""
+        """Time a call with the device's clocks, in the case's cache state; see `Stopwatch.time`."""
         with noted() as consulted:
             call()
         settings = self.settings
@@ -134,7 +137,7 @@ class Context:
         return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
 
     def time_first_call(self, case: Case, values: Values) -> None:
-        """Time this backend's first call on these shapes, its backward pass included, once per process."""
+        """Time the backend's first call on these shapes, backward pass included, once per process."""
         key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
             return
@@ -146,7 +149,7 @@ class Context:
         self.first_call_s[key] = time.perf_counter() - begin
 
     def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:
-        """Make a record with the verdict's errors, the tolerances and the command that repeats the case."""
+        """Make a record with the verdict's errors and tolerances, and the command that repeats the case."""
         errors = dict(verdict.errors)
         gradients = [value for name, value in errors.items() if name.startswith("gradient")]
         judged = {
@@ -160,7 +163,7 @@ class Context:
         return Record(case, verdict.status, verdict.reason, self.env_id, {**judged, **numbers})
 
     def command(self, case: Case) -> str:
-        """Give the one command that repeats a case."""
+        """Compose the command that repeats a case."""
         return repeating(case, self.options)
 
     def _stopwatch(self, case: Case) -> Stopwatch:

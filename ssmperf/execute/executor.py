@@ -1,6 +1,6 @@
-"""Running the cases of a plan in worker processes of this machine, one worker per device.
+"""Run the cases of a plan in worker processes on this machine, one worker per device.
 
-A crash, a hang or exhausted memory costs one case; a new worker goes on with the next.
+A crash, a hang or exhausted memory costs one case only: a new worker continues with the next.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 class LocalExecutor:
     """Executes cases on devices of this machine.
 
-    devices: torch device strings ("cpu", "cuda:0", ...); each gets a worker of its own.
-    preset: how long a case is measured, and by how many threads on a CPU unless OMP_NUM_THREADS is set.
-    timeout_s: longest that one case may take, not counting its reference.
-    log_dir: folder for the workers' stdout and stderr; of each device the end is kept.
+    devices: torch device strings ("cpu", "cuda:0", ...); each device gets its own worker.
+    log_dir: folder for the workers' stdout and stderr; only the end of each log is kept.
+    timeout_s: longest time that one case may take, not counting its reference.
+    preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
     tuning: how kernels' configurations are chosen.
-    options: of the run, for the commands that repeat its cases.
+    options: the run's options, for the commands that repeat its cases.
     """
 
     devices: Sequence[str]
@@ -46,10 +46,10 @@ class LocalExecutor:
     options: Sequence[str] = ()
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
-        """Run all cases; returns when each has had its record.
+        """Run all cases; return when every case has its record.
 
         Raises:
-            WorkerFailed: a device's first worker cannot be started.
+            WorkerFailed: the first worker of a device cannot be started.
             KeyboardInterrupt: passed on after the workers were stopped.
         """
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
@@ -66,7 +66,10 @@ class LocalExecutor:
             _run_threads(lanes, stop)
 
     def _start(self, device: str, ceilings: Mapping[str, Any] | None) -> WorkerProcess:
-        """Start a worker process for a device; see `worker.Config` for what it is told."""
+        """Start a worker process for a device.
+
+        ceilings: those that an earlier worker of this device has measured, if any.
+        """
         config = Config(
             device=device,
             plugins=tuple(self.plugins),
@@ -84,7 +87,7 @@ class LocalExecutor:
 
 
 def _group(case: Case) -> tuple[object, ...]:
-    """Cases of equal keys go to one worker: they share operands, or they share nothing."""
+    """Give the key of the group to which a case belongs. One worker runs a whole group, to share operands."""
     return (case.id,) if needs_fresh_process(case) else case.operand_key
 
 
@@ -95,10 +98,10 @@ def _run_threads(lanes: list[Lane], stop: threading.Event) -> None:
         for lane in lanes:
             while not lane.finished.wait(0.2) and not stop.is_set():
                 pass
-    finally:  # after an interrupt or a failed lane, what the others are at is given up
+    finally:  # after an interrupt or a failed lane, the other lanes give up their current case
         stop.set()
         for lane in lanes:
-            while not lane.finished.wait(0.2):  # not join: interrupted once, it takes a thread for ended
+            while not lane.finished.wait(0.2):  # not join: after one interrupt it takes a thread for finished
                 lane.kill()
     for lane in lanes:
         if lane.error is not None:

@@ -1,4 +1,4 @@
-"""Judging one case in a worker: first, after timing, and with a candidate configuration."""
+"""Judge one case in a worker: before it is timed, afterwards, and with candidate configurations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssmperf.operands.values import Values
 
 @dataclass(frozen=True)
 class Judging:
-    """Judges a case's backend against references that all cases of the same operands share.
+    """Judges a case's backend against references that are shared by all cases with the same operands.
 
     with_state: whether the calls start from a random initial state.
     """
@@ -34,18 +34,17 @@ class Judging:
     def first(self) -> tuple[Verdict, Values]:
         """Judge the backend twice before it is timed, on fresh values in the same buffers.
 
-        The first judgement is of output and final state, the second also of the gradients, if the pass has
-        any. A cached result or a stale graph fails the second.
+        The first judgement covers output and final state; the second also covers the gradients, if the pass
+        computes any. A cached result or a stale graph fails the second judgement.
 
         Returns:
-            The verdict (the first that is not ok, or the second) and the buffers with the values of the
+            The first verdict that is not ok, or else the second; and the buffers with the values of the
             second judgement, ready to be timed.
         """
         gradients = self.case.gradients
         buffers = self.values(0).clone()
-        self.context.time_first_call(
-            self.case, buffers
-        )  # before the references: it may refuse these operands
+        # before the references are made, since the backend may refuse these operands
+        self.context.time_first_call(self.case, buffers)
         for number in (0, 1):
             self.reference(number, gradients=gradients and number == 1)
         verdict = self._judge(buffers, 0, gradients=False)
@@ -60,17 +59,17 @@ class Judging:
         return again, buffers
 
     def after_timing(self, buffers: Values) -> Verdict:
-        """Judge once more, without poisoned memory: the first values must still give their answer."""
+        """Judge the first values once more, without poisoned memory."""
         buffers.refill(self.values(0))
         return self._judge(buffers, 0, gradients=self.case.gradients, poison=False)
 
     def with_candidate(self, buffers: Values) -> Verdict:
-        """Judge the values that `first` left in the buffers, with the configurations now in force."""
+        """Judge the values of the second judgement again, with the configurations now in force."""
         self.restore(buffers)
         return self._judge(buffers, 1, gradients=self.case.gradients)
 
     def gradients(self, buffers: Values, found: Mapping[str, Tensor]) -> Verdict:
-        """Judge gradients of the second values, as a timed pass gave them."""
+        """Judge the gradients that a timed pass computed from the values of the second judgement."""
         return compare_gradients(
             found,
             self.reference(1, gradients=True),
@@ -79,43 +78,43 @@ class Judging:
         )
 
     def restore(self, buffers: Values) -> None:
-        """Write the values that `first` left in the buffers once more."""
+        """Write the values of the second judgement into the buffers again."""
         buffers.refill(self.values(1))
 
     def values(self, number: int) -> Values:
-        """The case's values number 0, 1, ..."""
+        """Get the case's values by number (0, 1, ...)."""
         return self.context.values(self.case, number, with_state=self.with_state)
 
     def reference(self, number: int, *, gradients: bool) -> Reference:
-        """The oracle's answer for those values, made once for all backends and passes.
+        """Get the oracle's answer for the values of this number, made once for all backends and passes.
 
         Raises:
-            Unsupported: the values overflow the case's dtype, or the backend is another function by
-                declaration and gives no definition of it.
+            Unsupported: the values overflow the case's dtype, or the backend is declared to compute another
+                function without a definition of it.
         """
         definition, values = self.definition(), self.values(number)
-        made: Reference = self.context.memoised(
+        reference: Reference = self.context.memoised(
             self.case,
             ("reference", number, self.with_state, gradients, definition),
             lambda: make_reference(self.context.subject(self.case), definition, values, gradients=gradients),
         )
-        return made
+        return reference
 
     def definition(self) -> Callable[..., Any]:
-        """The definition that the case's backend is judged by.
+        """Get the definition by which the case's backend is judged.
 
         Raises:
-            Unsupported: the backend is another function by declaration, and gives no definition of it.
+            Unsupported: the backend is declared to compute another function, without a definition of it.
         """
         backend = self.context.backend(self.case)
         if backend.equivalent:
             return self.context.recurrence(self.case).definition
         if backend.definition is None:
-            raise Unsupported(f"{backend.name} is another function by declaration, with no definition")
+            raise Unsupported(f"{backend.name} computes another function, and declares no definition of it")
         return backend.definition
 
     def bound(self, operands: Mapping[str, Any], dtype: str | None = None) -> float | None:
-        """The error that the backend declares for these operands, in the case's dtype or another."""
+        """Get the error that the backend declares for these operands, in the case's dtype or another."""
         return error_bound(
             self.context.backend(self.case),
             self.context.recurrence(self.case),

@@ -20,10 +20,10 @@ RESTART_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Callbacks of an executor, called in the thread of the device concerned.
+    """Callbacks of an executor. Each is called in the thread of the device concerned.
 
-    on_environment(env_id, environment), on_start(case, device), on_record(record), and, during a search for
-    configurations, on_progress(case, text).
+    They are called as on_environment(env_id, environment), on_start(case, device), on_record(record) and,
+    during a search for configurations, on_progress(case, text).
     """
 
     on_environment: Callable[[str, Mapping[str, Any]], None]
@@ -33,7 +33,7 @@ class Events:
 
 
 def needs_fresh_process(case: Case) -> bool:
-    """Whether the case's suite wants a process for each case that has run no other; these come last."""
+    """Tell whether a case must run in a process that has run no other; such cases run last."""
     return bool(registry.suite(case.suite).fresh_process)
 
 
@@ -43,7 +43,7 @@ Starter = Callable[[Mapping[str, Any] | None], WorkerProcess]
 class Lane:
     """Takes groups of cases from a queue until it is empty, and starts workers for them.
 
-    start: makes a worker process, given the ceilings that an earlier one has measured, if any.
+    start: makes a worker process, given the ceilings that an earlier one has measured, or None.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Lane:
         try:
             self.run()
         except BaseException as error:
-            if not self.stop.is_set():  # otherwise it is the result of being killed
+            if not self.stop.is_set():  # otherwise the error comes from killing the worker
                 self.error = error
             self.stop.set()
         finally:
@@ -90,7 +90,7 @@ class Lane:
             self.close()
 
     def kill(self) -> None:
-        """End the worker's process from another thread; the lane finds out and cleans up."""
+        """Kill the worker's process, from another thread; the lane then notices and cleans up."""
         worker = self.worker
         if worker is not None:
             worker.process.kill()
@@ -102,7 +102,7 @@ class Lane:
 
     def _run_case(self, case: Case) -> None:
         if self.worker is not None and self.worker.process.poll() is not None:
-            self.close()  # it died after its last answer: that is not this case's fault
+            self.close()  # it died after its last answer, which is not the fault of this case
         if self.worker is not None and self.worker.used and needs_fresh_process(case):
             self.close()
         try:
@@ -122,7 +122,7 @@ class Lane:
         self.events.on_record(record)
 
     def _start_patiently(self) -> WorkerProcess:
-        """Start a worker; one that once started is tried again, until a case was lost to it."""
+        """Start a worker. If earlier ones have started, try several times before giving up."""
         attempts, self.attempts = self.attempts, 1
         for left in reversed(range(attempts)):
             try:

@@ -1,4 +1,4 @@
-"""What the kernel knows of processes and memory: the remains of a worker, and how much a new one may take."""
+"""Processes and memory as the operating system sees them: remains of a worker, and available memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ssmperf.errors import SsmperfError
 
-MARK = "SSMPERF_WORKER"  # in the environment of a worker and of whatever it starts
+MARK = "SSMPERF_WORKER"  # variable in the environment of a worker and of every process that it starts
 
 
 def signal_name(number: int) -> str:
-    """Such as SIGSEGV."""
+    """Name a signal, for example SIGSEGV."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
@@ -22,19 +22,19 @@ def signal_name(number: int) -> str:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill what a dead worker left behind, in sessions of its own too: its environment has the mark."""
+    """Kill the processes that a dead worker left behind, in any session: those with the mark."""
     entry = f"{MARK}={mark}".encode()
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         found = [_kill_if_marked(int(path.name), entry) for path in Path("/proc").glob("[0-9]*")]
         if not any(found):
             return
-        time.sleep(0.01)  # until they are gone, with what they forked meanwhile
+        time.sleep(0.01)  # look again: they may have forked meanwhile
 
 
 def _kill_if_marked(pid: int, entry: bytes) -> bool:
     try:
-        descriptor = os.pidfd_open(pid)  # first: it cannot come to mean a newer process of that number
+        descriptor = os.pidfd_open(pid)  # before all else: the number may be given to a newer process
     except OSError:
         return False
     try:
@@ -49,7 +49,7 @@ def _kill_if_marked(pid: int, entry: bytes) -> bool:
 
 
 def available_memory_bytes() -> int:
-    """Memory that a new process may take: the machine's available, or less in a container."""
+    """Get the memory that a new process may take: the machine's available memory, or less in a container."""
     limits = [_meminfo_available()]
     with contextlib.suppress(OSError, ValueError):
         bound = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -61,4 +61,4 @@ def _meminfo_available() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise SsmperfError("/proc/meminfo does not tell the available memory")
+    raise SsmperfError("/proc/meminfo does not report the available memory")

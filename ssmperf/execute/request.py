@@ -1,4 +1,4 @@
-"""Request: all that a run was asked for. The command line and `ssmperf.run` build the same one."""
+"""Request: everything that a user asks of a run. The command line and `ssmperf.run` build the same one."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DEFAULT_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to measure, on which torch devices, how, and in which folder to keep it.
+    """The cases to measure, the torch devices, the settings, and the folder of the run.
 
-    argv: the command line that asked for it, empty for a call from Python.
+    argv: the command line of the request; empty for a call from Python.
 
     Raises:
-        UsageError: a timeout that is not a positive number of seconds.
+        UsageError: the timeout is not a positive number of seconds.
     """
 
     suites: tuple[str, ...]
@@ -62,10 +62,10 @@ class Request:
         argv: Sequence[str] = (),
         **choices: Any,
     ) -> Request:
-        """Read a request from arguments as `ssmperf.run` takes them, those of `select` among them.
+        """Make a request from the arguments of `ssmperf.run`; `choices` are those of `select`.
 
         Raises:
-            UsageError: an unknown name, an illegal value, an unusable file or folder.
+            UsageError: a name is unknown, a value is illegal, or a file or folder cannot be used.
         """
         tuning = Tuning.of(autotune, configurations, write_configurations)
         suites = names(suite) or ()
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of this run that a command which repeats one of its cases needs."""
+        """The options of this run that a command must have to repeat one of its cases."""
         words = ["--preset", self.selection.preset] if self.selection.preset else []
         words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s != DEFAULT_TIMEOUT_S else []
         return (*words, *self.tuning.options)
@@ -91,12 +91,12 @@ def select(
     axis: Names = (),
     **choices: Any,
 ) -> tuple[Selection, tuple[str, ...]]:
-    """Read a selection from arguments as `ssmperf.run` takes them, and the torch devices to run it on.
+    """Make a selection from the arguments of `ssmperf.run`, and list the torch devices to run it on.
 
-    choices: by the keyword of an axis of `Case`: a value, or, for an axis that takes many, names.
+    choices: values by the keyword of an axis of `Case`; names for an axis that takes many values.
 
     Raises:
-        UsageError: an unknown name, an illegal value, no such device.
+        UsageError: a name is unknown, a value is illegal, or there is no such device.
     """
     type_, found = devices_.resolve(device, tuple(devices) if devices is not None else None)
     fields = {declared.argument: declared for declared in chosen_axes().values()}
@@ -119,20 +119,20 @@ def select(
     return selection, tuple(found)
 
 
-def names(given: Names | None) -> tuple[str, ...] | None:
+def names(value: Names | None) -> tuple[str, ...] | None:
     """Read a name, comma-separated names or a sequence of names as a tuple without repetitions.
 
     Raises:
         UsageError: there is no name in it.
     """
-    if given is None:
+    if value is None:
         return None
-    parts = given.split(",") if isinstance(given, str) else given
+    parts = value.split(",") if isinstance(value, str) else value
     if not all(isinstance(part, str) for part in parts):
-        raise UsageError(f"expected names, got {given!r}")
+        raise UsageError(f"expected names, got {value!r}")
     found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not found:
-        raise UsageError(f"expected names separated by commas, got {given!r}")
+        raise UsageError(f"expected names separated by commas, got {value!r}")
     return found
 
 
@@ -140,7 +140,7 @@ def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False)
     """Choose the folder of a run: `out`, or a new one under `runs/` named after the time and the suites.
 
     Raises:
-        UsageError: a run to resume must be named.
+        UsageError: the run to resume is not named.
     """
     if out is not None:
         return Path(out)
@@ -152,5 +152,5 @@ def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False)
 
 
 def keyword_default(declared: Axis) -> Any:
-    """The default of an axis's keyword: None where the suite decides, else that of the case."""
+    """Get the default of an axis's keyword: None if the suite decides, otherwise the case's default."""
     return None if declared.many else declared.default

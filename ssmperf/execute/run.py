@@ -1,4 +1,4 @@
-"""Carrying out a request: plan, execute, store."""
+"""Carry out a request: plan, execute, store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ssmperf.tune.files import META, resumed, write_configurations
 
 
 class Progress(Protocol):
-    """Told how a run goes; called from several threads, one call at a time."""
+    """Receives the progress of a run. It is called from several threads, one call at a time."""
 
     def begin(self, total: int, done: int) -> None: ...
     def start(self, case: Case, device: str) -> None: ...
@@ -33,11 +33,9 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that nobody is told of."""
+    """Ignores all progress."""
 
-    def begin(self, total: int, done: int) -> None:
-        """Ignore it, as all the others."""
-
+    def begin(self, total: int, done: int) -> None: ...
     def start(self, case: Case, device: str) -> None: ...
     def progress(self, case: Case, text: str) -> None: ...
     def finish(self, record: Record) -> None: ...
@@ -48,11 +46,12 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
     """Plan, run and store a request.
 
     Raises:
-        UsageError: an empty selection, an unusable folder, or a call from a plug-in while it is loaded.
+        UsageError: the selection is empty, the folder cannot be used, or a plug-in calls this while it is
+            being loaded.
         WorkerFailed: no worker could be started.
     """
     if registry.loading():
-        raise UsageError('a plug-in must not start a run when it is loaded (use if __name__ == "__main__")')
+        raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
     planned = make_plan(request.selection, request.suites)
     earlier: list[Record] = []
     if request.resume:
@@ -71,7 +70,7 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
 
 
 def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], progress: Progress) -> None:
-    """Run the cases that have no record yet; one lock keeps writer and progress to one thread at a time."""
+    """Run the cases that have no record yet. A lock lets one thread at a time use writer and progress."""
     lock = threading.Lock()
 
     def on_environment(env_id: str, environment: Mapping[str, Any]) -> None:
@@ -118,7 +117,7 @@ def _plugin_options(files: Sequence[str]) -> list[str]:
 
 
 def _meta(plan: Plan, request: Request) -> dict[str, Any]:
-    """What `run.json` says of a run, beside the environments."""
+    """Describe a run for `run.json`, without its environments."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tag": request.tag,

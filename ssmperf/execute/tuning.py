@@ -1,4 +1,4 @@
-"""Before a case is timed: a search over configurations, each candidate judged and timed like the first."""
+"""Search for the best configurations before a case is timed; each candidate is judged, then timed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ssmperf.tune.tables import noted, using
 def tuned(judging: Judging, buffers: Values) -> Iterator[dict[str, Any]]:
     """Run the block with the configurations that make the case's call fastest, if the run autotunes.
 
-    buffers: as `Judging.first` left them. Yields what a record says of the search, nothing if there is none.
+    buffers: those that `Judging.first` returned. Yields numbers about the search for the record; none without
+        a search.
     """
     if not judging.context.settings.autotune:
         yield {}
         return
     found = _search(judging, buffers)
-    judging.restore(buffers)  # whatever a candidate did to them
+    judging.restore(buffers)  # a wrong candidate may have changed them
     with using(found.rows):
         yield found.numbers()
 

@@ -1,13 +1,13 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
-Started as `python -m ssmperf.execute.worker` with a `Config` as JSON in argv[1]. Requests and answers are
-JSON, one object per line, on two inherited descriptors (`requests`, `answers`). A request is a case. Its
-answer is `{"record", "healthy", "forked"}`, after any number of `{"phase"}`: "oracle" when time is spent on
-the reference, "backend" when it is the backend's again, with `{"progress"}` during a search.
-stdout and stderr are the log.
+It is started as `python -m ssmperf.execute.worker` with a `Config` as JSON in argv[1]. Requests and answers
+are JSON, one object per line, on two inherited descriptors (`requests`, `answers`). A request is a case. Its
+answer is `{"record", "healthy", "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle"
+when the reference is being made, "backend" when time counts against the backend again; the latter has a
+`{"progress"}` text during a search. stdout and stderr go to the log.
 
-On a CPU, a case that needs a fresh process runs in a fork of this one, which has imported everything and run
-nothing. CUDA does not survive a fork: there the driver starts another worker.
+On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
+run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ssmperf.errors import SsmperfError, Unsupported
 from ssmperf.tune import tables
 
 PR_SET_PDEATHSIG = 1
-ANSWERED = 83  # exit status of a fork that has answered; a backend may well exit with 0
+ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend may exit with 0
 OUT_OF_MEMORY_WORDS = ("can't allocate memory", "out of memory", "bad_alloc", "failed to allocate")
 
 
@@ -43,19 +43,19 @@ def main() -> None:
     context, environment = _prepare(config, answers)
     answers.send({"ready": True, "env_id": context.env_id, "environment": environment})
     _limit_memory(config)
-    untouched = process_state()
+    initial_state = process_state()
     for line in requests:
         case = Case.from_json(json.loads(line))
         if config["device"] == "cpu" and registry.suite(case.suite).fresh_process:
             _run_forked(case, context, answers)
             continue
         record = run_case(case, context)
-        healthy = _healthy(config, record) and not context.broken and process_state() == untouched
+        healthy = _healthy(config, record) and not context.broken and process_state() == initial_state
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 
 
 def run_case(case: Case, context: Any) -> Record:
-    """Run one case in this process; an exception of its backend becomes the record's status."""
+    """Run one case in this process; an exception from its backend becomes the record's status."""
     try:
         record = registry.suite(case.suite).measure(case, context)
         assert isinstance(record, Record)
@@ -65,15 +65,15 @@ def run_case(case: Case, context: Any) -> Record:
     except BaseException as error:
         name, message = type(error).__name__, message_of(error)
         if is_out_of_memory(error):
-            # What ran out and how much was asked for, without the allocator's state and its advice.
-            return _failed(case, context, Status.OOM, _named(name, ". ".join(message.split(". ")[:2])))
-        return _failed(case, context, Status.CRASH, _named(name, message))
+            # keep which memory ran out and how much was requested; drop the allocator's state and advice
+            return _failed(case, context, Status.OOM, _with_name(name, ". ".join(message.split(". ")[:2])))
+        return _failed(case, context, Status.CRASH, _with_name(name, message))
 
 
 def _run_forked(case: Case, context: Any, answers: _Answers) -> None:
     """Run one case in a forked child. If the child dies without answering, die the same way."""
-    with contextlib.suppress(SsmperfError, ImportError):  # its case will say so
-        registry.backend(case.owner, case.backend)  # imported here, once for all forks
+    with contextlib.suppress(SsmperfError, ImportError):  # the case itself will report it
+        registry.backend(case.owner, case.backend)  # import it here, once for all forks
     parent, child = os.getpid(), os.fork()
     if child == 0:
         _die_with_parent(parent)
@@ -91,14 +91,14 @@ def _run_forked(case: Case, context: Any, answers: _Answers) -> None:
 
 
 def _forget_threads() -> None:
-    """Threads do not survive a fork, and torch would wait for those that it had."""
+    """Make torch use one thread: others do not survive a fork, but torch would wait for them."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out; torch on the CPU says it in a RuntimeError."""
+    """Tell whether an exception means that memory ran out; torch on the CPU raises a RuntimeError."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = message_of(error).lower()
@@ -106,7 +106,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """An exception's message in one line, also where its `__str__` raises."""
+    """Get an exception's message as one line, even if its `__str__` raises."""
     try:
         return one_line(str(error))
     except Exception as second:
@@ -114,7 +114,7 @@ def message_of(error: BaseException) -> str:
 
 
 def process_state() -> tuple[object, ...]:
-    """Describe the settings that a backend may change for the whole process, and so for every later case."""
+    """Read the settings that a backend may change for the whole process, and so for every later case."""
     import torch
 
     kinds = ("cpu", "cuda")
@@ -136,11 +136,11 @@ def process_state() -> tuple[object, ...]:
             signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0),
             os.getcwd(),  # noqa: PTH109
         )
-    except Exception as error:  # torch refuses to tell some settings that were set by two of its interfaces
+    except Exception as error:  # torch refuses to read some settings that were set by two of its interfaces
         return (message_of(error), object())
 
 
-def _named(name: str, message: str) -> str:
+def _with_name(name: str, message: str) -> str:
     return f"{name}: {message}" if message else f"{name} (no message)"
 
 
@@ -183,7 +183,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
 
 
 def _warm_up(device: str) -> None:
-    """Let torch load and start what it puts off, so that no first call and no fork pays for it."""
+    """Let torch load and start its lazy parts now, so that no first call and no fork pays for them."""
     import torch
 
     from ssmperf.judge.poison import poisoned
@@ -191,13 +191,13 @@ def _warm_up(device: str) -> None:
     x = torch.ones(8, 8, device=device, requires_grad=True)
     with poisoned(x.device, like=[]):
         y = x @ x
-    torch.autograd.grad(y, x, torch.ones_like(y))  # a gradient given makes torch import a symbolic algebra
+    torch.autograd.grad(y, x, torch.ones_like(y))  # with an explicit gradient, torch imports sympy
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def _healthy(config: dict[str, Any], record: Record) -> bool:
-    """Whether this process can be trusted with another case; after a plug-in's fault it is not."""
+    """Tell whether this process can be trusted with another case; after a plug-in's fault it cannot."""
     device = config["device"]
     if config["plugins"] and record.status not in (Status.OK, Status.UNSUPPORTED):
         return False
@@ -216,7 +216,7 @@ def _healthy(config: dict[str, Any], record: Record) -> bool:
 
 
 def _limit_memory(config: dict[str, Any]) -> None:
-    """Bound the address space on the CPU; CUDA reserves far more than it uses, so not there."""
+    """Limit the address space on the CPU; not with CUDA, which reserves far more than it uses."""
     if config["device"].startswith("cuda"):
         return
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -228,20 +228,20 @@ def _limit_memory(config: dict[str, Any]) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, and leave if it already has."""
+    """Ask the kernel to kill this process when its parent dies; exit if it is already dead."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the parent process is gone")
 
 
 class _Answers:
-    """The pipe to the driver. A process forked off by a backend ends here instead of answering too."""
+    """The pipe to the driver. A process that a backend forked off exits instead of answering too."""
 
     def __init__(self, descriptor: int) -> None:
         self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
 
     def adopt(self) -> None:
-        """In a fork that shall answer."""
+        """Allow the current process, a fork, to answer."""
         self._pid = os.getpid()
 
     def send(self, message: dict[str, Any]) -> None:

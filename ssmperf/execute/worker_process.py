@@ -23,7 +23,7 @@ from ssmperf.execute.processes import MARK, kill_marked, signal_name
 
 WORKER = "ssmperf.execute.worker"  # the module that the process runs
 START_TIMEOUT_S = 300.0
-ORACLE_TIMEOUT_S = 1800.0  # for a reference, which is not the backend's time
+ORACLE_TIMEOUT_S = 1800.0  # for a reference, which does not count against the backend
 TAIL_BYTES = 4096
 LOG_LIMIT_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
 LOG_CHECK_S = 2.0
@@ -31,11 +31,13 @@ LOG_CHECK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a worker is told when it starts, as plain data.
+    """The settings of a worker, as plain data.
 
-    memory_limit_bytes: address space that it may add on a CPU. ceilings: those that an earlier worker of this
-    device measured. rows: of a file of configurations. options: of the run, for commands that repeat cases.
-    threads: of torch on a CPU, None for its default.
+    memory_limit_bytes: address space that the worker may add, on a CPU.
+    ceilings: those that an earlier worker of this device has measured, or None.
+    rows: the rows of a file of configurations.
+    options: the run's options, for the commands that repeat cases.
+    threads: number of torch's threads on a CPU; None means torch's default.
     """
 
     device: str
@@ -55,7 +57,7 @@ class WorkerProcess:
     """One worker process, its two pipes and its log.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the process could not be started.
     """
 
     def __init__(self, config: Config, log_dir: Path) -> None:
@@ -87,9 +89,14 @@ class WorkerProcess:
         self._death = os.pidfd_open(self.process.pid)
         self._buffer = b""
         self.env_id: str | None = None
-        self.used = False  # whether a case was run in this very process
+        self.used = False  # whether a case has run in this process, not in a fork of it
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
+        """Wait for the worker's first message; return the id of its environment, and the environment.
+
+        Raises:
+            WorkerFailed: the worker died or took too long.
+        """
         try:
             message = self._receive(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError:
@@ -104,7 +111,7 @@ class WorkerProcess:
     def run(
         self, case: Case, timeout_s: float, on_progress: Callable[[str], None] = lambda text: None
     ) -> tuple[Record, bool]:
-        """Run a case; return its record, and whether this worker can go on.
+        """Run a case; return its record, and whether this worker can run another case.
 
         Each step of a search for configurations may take `timeout_s`.
         """
@@ -120,8 +127,8 @@ class WorkerProcess:
             record, healthy = Record.from_json(message["record"]), bool(message["healthy"])
             self.used = not message["forked"]
         except TimeoutError:
-            what = "the oracle gave no answer" if phase == "oracle" else "no answer"
-            return self._lost(case, Status.TIMEOUT, f"{what} within {limit_s:g} s{progress}"), False
+            problem = "the oracle gave no answer" if phase == "oracle" else "no answer"
+            return self._lost(case, Status.TIMEOUT, f"{problem} within {limit_s:g} s{progress}"), False
         except (EOFError, BrokenPipeError):
             return self._lost(case, Status.CRASH, self._ending()), False
         except (ValueError, TypeError, KeyError, UnreadableRun):
@@ -131,7 +138,7 @@ class WorkerProcess:
         return record, healthy
 
     def close(self) -> None:
-        """Kill the process with all that it started, and wait for it."""
+        """Kill the process and everything that it started, and wait for it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -154,7 +161,7 @@ class WorkerProcess:
             left = deadline - time.monotonic()
             ready = dict(poll.poll(max(0.0, min(left, LOG_CHECK_S)) * 1e3))
             self._trim_log()
-            if self._answers in ready:  # also the last words of a process that has died since
+            if self._answers in ready:  # first, since a process may have answered before it died
                 chunk = os.read(self._answers, 1 << 16)
                 if not chunk:
                     raise EOFError
@@ -167,7 +174,7 @@ class WorkerProcess:
         return json.loads(line)
 
     def _trim_log(self) -> None:
-        """Cut a log that grew beyond its limit to its end; the worker appends, so it goes on there."""
+        """Cut a log that exceeds its limit to its last part; the worker appends, so it continues there."""
         if not self.log.exists() or self.log.stat().st_size <= LOG_LIMIT_BYTES:
             return
         with self.log.open("r+b") as file:

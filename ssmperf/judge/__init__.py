@@ -1,1 +1,1 @@
-"""."""
+"""Judging results: oracle, tolerances, verdicts, known answers and properties."""

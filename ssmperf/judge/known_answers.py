@@ -1,7 +1,7 @@
-"""Judging backends by what is known without an oracle: closed forms, and identities between two ways.
+"""Judge backends without an oracle: by closed forms, and by identities between two computations.
 
-Both come in float64 (see `ssmperf.checks`) and are put to a backend in the case's dtype. Each must hold of
-the definition before a backend is judged by it.
+Both are given in float64 (see `ssmperf.registry.checks`); a backend gets their operands in the case's dtype.
+The definition must satisfy a closed form or identity before a backend is judged by it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Bound = Callable[[Mapping[str, Any]], float | None]
 
 @dataclass(frozen=True)
 class Known:
-    """A closed form's operands in a dtype, its answers by name, and the definition's error in that dtype.
+    """A closed form: its operands in a dtype, its answers by name, and the definition's errors in that dtype.
 
-    unsound: why no backend can be judged by it, or None.
+    unsound: why no backend can be judged by this closed form, or None.
     """
 
     operands: Mapping[str, Any]
@@ -40,9 +40,12 @@ class Known:
 
 
 @dataclass
-class Calls:
-    """Computes by some function where the recurrence is `of`, by the definition elsewhere; keeps the worst
-    of the bounds that are declared for what it was called with."""
+class ComputeUnderTest:
+    """Computes the recurrence `of` with a given function, and every other recurrence with its definition.
+
+    check: called with the operands before the function; may raise Unsupported.
+    bound: the error that is declared for some operands; `worst_bound` is the largest over all calls.
+    """
 
     of: str
     function: Callable[..., Any]
@@ -71,26 +74,29 @@ class Calls:
 def narrow(
     operands: Mapping[str, Any], dtype: torch.dtype, device: str, layout: str = "channels_last"
 ) -> dict[str, Any]:
-    """Operands in a real dtype (complex ones in its counterpart, complex64 at least), device and layout."""
+    """Move operands to a real dtype, a device and a layout.
 
-    def one(value: Any) -> Any:
+    Complex operands get the dtype's complex counterpart, complex64 at least.
+    """
+
+    def cast_value(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         target = torch.promote_types(dtype, torch.float32) if value.is_complex() else dtype
         return widen(value.detach(), target).to(device).contiguous()
 
-    cast = {name: one(value) for name, value in operands.items()}
+    cast = {name: cast_value(value) for name, value in operands.items()}
     return laid_out(cast, layout, length_of(cast))
 
 
-def by_name(output: Any, state: Any) -> dict[str, Tensor]:
-    """Those of output and final state that are given."""
+def results_by_name(output: Any, state: Any) -> dict[str, Tensor]:
+    """Map output and final state to their names, without those that are None."""
     pairs = (("output", output), ("final_state", state))
     return {name: value for name, value in pairs if value is not None}
 
 
-def refusing(backend: Backend, device: str) -> Callable[[Mapping[str, Any]], None]:
-    """A check that raises Unsupported with the reason why a backend does not take some operands."""
+def make_refusal_check(backend: Backend, device: str) -> Callable[[Mapping[str, Any]], None]:
+    """Make a function that raises Unsupported, with the reason, for operands that a backend does not take."""
 
     def check(operands: Mapping[str, Any]) -> None:
         recurrence = registry.recurrence(registry.recurrence_of(backend.of))
@@ -103,19 +109,19 @@ def refusing(backend: Backend, device: str) -> Callable[[Mapping[str, Any]], Non
 
 
 def prepare_analytic(entry: Analytic, dtype: torch.dtype, device: str, layout: str) -> Known:
-    """A closed form in a dtype and layout. The definition, in float64, must give its answers."""
+    """Prepare a closed form in a dtype and layout. The definition, in float64, must give its answers."""
     wide, output, state = entry.function()
-    answers = by_name(output, state)
+    answers = results_by_name(output, state)
     definition = registry.recurrence(entry.of).definition
-    exact = by_name(*definition(**wide))
-    moved = by_name(*definition(**perturb(wide, torch.float64)))
+    exact = results_by_name(*definition(**wide))
+    moved = results_by_name(*definition(**perturb(wide, torch.float64)))
     unsound = None
     for name, answer in answers.items():
         error = relative_error(exact[name], answer)
         if not error <= tolerance(relative_error(moved[name], exact[name]), torch.float64, gradient=False):
             unsound = f"the definition does not give this closed form: {name} is off by {error:.2e}"
     operands = narrow(wide, dtype, device, layout)
-    low = by_name(
+    low = results_by_name(
         *definition(**perturb(narrow(wide, dtype, "cpu"), torch.promote_types(dtype, torch.float32)))
     )
     low_errors = {name: relative_error(low[name].to(dtype), answer) if not answer.is_complex()
@@ -124,30 +130,32 @@ def prepare_analytic(entry: Analytic, dtype: torch.dtype, device: str, layout: s
 
 
 def judge_analytic(known: Known, backend: Backend, dtype: torch.dtype, device: str, bound: Bound) -> Verdict:
-    """Compare a backend with a closed form.
+    """Compare a backend's results with a closed form.
 
     Raises:
-        Unsupported: it does not take these operands.
+        Unsupported: the backend does not take these operands.
     """
     if known.unsound:
         return Verdict(Status.WRONG, known.unsound)
-    refusing(backend, device)(known.operands)
+    make_refusal_check(backend, device)(known.operands)
     with torch.no_grad():
-        found = by_name(*backend.function(**known.operands))
+        found = results_by_name(*backend.function(**known.operands))
     declared = bound(known.operands)
     errors, limits = {}, {}
     for name, answer in known.answers.items():
         if name not in found or found[name].shape != answer.shape:
-            return Verdict(Status.WRONG, f"{name} has not the shape {tuple(answer.shape)} of the closed form")
+            return Verdict(Status.WRONG, f"{name} lacks the shape {tuple(answer.shape)} of the closed form")
         errors[name] = relative_error(found[name].cpu(), answer)
         limits[name] = tolerance(known.low_errors[name], dtype, gradient=False, bound=declared)
     return verdict_of(errors, limits, "the closed form")
 
 
 def rehearse(entry: Identity, dtype: torch.dtype) -> tuple[dict[str, float], str | None]:
-    """How far apart the sides of an identity are by the definition in a low precision; why it is unsound.
+    """Measure how far apart the definition, in a low precision, puts the sides of an identity.
 
-    In float64 the definition must fulfil the identity.
+    Returns:
+        The gap per comparison, and the reason why no backend can be judged by the identity, or None. In
+        float64 the definition must satisfy the identity.
     """
     definition = registry.recurrence(entry.of).definition
     working = torch.promote_types(dtype, torch.float32)
@@ -155,14 +163,14 @@ def rehearse(entry: Identity, dtype: torch.dtype) -> tuple[dict[str, float], str
     def moved(**operands: Any) -> Any:
         return definition(**perturb(operands, working))
 
-    for label, error in _gaps(entry, Calls(entry.of, definition, torch.float64)).items():
+    for label, error in _gaps(entry, ComputeUnderTest(entry.of, definition, torch.float64)).items():
         if not error <= tolerance(0.0, torch.float64, gradient=True):
             return {}, f"the definition does not fulfil this identity: {label} is off by {error:.2e}"
-    return _gaps(entry, Calls(entry.of, moved, dtype)), None
+    return _gaps(entry, ComputeUnderTest(entry.of, moved, dtype)), None
 
 
 def _gaps(entry: Identity, compute: Compute) -> dict[str, float]:
-    """How far apart the two sides of each comparison are."""
+    """Measure the relative difference of the two sides of each comparison."""
     return {label: relative_error(left, right) for label, left, right in entry.function(compute)}
 
 
@@ -170,15 +178,16 @@ def judge_identity(
     entry: Identity, rehearsed: tuple[dict[str, float], str | None], backend: Backend, dtype: torch.dtype,
     device: str, bound: Bound, layout: str,
 ) -> Verdict:  # fmt: skip
-    """Compare both sides of an identity as a backend computes them; each may be off by its tolerance.
+    """Compare both sides of an identity as a backend computes them; each side may err by its tolerance.
 
     Raises:
-        Unsupported: it does not take the operands of one side.
+        Unsupported: the backend does not take the operands of one side.
     """
     low_errors, unsound = rehearsed
     if unsound:
         return Verdict(Status.WRONG, unsound)
-    compute = Calls(entry.of, backend.function, dtype, device, layout, refusing(backend, device), bound)
+    check = make_refusal_check(backend, device)
+    compute = ComputeUnderTest(entry.of, backend.function, dtype, device, layout, check, bound)
     errors = _gaps(entry, compute)
     limits = {
         label: 2
@@ -189,25 +198,26 @@ def judge_identity(
 
 
 def first_length(entry: Identity | Analytic) -> int:
-    """T of a closed form, or of the first operands that an identity asks to compute."""
+    """Find T of a closed form, or of the first computation of an identity."""
     if isinstance(entry, Analytic):
         return length_of(entry.function()[0])
 
-    class Asked(Exception):
+    class LengthFound(Exception):
         pass
 
-    def ask(recurrence: str, /, **operands: Any) -> tuple[Any, Any]:
-        raise Asked(length_of(operands))
+    def report_length(recurrence: str, /, **operands: Any) -> tuple[Any, Any]:
+        raise LengthFound(length_of(operands))
 
-    asking: Compute = ask
+    compute: Compute = report_length
     try:
-        list(entry.function(asking))
-    except Asked as asked:
-        return int(asked.args[0])
+        list(entry.function(compute))
+    except LengthFound as found:
+        return int(found.args[0])
     return 1
 
 
 def verdict_of(errors: Mapping[str, float], limits: Mapping[str, float], other: str) -> Verdict:
+    """Judge errors by their limits; `other` names the other side of the comparison in the reason."""
     for name, error in errors.items():
         if not error <= limits[name]:
             status = Status.NAN if error != error else Status.WRONG

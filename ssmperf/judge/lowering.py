@@ -1,4 +1,4 @@
-"""Whether a model's operands and readout compute its definition, whatever backend runs in between."""
+"""Check that a model's operands and readout, around the recurrence's definition, compute the model's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssmperf.judge.oracle import evaluate
 from ssmperf.judge.tolerance import perturb, relative_error, tolerance
 from ssmperf.operands.build import build_model, embed_text
 
-LONGEST = 67  # a definition is a literal loop, and some take all pairs of steps
+LONGEST = 67  # steps; a definition is a literal loop, and some loop over all pairs of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Lowering:
 
 
 def judge_lowering(case: Case, device: str) -> Lowering:
-    """Compare y by the model's definition with y by the recurrence's, on embedded text, in float64."""
+    """Compare the model's definition with its lowering to the recurrence's definition, in float64 on text."""
     assert case.model is not None
     T = min(case.shape["T"], LONGEST)
     definition = registry.recurrence(case.recurrence).definition

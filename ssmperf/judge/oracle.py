@@ -1,7 +1,8 @@
 """The float64 oracle of a recurrence: its literal loop, forward and by autograd, at any length.
 
-Autograd of a long literal loop keeps every step, and its launches take long. So the loop runs in segments:
-the states and adjoints between them bound the memory, and many small ones run side by side as one batch.
+Autograd of a long literal loop keeps every step in memory, and launching the steps takes long. The loop is
+therefore cut into segments. Only the states and adjoints between segments are kept, which bounds the memory,
+and many small segments run in parallel as one batch, which saves launches.
 """
 
 from __future__ import annotations
@@ -15,21 +16,15 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import Unsupported
-from ssmperf.judge.parallel_segments import SideBySide, segment_length
-from ssmperf.judge.segments import (
-    SEGMENT_BYTES,
-    Definition,
-    OneByOne,
-    Pass,
-    measure_step,
-)
+from ssmperf.judge.parallel_segments import ParallelSegments, segment_length
+from ssmperf.judge.segments import SEGMENT_BYTES, Definition, Pass, SequentialSegments, measure_step
 from ssmperf.operands.dtypes import differentiable, widen
 from ssmperf.operands.time_axis import length_of, steps, with_time
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Output, final state (None without one) and, where asked for, the gradients by operand name."""
+    """Output, final state (None if the recurrence has none) and, if requested, gradients by operand name."""
 
     output: Tensor
     final_state: Tensor | None
@@ -46,12 +41,12 @@ def evaluate(
     grad_state: Tensor | None = None,
     segment: int | None = None,
 ) -> Evaluation:
-    """Evaluate a definition in a dtype; with `grad_output`, also the gradients of all operands that have one.
+    """Evaluate a definition in a dtype and, given `grad_output`, the gradients of all its tensor operands.
 
-    operands: by name, `initial_state` among them if there is one.
-    grad_output, grad_state: the loss's gradients at the output and (optional) at the final state.
-    segment: steps of segments that run one after another; None chooses the fastest way. Without a state there
-        is one segment.
+    operands: by name, including `initial_state` if there is one.
+    grad_output, grad_state: gradients of the loss at the output and (optional) at the final state.
+    segment: steps per segment, for segments that run one after another; None chooses the fastest method. A
+        recurrence without a state always runs as one segment.
     """
     wide = {name: widen(value, dtype) for name, value in operands.items()}
     if "initial_state" not in inspect.signature(definition).parameters:
@@ -63,8 +58,8 @@ def evaluate(
         return Evaluation(output, final, {})
     adjoint = torch.zeros_like(final) if grad_state is None else widen(grad_state, dtype)
     gradients, start = loop.backward(widen(grad_output, dtype), adjoint)
-    given = {} if start is None else {"initial_state": start}
-    return Evaluation(output, final, {**gradients, **given})
+    of_state = {} if start is None else {"initial_state": start}
+    return Evaluation(output, final, {**gradients, **of_state})
 
 
 def _loop(
@@ -75,7 +70,7 @@ def _loop(
     length: int,
     segment: int | None,
 ) -> Pass:
-    """The loop in segments: side by side where that gains, else one by one."""
+    """Choose how to run the loop: in parallel segments if that is faster, otherwise in sequential ones."""
     if segment is None:
         segment = length
         step = measure_step(definition, operands, timed, state) if timed else None
@@ -83,15 +78,15 @@ def _loop(
             device = next(operands[name].device for name in timed)
             rows = segment_length(step, length, device)
             if rows is not None:
-                return SideBySide(definition, operands, timed, length, rows, step)
+                return ParallelSegments(definition, operands, timed, length, rows, step)
             segment = step.fit(SEGMENT_BYTES[device.type])
-    return OneByOne(definition, operands, timed, length, segment)
+    return SequentialSegments(definition, operands, timed, length, segment)
 
 
 def as_backend(definition: Definition, dtype: torch.dtype) -> Definition:
-    """A definition as a backend: evaluated in a dtype, differentiable once, in bounded memory at any length.
+    """Turn a definition into a backend that evaluates it in a dtype, in bounded memory at any length.
 
-    Results and gradients have the dtypes of the contract.
+    The backend is differentiable once. Its results and gradients have the dtypes of the contract.
     """
 
     has_state = "initial_state" in inspect.signature(definition).parameters
@@ -140,8 +135,8 @@ class _Evaluated(torch.autograd.Function):
             grad_output=grad_output,
             grad_state=grad_state,
         )
-        given = (found.gradients[name].to(value.dtype) for name, value in tensors.items())
-        return None, None, None, None, *given
+        gradients = (found.gradients[name].to(value.dtype) for name, value in tensors.items())
+        return None, None, None, None, *gradients
 
 
 def _evaluate_whole(

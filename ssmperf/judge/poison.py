@@ -1,4 +1,4 @@
-"""Fresh memory filled with NaN, so that an element which a kernel does not write shows."""
+"""Fill fresh memory with NaN, so that an element that a kernel fails to write is noticed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_FILLED = 2**25  # elements
 
 
 class _FillEmpty(TorchDispatchMode):
-    """Fills what torch.empty and its kin return; of a very large block only the end."""
+    """Fills what torch.empty and similar functions return with NaN; only the end of a very large block."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -39,10 +39,10 @@ def _fill(block: Tensor) -> None:
 
 @contextmanager
 def poisoned(device: torch.device, *, like: Sequence[Tensor]) -> Iterator[None]:
-    """Within it, uninitialised memory reads as NaN.
+    """Make uninitialised memory read as NaN within the block.
 
-    On the CPU every torch.empty is filled. On CUDA, where a dispatch mode would keep compiled
-    functions from compiling, the allocator's free blocks of the sizes of `like` are filled.
+    On the CPU every torch.empty is filled. On CUDA a dispatch mode would keep compiled functions from
+    compiling, so there the allocator's free blocks of the sizes of `like` are filled in advance.
     """
     if device.type == "cpu":
         with _FillEmpty():  # type: ignore[no-untyped-call]

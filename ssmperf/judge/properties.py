@@ -1,7 +1,7 @@
-"""What must hold of a backend beside its accuracy: the properties of RECURRENCES.md §6.4.
+"""Properties that a backend must have beside its accuracy: those of RECURRENCES.md §6.4.
 
-They are put to float64 operands of a small shape, or float32 ones where a backend has no float64. Each
-compares a backend with itself, or with the definition, and applies where the definition has it.
+They are tested on float64 operands of a small shape, or float32 ones for a backend without float64. Each test
+compares a backend with itself or with the definition, and applies only if the definition has the property.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ssmperf.operands.time_axis import has_time, laid_out, length_of, steps
 from ssmperf.operands.values import Values
 from ssmperf.registry.declarations import Backend, Recurrence
 
-# The sizes differ, so that no axis can stand for another; a batch item and a head are not the only ones.
+# The sizes differ, so that axes cannot be confused; there are several batch items and heads.
 SIZES = {"B": 2, "C": 5, "H": 3, "K": 4, "V": 2, "D": 5, "N": 3}
 LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65)
 LENGTH = 37
-SPLITS = (1, 16, 20, 36)  # a chunk's end among them
+SPLITS = (1, 16, 20, 36)  # including the end of a chunk
 CHANGED_FROM = (1, 16, 35)
 RESET_AT = 11
 DELAY = 3
@@ -42,12 +42,12 @@ Bound = Callable[[Any], float | None]
 
 
 class DoesNotApply(Exception):
-    """A property that this recurrence, gate kind or backend does not have; the message says why."""
+    """The recurrence, gate kind or backend is not meant to have a property; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The worst error of a property over its limit (0: bitwise), or why it does not apply."""
+    """The worst error of a property with its limit (0 means bitwise equality), or why it does not apply."""
 
     name: str
     error: float | None = None
@@ -60,7 +60,7 @@ class Finding:
 
 
 class Probe:
-    """Operands of one source, and the oracle's answers, shared by all backends put to them."""
+    """Operands of one source and the oracle's answers, shared by all backends that are tested on them."""
 
     def __init__(self, case: Case, dtype: str, device: str) -> None:
         shape = Shape({letter: min(SIZES.get(letter, size), size) for letter, size in case.shape.items()})
@@ -89,7 +89,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Trial:
-    """A backend on a probe's operands. bound: operands -> the error bound that it declares, if any."""
+    """A backend on a probe's operands. bound: operands -> the error bound that it declares, or None."""
 
     backend: Backend
     probe: Probe
@@ -104,31 +104,34 @@ class Trial:
         return dict(self.probe.values().operands)
 
     def forward(self, operands: Any) -> dict[str, Tensor]:
-        """Output and final state by name, of operands that are laid out as the case says."""
-        given = laid_out(operands, self.probe.case.layout, length_of(operands))
+        """Compute output and final state by name, on operands in the case's layout."""
+        operands = laid_out(operands, self.probe.case.layout, length_of(operands))
         with torch.no_grad():
-            return named(self.backend.function(**given))
+            return results_of(self.backend.function(**operands))
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
         return self.forward(self.operands)
 
     def limit(self, *, gradient: bool = False) -> float:
-        """What two results that should agree may differ by: each may be off by its tolerance."""
+        """Compute the largest allowed difference of two results that should agree.
+
+        Each result may err by its tolerance, so the limit is twice the tolerance of one.
+        """
         low = self.probe.reference(LENGTH, self.gradients).low_errors
         worst = max(e for name, e in low.items() if (name not in ("output", "final_state")) == gradient)
         bound = self.bound(self.operands)
         return 2 * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
 
 
-def named(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
-    """Output and final state (where there is one) by name."""
+def results_of(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
+    """Map the output, and the final state if there is one, to their names."""
     output, state = result
     return {"output": output, **({} if state is None else {"final_state": state})}
 
 
 def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Finding]:
-    """Every property in turn; what the backend refuses does not apply."""
+    """Test every property in turn; a property whose calls the backend refuses does not apply."""
     trial = Trial(backend, probe, bound)
     for name, measure in PROPERTIES.items():
         try:
@@ -138,7 +141,7 @@ def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[F
 
 
 def lengths(trial: Trial) -> Finding:
-    """Every length, also those around a tile's, has the definition's outputs, states and gradients."""
+    """Test that outputs, states and gradients are right at many lengths, also around the sizes of tiles."""
     probe, found = trial.probe, []
     for T in LENGTHS:
         if trial.backend.lengths is not None and trial.backend.lengths(T):
@@ -161,7 +164,7 @@ def lengths(trial: Trial) -> Finding:
 
 
 def state_passing(trial: Trial) -> Finding:
-    """Two runs, the second from the first's final state, equal one run, and so do all gradients."""
+    """Test that two runs, the second from the first's final state, equal one run, gradients included."""
     if not trial.probe.recurrence.has_state:
         raise DoesNotApply("the recurrence has no state")
     function, values = trial.backend.function, trial.probe.values()
@@ -180,7 +183,7 @@ def state_passing(trial: Trial) -> Finding:
 
 
 def causality(trial: Trial) -> Finding:
-    """Other inputs from some step on leave all earlier outputs as they were."""
+    """Test that changing the inputs from some step on leaves all earlier outputs unchanged."""
     if trial.backend.causal == "none":
         raise DoesNotApply("it declares causal='none'")
     other = trial.probe.values(number=1).operands
@@ -199,13 +202,13 @@ def causality(trial: Trial) -> Finding:
 
 
 def prefix(trial: Trial) -> Finding:
-    """A shorter run gives the first outputs of the longer one."""
+    """Test that a shorter run gives the first outputs of the longer one."""
     short = trial.forward(steps(trial.operands, 0, 19, LENGTH))["output"]
     return worst("prefix", [(relative_error(short, trial.whole["output"][:, :19]), trial.limit())])
 
 
 def batch_independence(trial: Trial) -> Finding:
-    """Other values in one batch item leave the others' results the same, bit by bit."""
+    """Test that changing one batch item leaves the results of the others bitwise unchanged."""
     other = trial.probe.values(number=1).operands
     changed = {
         name: torch.cat([value[:1], other[name][1:]])
@@ -221,7 +224,7 @@ def batch_independence(trial: Trial) -> Finding:
 
 
 def determinism(trial: Trial) -> Finding:
-    """The same bits twice, gradients included."""
+    """Test that two runs give the same bits, gradients included."""
     if not trial.backend.deterministic:
         raise DoesNotApply("it declares deterministic=False")
     values = trial.probe.values()
@@ -230,7 +233,7 @@ def determinism(trial: Trial) -> Finding:
 
 
 def linearity(trial: Trial) -> Finding:
-    """Outputs and final state of 2x − 3y are those of x twice minus those of y thrice."""
+    """Test that f(2x − 3y) = 2 f(x) − 3 f(y), for the output and the final state."""
     inputs = trial.probe.recurrence.linear
     if not inputs:
         raise DoesNotApply("the recurrence is linear in none of its operands")
@@ -244,7 +247,7 @@ def linearity(trial: Trial) -> Finding:
 
 
 def delay(trial: Trial) -> Finding:
-    """Some steps of zeros first, without a state, delay the outputs by as many and change nothing else."""
+    """Test that zeros before the inputs, without a state, delay the outputs and change nothing else."""
     if not trial.probe.recurrence.linear:
         raise DoesNotApply("zeros may change the state of a recurrence that is not linear")
     operands = {name: value for name, value in trial.operands.items() if name != "initial_state"}
@@ -260,7 +263,7 @@ def delay(trial: Trial) -> Finding:
 
 
 def reset(trial: Trial) -> Finding:
-    """A gate of zero at one step makes all that follows independent of what was before."""
+    """Test that a gate of zero at one step makes all later results independent of what came before."""
     gates = [
         name for name in trial.probe.recurrence.gates if name.startswith("log_") and name in trial.operands
     ]
@@ -276,8 +279,8 @@ def reset(trial: Trial) -> Finding:
 
     def both(function: Callable[..., Any]) -> list[dict[str, Tensor]]:
         with torch.no_grad():
-            after, alone = named(function(**operands)), named(function(**fresh))
-        # a recurrence that reads before it writes still sees the past in the step of the reset
+            after, alone = results_of(function(**operands)), results_of(function(**fresh))
+        # a recurrence that reads its state before updating it still sees the past in the step of the reset
         return [
             {**after, "output": after["output"][:, RESET_AT + 1 :]},
             {**alone, "output": alone["output"][:, 1:]},
@@ -307,10 +310,10 @@ PROPERTIES: dict[str, Callable[[Trial], Finding]] = {
 
 
 def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> dict[str, Tensor]:
-    """Output, final state and, where asked for, `gradient of NAME` for each tensor operand."""
+    """Compute output, final state and, if requested, `gradient of NAME` for each tensor operand."""
     leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
     with torch.set_grad_enabled(gradients):
-        found = named(function(**{**values.operands, **leaves}))
+        found = results_of(function(**{**values.operands, **leaves}))
     if gradients:
         cotangents = {"output": values.grad_output, "final_state": values.grad_state}
         ends = [name for name, end in found.items() if end.requires_grad]
@@ -329,7 +332,7 @@ def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> d
 def differences(
     got: dict[str, Tensor], expected: dict[str, Tensor], trial: Trial
 ) -> Iterable[tuple[float, float]]:
-    """(error, limit) of each result, by name."""
+    """List the error of each result with its limit."""
     return [
         (relative_error(got[name], expected[name]), trial.limit(gradient=name.startswith("gradient")))
         for name in expected
@@ -337,7 +340,7 @@ def differences(
 
 
 def worst(name: str, found: Iterable[tuple[float, float]]) -> Finding:
-    """The pair of error and limit that exceeds the most; not a number exceeds everything."""
+    """Find the error that exceeds its limit the most; NaN exceeds everything."""
 
     def excess(pair: tuple[float, float]) -> float:
         error, limit = pair

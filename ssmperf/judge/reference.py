@@ -1,4 +1,4 @@
-"""Reference: the oracle's float64 answer for some values, and how exact a low precision can be on them."""
+"""Reference: the oracle's float64 answer for some values, and the error of a low precision on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssmperf.operands.values import Values, contract
 class Reference:
     """The oracle's answer for some values, and the error of an independent low-precision evaluation.
 
-    output_scale: what errors of the output are relative to, if not to its largest value.
+    output_scale: value to which errors of the output are relative; None means its largest value.
     """
 
     exact: Evaluation
@@ -37,8 +37,9 @@ def make_reference(
 ) -> Reference:
     """Evaluate a definition on a subject's values in float64, and independently in a low precision.
 
-    A block runs in float64 around the definition. Its low-precision evaluation runs it in the case's dtype,
-    around the definition in float32 or wider; its errors are relative to what it adds to x.
+    For a layer, the exact evaluation runs the layer in float64 around the definition. The low-precision one
+    runs the layer in the case's dtype around the definition in float32 or wider. Errors are then relative to
+    what the layer adds to x.
 
     Raises:
         Unsupported: these values overflow the case's dtype.
@@ -74,15 +75,16 @@ def reference_of(
 ) -> Reference:
     """Evaluate a function in float64, and measure the error of an independent low-precision evaluation.
 
-    That evaluation is the definition in float32 (float64 for a float64 case) on operands moved by
-    up to half a unit in the last place of the case's dtype, its output rounded to that dtype.
+    The low-precision evaluation runs the definition in float32 (float64 for a float64 case) on operands
+    moved by up to half a unit in the last place of the case's dtype, and rounds the output to that dtype.
 
-    low: what to evaluate instead, of no state: in the case's own dtype throughout, and twice, with the
-        operands as they are too, for there the rounding inside counts and not that of the operands.
-    residual: a part of the output that is given: errors are relative to what is added to it.
+    low: a function without a state to evaluate instead of the definition, entirely in the case's dtype. It is
+        evaluated on moved and on unmoved operands, since the rounding inside it may outweigh that of the
+        operands; the larger error counts.
+    residual: a part of the output that is passed through; errors are relative to what is added to it.
 
     Raises:
-        Unsupported: these values overflow the dtype, so that no error could be told from another.
+        Unsupported: these values overflow the dtype, so that errors could not be measured.
     """
     grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
     exact = evaluate(

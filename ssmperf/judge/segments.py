@@ -1,4 +1,4 @@
-"""A literal loop in segments, one after another: what autograd of the whole computes, in bounded memory."""
+"""Run a literal loop in segments, one after another: the results of autograd, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import cut
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
-SLACK = 2  # what a graph and its backward pass take, over what the graph keeps
+SLACK = 2  # memory of a graph with its backward pass, relative to the memory that the graph keeps
 
 # operands by name -> output, final state (None where the recurrence has none)
 Definition = Callable[..., tuple[Any, Any]]
 
 
 class Pass(Protocol):
-    """A loop over its operands: forward first, then backward with the loss's gradients at both results."""
+    """A loop over its operands: first forward, then backward from the loss's gradients at both results."""
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output and final state, from an initial state, without a graph."""
+        """Compute output and final state from an initial state, without a graph."""
 
     def backward(self, grad_output: Tensor, adjoint: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Gradients by operand name, and that of the initial state, None if it was None."""
+        """Compute the gradients by operand name, and that of the initial state (None if it was None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of a loop costs: elements of its state, and bytes that autograd keeps for it."""
+    """The cost of one step of a loop: elements of its state, and bytes that autograd keeps for the step."""
 
     elements: int
     kept_bytes: int
 
     def fit(self, available_bytes: int) -> int:
-        """How many steps fit, their backward pass included; at least one."""
+        """Count the steps that fit into some memory together with their backward pass; at least one."""
         return max(1, available_bytes // (SLACK * self.kept_bytes))
 
 
 def measure_step(
     definition: Definition, operands: Mapping[str, Any], timed: Collection[str], state: Tensor | None
 ) -> Step | None:
-    """The cost of a step, of the first two steps. None where they cannot be taken apart from the others."""
-    taken = 2 if all(operands[name].shape[1] > 1 for name in timed) else 1
+    """Measure the cost of a step on the first two steps, or return None if these cannot run on their own."""
+    count = 2 if all(operands[name].shape[1] > 1 for name in timed) else 1
     own = {value.untyped_storage().data_ptr() for value in operands.values() if isinstance(value, Tensor)}
-    kept: dict[int, torch.UntypedStorage] = {}  # held, so that no address is that of two
+    kept: dict[int, torch.UntypedStorage] = {}  # holds the storages, so that no address is used twice
 
     def keep(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -57,7 +57,7 @@ def measure_step(
 
     leaves = {
         name: value.detach().requires_grad_() if differentiable(value) else value
-        for name, value in cut(operands, timed, 0, taken).items()
+        for name, value in cut(operands, timed, 0, count).items()
     }
     begin = None if state is None else state.detach().requires_grad_()
     try:
@@ -68,7 +68,7 @@ def measure_step(
     except (RuntimeError, UsageError):
         return None
     state_bytes = after.numel() * after.element_size()
-    kept_bytes = sum(storage.nbytes() for storage in kept.values()) // taken
+    kept_bytes = sum(storage.nbytes() for storage in kept.values()) // count
     return Step(after.numel(), max(kept_bytes, state_bytes, 1))
 
 
@@ -77,7 +77,7 @@ def _unpack(_: None) -> Tensor:
 
 
 class Gradients:
-    """Gradients by operand name, gathered from the last steps to the first."""
+    """Collects gradients by operand name, from the last segment to the first."""
 
     def __init__(self, timed: Collection[str]) -> None:
         self.timed = timed
@@ -91,7 +91,7 @@ class Gradients:
                 self.pieces[name] = [self.pieces[name][0] + gradient]
 
     def join(self) -> dict[str, Tensor]:
-        """Of all steps added: over time where the operand has it, else the sum. Gives up its own."""
+        """Concatenate along time for operands that have a time axis, sum the others. Empties this object."""
         joined = {}
         for name in list(self.pieces):
             parts = self.pieces.pop(name)
@@ -99,12 +99,14 @@ class Gradients:
         return joined
 
 
-class OneByOne:
-    """Segments one after another: forward without a graph, keeping the states between them, then backward
-    from the last to the first, each given its initial state and the adjoint of its final state.
+class SequentialSegments:
+    """Runs the segments of a loop one after another.
 
-    timed: operands with a time axis (the second), of `length` steps. segment: steps of each, the last may
-    have fewer.
+    The forward pass runs without a graph and keeps the states between segments. The backward pass goes from
+    the last segment to the first; each gets its initial state and the adjoint of its final state.
+
+    timed: names of the operands with a time axis (the second), which has `length` steps.
+    segment: steps per segment; the last one may have fewer.
     """
 
     def __init__(

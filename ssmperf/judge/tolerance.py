@@ -1,4 +1,4 @@
-"""How far a result may be from float64: the one place where tolerances are decided.
+"""Tolerances: how far a result may be from float64. They are decided here and nowhere else.
 
 A tolerance is derived from the rounding of the case's dtype and the error of an independent low-precision
 evaluation; an approximate backend may declare a larger error bound.
@@ -27,19 +27,21 @@ BANDS = {
 
 
 def tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool, bound: float | None = None) -> float:
-    """Largest relative error that is right: 2 × (low-precision error + rounding band), or a declared bound.
+    """Compute the largest relative error of a right result.
+
+    It is 2 × (low-precision error + rounding band), or the declared bound if that is larger.
 
     low_error: error of an independent low-precision evaluation of the same operands.
-    bound: what an approximate backend declares for this decay span.
+    bound: error bound that an approximate backend declares for the operands' decay span.
     """
     derived = 2 * (low_error + BANDS[dtype][gradient])
     return max(derived, bound or 0.0)
 
 
 def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None) -> float:
-    """Largest absolute difference over the largest absolute reference (absolute, where that is 0).
+    """Divide the largest absolute difference by the largest absolute reference value (by 1 if that is 0).
 
-    scale: what to divide by instead.
+    scale: divisor to use instead of the largest reference value.
     """
     if actual.numel() == 0:
         return 0.0
@@ -52,9 +54,10 @@ def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None)
 def error_bound(
     backend: Backend, recurrence: Recurrence, subject: Subject, operands: Mapping[str, Any], dtype: str
 ) -> float | None:
-    """The relative error that a backend declares for these operands in a dtype; None where it is exact.
+    """Look up the relative error that a backend declares for these operands in a dtype; None if it is exact.
 
-    A reset adds to the decay span as much as a backend that computes with logarithms must clamp it to.
+    A reset counts in the decay span as the log gate to which a backend that computes with logarithms must
+    clamp it.
     """
     if backend.error_bound is None:
         return None
@@ -73,7 +76,7 @@ def perturb(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
             noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1
             factor = 1 + torch.finfo(real).eps / 2 * noise
             value = widen(value, dtype)
-            if value.is_complex():  # part by part: a complex product makes -inf + iφ no number
+            if value.is_complex():  # by parts, since a complex product turns -inf + iφ into NaN
                 value = torch.complex(value.real * factor, value.imag * factor)
             else:
                 value = value * factor

@@ -1,7 +1,7 @@
-"""Judging one call of a backend against a reference: outputs, final state and every gradient.
+"""Judge one call of a backend against a reference: output, final state and every gradient.
 
-An unchecked output cannot pass: a changed input, an unwritten row, a missing gradient or a lazily evaluated
-result is `wrong`, with the reason.
+Besides wrong numbers, these are `wrong` too, with the reason: a changed input, an unwritten row, a missing
+gradient, and a result that is still being computed when the call returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ssmperf.operands.values import Values
 class Verdict:
     """How a judgement ended. Errors and tolerances are relative to the largest reference value.
 
-    output: what the backend returned, for a later look.
+    output: the backend's output, so that a caller can see later whether it was overwritten.
     """
 
     status: Status
@@ -45,12 +45,13 @@ def judge_call(
     bound: float | None = None,
     poison: bool = True,
 ) -> Verdict:
-    """Call a backend once on these values and compare all that it gives with the reference.
+    """Call a backend once on these values and compare all its results with the reference.
 
+    bound: error bound that the backend declares for these values, None if it is exact.
     poison: whether uninitialised memory reads as NaN during the call.
     """
     if bound is not None and not 0 <= bound < 1:
-        return Verdict(Status.WRONG, f"its declared error bound {bound:g} is none: it must be below 1")
+        return Verdict(Status.WRONG, f"its declared error bound {bound:g} is not valid: it must be below 1")
     tensors = values.tensors
     watched = {**tensors, "the incoming gradient": values.grad_output}
     before = {name: value.detach().clone() for name, value in watched.items()}
@@ -118,10 +119,10 @@ def _compare(
 
 
 def _verdict_of(label: str, actual: Tensor, expected: Tensor, error: float, limit: float) -> Verdict | None:
-    strange = ~torch.isfinite(actual)
-    count = int(strange.sum().item())
+    not_finite = ~torch.isfinite(actual)
+    count = int(not_finite.sum().item())
     if count and bool(torch.isfinite(expected).all()):
-        where = tuple(int(i) for i in strange.nonzero()[0])
+        where = tuple(int(i) for i in not_finite.nonzero()[0])
         return Verdict(
             Status.NAN, f"{label}: {count} of {actual.numel()} values are not finite, first at {where}"
         )
@@ -153,7 +154,7 @@ def _malformed(result: Any, reference: Reference) -> str | None:
 
 
 def _unfinished(output: Tensor) -> str | None:
-    """Whether work on another stream was still writing the output when the call returned."""
+    """Say that work on another stream was still writing the output when the call returned, or return None."""
     if output.device.type != "cuda":
         return None
     at_return = output.detach().clone()
@@ -168,7 +169,7 @@ def _unfinished(output: Tensor) -> str | None:
 def _gradients(
     output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
 ) -> dict[str, Tensor] | str:
-    """Gradients of all leaves, or what is wrong with the graph."""
+    """Compute the gradients of all leaves, or say what is wrong with the graph."""
     ends = [
         (tensor, gradient)
         for tensor, gradient in ((output, values.grad_output), (state, values.grad_state))

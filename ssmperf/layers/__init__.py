@@ -1,1 +1,1 @@
-"""."""
+"""Layers of a network: models, and the blocks around them."""

@@ -14,7 +14,7 @@ from ssmperf.errors import Unsupported
 if TYPE_CHECKING:
     from ssmperf.layers.model import Model
 
-# the mixer's state first, then what else a block carries to the next piece of a sequence
+# the mixer's state, then other tensors that a block carries over to the next piece of a sequence
 State = tuple[Tensor, ...]
 Compute = str | Callable[..., Any]  # a backend by name, or a function with a recurrence's signature
 
@@ -22,8 +22,9 @@ Compute = str | Callable[..., Any]  # a backend by name, or a function with a re
 class Block(nn.Module):
     """x (B, T, width) -> x + W mixer(norm(x)): a plain pre-norm residual layer, the default of a model.
 
-    `width` is that of the residual stream. A subclass overrides `mix`, or `forward` where the layer has
-    further parts; what it must carry from one piece of a sequence to the next it appends to the state.
+    `width` is the width of the residual stream. A subclass overrides `mix`, or `forward` if the layer has
+    further parts. Other tensors that it must carry from one piece of a sequence to the next are appended to
+    the state.
     """
 
     norm_type: ClassVar[Callable[[int], nn.Module]] = nn.LayerNorm
@@ -42,30 +43,30 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
     ) -> tuple[Tensor, State | None]:
-        """y (B, T, width) and the state after x, from the state before it (None: the sequence begins).
+        """Compute y (B, T, width) and the state after x, from the state before it (None at the beginning).
 
-        The state is None where the model's recurrence has none. `block(x[:, :s])` and then
-        `block(x[:, s:], state=state)` give `block(x)`, unless the model depends on the length.
+        The state is None if the model's recurrence has none. `block(x[:, :s])` and then
+        `block(x[:, s:], state=state)` together give `block(x)`, unless the model depends on the length.
 
         backend: a backend's name, or a function with the signature of the model's recurrence.
 
         Raises:
             UnknownName: the model has no such backend.
-            Unsupported: the backend refuses, or a state is given to a recurrence without one.
+            Unsupported: the backend refuses the operands, or a recurrence without a state is given one.
         """
         y, state = self.mix(self.norm(x), backend, state)
         return x + y, state
 
     def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
-        """What the residual adds, and the state after it, from the normalised x."""
+        """Compute the residual branch for the normalised x, and the state after it."""
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
         return self.output(y), carry(after)
 
     def carried(self, state: State | None, count: int) -> tuple[Tensor | None, ...]:
-        """The parts of a state, each None at the beginning of a sequence.
+        """Split a state into its parts; each is None at the beginning of a sequence.
 
         Raises:
-            Unsupported: the state is not this block's.
+            Unsupported: the state does not belong to a block of this type.
         """
         if state is None:
             return (None,) * count
@@ -76,7 +77,7 @@ class Block(nn.Module):
 
 
 def carry(after: Tensor | None, *others: Tensor) -> State | None:
-    """The state to go on from; None if the mixer has none, so that nothing could."""
+    """Make the state for the next piece of a sequence; None if the mixer has no state to continue from."""
     return None if after is None else (after, *others)
 
 
@@ -92,11 +93,11 @@ def output_width(model: Model) -> int:
 
 
 def build_block(name: str, shape: Mapping[str, int]) -> Block:
-    """A model in the block that it names, float32 on the CPU, with parameters under the caller's random seed.
+    """Build a model in the block that it names, in float32 on the CPU, under the caller's random seed.
 
     Raises:
-        UnknownName: no such model.
-        UsageError: the sizes do not fit.
+        UnknownName: there is no such model.
+        UsageError: the sizes do not fit the model.
     """
     model: Model = registry.model(name).cls(shape)
     return model.block(model)

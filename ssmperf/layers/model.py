@@ -21,12 +21,12 @@ class Model(nn.Module):
 
     A subclass builds its projections in `__init__(self, shape)` (calling `super().__init__(shape)`
     first) from the sizes of `shape`, and provides `operands`, `readout` and `definition`. `block` is the
-    layer of the paper around it; the default is a residual pre-norm layer with an output projection.
+    paper's layer around the model; the default is a residual pre-norm layer with an output projection.
     Parameters are created under the caller's random seed, in float32, on the CPU.
     """
 
     name: ClassVar[str]
-    depends_on_length: ClassVar[bool] = False  # whether T enters its operands: a prefix is another model
+    depends_on_length: ClassVar[bool] = False  # whether operands depend on T, so that a prefix gives other y
     block: ClassVar[type[Block]] = Block
     output_width: int | None = None  # of y, once it is known
 
@@ -36,7 +36,7 @@ class Model(nn.Module):
 
     @property
     def width(self) -> int:
-        """Width d of the input x: C or D for states by channel, H·V for matrix states."""
+        """Width of the input x: C or D for models with one state per channel, H·V for matrix states."""
         for letter in ("C", "D"):
             if letter in self.shape:
                 return self.shape[letter]
@@ -58,26 +58,26 @@ class Model(nn.Module):
         return registry.recurrence(registry.recurrence_of(self.name)).has_state
 
     def operands(self, x: Tensor) -> dict[str, Any]:
-        """The recurrence's operands by name, differentiable in x and the parameters.
+        """Compute the recurrence's operands by name, differentiable in x and the parameters.
 
-        Gates are float32 or wider whatever the dtype of x.
+        Gates are float32 or wider, whatever the dtype of x.
         """
         raise NotImplementedError
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
-        """The layer's y from the recurrence's output (and from x, for output gates and skips)."""
+        """Compute the layer's y from the recurrence's output (and from x, for output gates and skips)."""
         raise NotImplementedError
 
     def definition(self, x: Tensor) -> Tensor:
-        """y by the paper's equation, a literal loop over time that calls nothing of ssmperf."""
+        """Compute y by the paper's equation, in a literal loop over time that uses nothing of ssmperf."""
         raise NotImplementedError
 
     def forward(
         self, x: Tensor, *, backend: Compute = "sequential", state: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """y and the final state, computed by the named backend from an optional initial state.
+        """Compute y and the final state with a backend, from an optional initial state.
 
-        backend: a name, or a function with the recurrence's signature to compute it with instead.
+        backend: a backend's name, or a function with the recurrence's signature.
 
         Raises:
             UnknownName: the model has no such backend.
@@ -94,11 +94,11 @@ class Model(nn.Module):
         if self._has_state:
             operands = {**operands, "initial_state": state}
         elif state is not None:
-            raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot go on from one")
+            raise Unsupported(f"{self.name} lowers to a recurrence without a state: it cannot take one")
         output, final_state = compute(**operands)
         return output, final_state
 
 
 def gate_precision(x: Tensor) -> Tensor:
-    """x widened to float32 if it is a half type: gates are never formed in half precision."""
+    """Widen x to float32 if it has a half type, since gates are never computed in half precision."""
     return x.to(GATE_PRECISION.get(x.dtype, x.dtype))

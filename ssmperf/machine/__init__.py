@@ -1,1 +1,1 @@
-"""On what machine: devices, environment, measured ceilings, caches and telemetry."""
+"""The machine: devices, environment, measured ceilings, caches and telemetry."""

@@ -28,16 +28,16 @@ class Flusher:
 
 
 class KeepCache:
-    """Leaves the cache alone."""
+    """Leaves the cache as it is."""
 
     state = "hot"
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def flusher(device: torch.device | str, state: str) -> Flusher | KeepCache:
-    """What brings the cache into a state before each call. A CPU is always measured hot.
+    """Make the flusher that brings the cache into a state before each call. A CPU is always measured hot.
 
     Raises:
         UsageError: the state is neither `cold` nor `hot`.
@@ -50,12 +50,12 @@ def flusher(device: torch.device | str, state: str) -> Flusher | KeepCache:
 
 
 def l2_bytes(device: torch.device | str) -> int:
-    """Size of a GPU's L2. Starts its CUDA context."""
+    """Get the size of a GPU's L2 cache. Starts its CUDA context."""
     return int(torch.cuda.get_device_properties(torch.device(device)).L2_cache_size)
 
 
 def cpu_cache_bytes(folder: Path = CPU_CACHES) -> int | None:
-    """Size of the last-level cache that CPU 0 sees; None where the system does not tell."""
+    """Get the size of CPU 0's last-level cache; None if the system does not report it."""
     sizes = [
         (int((cache / "level").read_text()), _bytes((cache / "size").read_text()))
         for cache in folder.glob("index*")
@@ -71,7 +71,7 @@ def cpu_cache_bytes(folder: Path = CPU_CACHES) -> int | None:
 
 
 def cache_bytes(device: torch.device | str) -> int:
-    """Size of a device's last-level cache, 0 if unknown."""
+    """Get the size of a device's last-level cache, 0 if it is unknown."""
     return l2_bytes(device) if torch.device(device).type == "cuda" else cpu_cache_bytes() or 0
 
 

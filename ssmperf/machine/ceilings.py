@@ -1,6 +1,6 @@
-"""Measuring the ceilings of a device.
+"""Measure the ceilings of a device.
 
-No datasheet is consulted: the chip in hand may be missing from it, or capped below it.
+Datasheets are not used: the actual chip may be missing from them, or capped below their numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ssmperf.machine.cache import cache_bytes
 from ssmperf.registry.cost import Ceilings
 
 GPU_BUFFER_BYTES = 2**30
-CPU_BUFFER_BYTES = (2**26, 2**28)  # at least, at most; in between four times the last-level cache
+CPU_BUFFER_BYTES = (2**26, 2**28)  # least and most; within these, four times the last-level cache
 GPU_DTYPES = ("float64", "float32", "bfloat16", "float16")
 CPU_DTYPES = ("float64", "float32", "bfloat16")
 
@@ -43,7 +43,7 @@ def measure_ceilings(device: torch.device | str) -> Ceilings:
 
 
 def _bandwidths(device: torch.device, cache: int) -> tuple[list[float], list[float]]:
-    """Bytes a second of seven copies and seven reads of a buffer far larger than the cache."""
+    """Measure the bytes per second of seven copies and seven reads of a buffer much larger than the cache."""
     least, most = CPU_BUFFER_BYTES
     nbytes = GPU_BUFFER_BYTES if device.type == "cuda" else min(max(least, 4 * cache), most)
     source = torch.rand(2**20, device=device).repeat(nbytes // 2**22)
@@ -54,7 +54,7 @@ def _bandwidths(device: torch.device, cache: int) -> tuple[list[float], list[flo
 
 
 def _matmul_rates(device: torch.device, dtype: torch.dtype, budget_s: float) -> list[float]:
-    """FLOPs a second of square matmuls, the largest power of two of which five fit the budget."""
+    """Measure the FLOPs per second of five square matmuls, of the largest size that fits the budget."""
     size = 2048 if device.type == "cuda" else 128
     largest = 8192 if device.type == "cuda" else 2048
     while True:
@@ -68,7 +68,10 @@ def _matmul_rates(device: torch.device, dtype: torch.dtype, budget_s: float) -> 
 
 
 def _cores_flops_per_s() -> float:
-    """What one thread reaches, times the threads: other processes slow threads that wait for each other."""
+    """Measure the FLOPs per second of one thread, times the number of threads.
+
+    Threads that wait for each other would measure other processes too.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -80,7 +83,7 @@ def _cores_flops_per_s() -> float:
 
 
 def _times(device: torch.device, call: Callable[[], object], count: int) -> list[float]:
-    """Seconds of each of `count` runs, after one that is not counted."""
+    """Time each of `count` runs, after one that is not counted."""
     times = []
     for _ in range(count + 1):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Which devices there are, asked through NVML so that the driver process opens no CUDA context."""
+"""Find the machine's devices, through NVML, so that the driver process opens no CUDA context."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ssmperf.plan.selection import Device
 
 
 def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, list[str]]:
-    """The device type and the torch devices to use.
+    """Choose the device type and the torch devices to use.
 
-    device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, for a worker each.
+    device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker per device.
 
     Raises:
-        UsageError: no such device here.
+        UsageError: this machine has no such device.
     """
     count = cuda_count()
     if devices is not None:
@@ -32,7 +32,7 @@ def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, l
 
 
 def describe(type_: str, devices: list[str]) -> Device:
-    """What planning needs to know: the least memory and capability of the chosen devices."""
+    """Describe the chosen devices for planning, by their least memory and compute capability."""
     if type_ == "cpu":
         return Device("cpu")
     nvml = _nvml()
@@ -45,7 +45,7 @@ def describe(type_: str, devices: list[str]) -> Device:
 
 
 def cuda_count() -> int:
-    """CUDA devices that this process may use: 0 without a driver or without torch's CUDA build."""
+    """Count the CUDA devices that this process may use; 0 without a driver or a CUDA build of torch."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
@@ -62,14 +62,14 @@ def _checked(index: int, count: int) -> str:
 
 
 def _physical(index: int) -> int:
-    """NVML's index of torch's device `index` under CUDA_VISIBLE_DEVICES, where that lists numbers."""
+    """Translate torch's device index into NVML's, under a CUDA_VISIBLE_DEVICES that lists numbers."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     numbers = [part.strip() for part in visible.split(",") if part.strip()]
     return int(numbers[index]) if index < len(numbers) and numbers[index].isdigit() else index
 
 
 def _nvml() -> Any:
-    """NVML, initialised, or None where it is absent or refused."""
+    """Initialise NVML; return None where it is absent or refuses."""
     import pynvml
 
     try:

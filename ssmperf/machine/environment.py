@@ -1,6 +1,6 @@
-"""Where a run happened: hardware, driver, versions, limits, git state. Plain nested data.
+"""The environment of a run as plain nested data: hardware, driver, versions, limits, git state.
 
-The versions are read from package metadata and need no torch. CUDA is started only for a CUDA device.
+The versions are read from package metadata, without importing torch. CUDA is started only for a CUDA device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _GIT_TIMEOUT_S = 10.0
 
 
 def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
-    """Everything about this machine and process that a result depends on, as plain JSON.
+    """Describe everything about this machine and process that a result depends on, as plain JSON.
 
     Args:
         device: `cpu`, `cuda` or `cuda:N`; only a CUDA device starts CUDA.
-        ceilings: what was measured on it (`roofline.measure_ceilings`), None if nothing was.
+        ceilings: its measured ceilings (`ssmperf.machine.ceilings`), None if they were not measured.
     """
     return {
         "device": device,
@@ -52,10 +52,10 @@ def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
 
 
 def env_id(environment: Mapping[str, Any]) -> str:
-    """A hash of what makes two runs comparable: hardware, driver, versions, threads and CPU limit.
+    """Hash what must be equal for two runs to be comparable: hardware, driver, versions, threads, CPU limit.
 
-    Not hashed: load, git state, ceilings, memory of the host (virtual machines grow it), which copy of a
-    GPU it was (UUID), and the version of ssmperf, whose versions are what one compares.
+    These are left out: load, git state, ceilings, the host's memory (virtual machines grow it), the UUID of
+    the GPU, and the version of ssmperf, since comparing its versions is the purpose of a comparison.
     """
     hardware = environment["hardware"]
     matters = {
@@ -73,7 +73,7 @@ def env_id(environment: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python, the system and the packages that matter; None for one that is not installed."""
+    """List the versions of Python, the system and the packages that matter; None if not installed."""
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "os": _os_name(),
@@ -88,7 +88,7 @@ def versions() -> dict[str, str | None]:
 
 
 def cpu() -> dict[str, Any]:
-    """Model, cores that this process may use, and memory of the host."""
+    """Describe the CPU: its model, the cores that this process may use, and the host's memory."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor() or None,
@@ -103,7 +103,7 @@ def cpu() -> dict[str, Any]:
 
 
 def gpu(device: str) -> dict[str, Any] | None:
-    """What CUDA tells of a device; None for a device that is no GPU."""
+    """Describe a GPU as CUDA reports it; None for a device that is no GPU."""
     if not device.startswith("cuda"):
         return None
     import torch
@@ -122,7 +122,7 @@ def gpu(device: str) -> dict[str, Any] | None:
 
 
 def driver() -> str | None:
-    """Version of the NVIDIA kernel driver, None where there is none. Starts no CUDA."""
+    """Get the version of the NVIDIA kernel driver, or None without one. Starts no CUDA."""
     for line in _lines("/proc/driver/nvidia/version"):
         words = [word for word in line.split() if word[0].isdigit() and "." in word]
         if words:
@@ -131,7 +131,7 @@ def driver() -> str | None:
 
 
 def torch_settings() -> dict[str, Any]:
-    """Threads, the CUDA that torch was built for, and its matmul precision."""
+    """Describe torch: threads, the CUDA version that it was built for, matmul precision, determinism."""
     import torch
 
     return {
@@ -143,9 +143,10 @@ def torch_settings() -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit of a package's checkout and whether it was changed; None and the reason if it is none.
+    """Get the commit of a package's checkout and whether it was changed, or the reason why there is none.
 
-    A package that a repository does not track (a virtual environment inside some checkout) is no checkout.
+    A package that the repository does not track, as in a virtual environment inside some checkout, counts as
+    not being in a checkout.
     """
     try:
         tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")
@@ -163,7 +164,7 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """Cores that the container grants (cgroup v2, then v1), None for no limit."""
+    """Get the number of cores that the container grants (cgroup v2, then v1), or None without a limit."""
     quota = _lines(cgroup / "cpu.max")
     if quota:
         allowed, period = quota[0].split()
@@ -183,7 +184,7 @@ def _os_name() -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command, None if it fails."""
+    """Run a git command and return its output, or None if it fails."""
     done = subprocess.run(
         ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=_GIT_TIMEOUT_S
     )

@@ -1,6 +1,6 @@
-"""Clocks, power, temperature and throttling of a GPU (NVML) while it is being timed.
+"""Clocks, power, temperature and throttling of a GPU while it is being timed, as NVML reports them.
 
-Without NVML, or refused by it, every number is None and `reason` says why.
+If NVML is missing or refuses, every number is None and `reason` says why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-# What slows the device down against its will, by NVML's bit. Idleness and clocks set by a user do not.
+# Involuntary slowdowns by NVML's bit; idleness and clocks set by a user are not among them.
 THROTTLES = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -25,12 +25,12 @@ THROTTLES = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
-LEAST_ENERGY_STEPS = 20  # of the counter within the window: its resolution is then 5 % of the energy
+LEAST_ENERGY_STEPS = 20  # of the energy counter within a window: its resolution is then 5 % of the energy
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The device's state at one time of the sampling clock. None where NVML has no answer."""
+    """The device's state at one moment of the sampling clock; None where NVML has no answer."""
 
     at_s: float
     sm_clock_hz: float | None = None
@@ -45,10 +45,10 @@ class Telemetry:
     """Reads the device at the beginning and end of a `with` block, and every `period_s` in between.
 
     Args:
-        device: a torch device; one that is no GPU has no telemetry.
-        period_s: time between readings of the thread; None for no thread (`read` takes one by hand).
-        nvml: the module `pynvml`, imported when needed.
-        now: the clock of the samples' spans.
+        device: a torch device; only a GPU has telemetry.
+        period_s: time between readings by a background thread; None starts no thread (see `read`).
+        nvml: the module `pynvml`; None imports it when needed.
+        now: the sampling clock, which also times the samples.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Telemetry:
             self._handle = None
 
     def read(self) -> None:
-        """Take one reading now, if NVML is there."""
+        """Take one reading now, if NVML is available."""
         if self._handle is None:
             return
         nvml, handle = self._nvml, self._handle
@@ -105,12 +105,12 @@ class Telemetry:
             )
         )
 
-    def marks(self, spans_s: Sequence[tuple[float, float]]) -> list[bool]:
-        """Which spans were timed under a throttle; see `throttled`."""
-        return throttled(spans_s, self.readings)
+    def marks(self, taken_at_s: Sequence[tuple[float, float]]) -> list[bool]:
+        """Mark the samples that were taken under a throttle; see `throttled`."""
+        return throttled(taken_at_s, self.readings)
 
     def numbers(self) -> dict[str, Any]:
-        """What the window says, as fields of a record: medians, extremes, energy, and reasons for gaps."""
+        """Sum up the readings as fields of a record: medians, extremes, energy, and reasons for gaps."""
         energy_j, energy_reason = energy(self.readings)
         seen = {name: None for reading in self.readings for name in reading.throttles}
         return {
@@ -150,11 +150,11 @@ class Telemetry:
         try:
             return float(getattr(self._nvml, name)(*arguments))
         except self._nvml.NVMLError:
-            return None  # this device does not tell
+            return None  # this device does not report it
 
 
-def throttled(spans_s: Sequence[tuple[float, float]], readings: Sequence[Reading]) -> list[bool]:
-    """Marks the spans that a throttle may have slowed.
+def throttled(taken_at_s: Sequence[tuple[float, float]], readings: Sequence[Reading]) -> list[bool]:
+    """Mark the samples that a throttle may have slowed, given when each began and ended.
 
     Between two readings the device may have been in the state of either, so a throttled reading covers the
     time from the reading before it to the one after it.
@@ -163,11 +163,11 @@ def throttled(spans_s: Sequence[tuple[float, float]], readings: Sequence[Reading
     for i, reading in enumerate(readings):
         if reading.throttles:
             bad.append((readings[max(i - 1, 0)].at_s, readings[min(i + 1, len(readings) - 1)].at_s))
-    return [any(start <= last and first <= end for first, last in bad) for start, end in spans_s]
+    return [any(start <= last and first <= end for first, last in bad) for start, end in taken_at_s]
 
 
 def energy(readings: Sequence[Reading]) -> tuple[float | None, str | None]:
-    """Joules between the first and last reading by the device's counter, or None and the reason."""
+    """Compute the joules between the first and last reading by its counter, or None with the reason."""
     counts = [reading.energy_j for reading in readings]
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):

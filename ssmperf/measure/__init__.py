@@ -1,1 +1,1 @@
-"""Clocks, sampling, memory, verification."""
+"""Measuring a call: clocks, sampling, statistics, memory and profiles."""

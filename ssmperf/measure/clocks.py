@@ -16,9 +16,9 @@ import torch
 
 Call = Callable[[], Any]
 
-RESOLUTION = 0.005  # a tick of the clock is at most this share of a timed batch
+RESOLUTION = 0.005  # a tick of the timer is at most this share of a timed batch
 _MOST_CALLS = 2**20
-_MOST_LEAD_S = 5e-3  # longer than this, the launch queue is full and the host cannot run ahead anyway
+_MOST_LEAD_S = 5e-3  # with a longer lead the launch queue is full, and the host cannot run ahead anyway
 _LEAD_MARGIN_S = 20e-6
 _CALIBRATION_CYCLES = 2_000_000
 _WARM_UPS = 2
@@ -31,22 +31,22 @@ class Clock(Protocol):
     name: str
 
     def time(self, call: Call) -> float:
-        """Seconds that one call takes."""
+        """Measure the seconds that one call takes."""
         ...
 
     def release(self) -> None:
-        """Let go of the last call, and so of the tensors that it holds."""
+        """Drop the last call, and with it the tensors that it holds."""
         ...
 
 
 def nothing() -> None:
-    """The `before` of a call that needs none."""
+    """Do nothing: the `before` of a call that needs none."""
 
 
 class WallClock:
-    """Wall time on the host, of as many calls in a row as a sample needs for the timer's resolution.
+    """Wall time on the host. A sample covers as many calls in a row as the timer's resolution demands.
 
-    With a `before`, which has to precede every call, each call is timed on its own.
+    With a `before`, which must precede every call, each call is timed on its own.
     """
 
     name = "wall"
@@ -76,22 +76,22 @@ class WallClock:
         return self.now_ns() - start
 
     def _calibrate(self, call: Call) -> None:
-        enough = tick_ns(self.now_ns) / RESOLUTION
+        needed_ns = tick_ns(self.now_ns) / RESOLUTION
         self.calls = 1
-        while self._shortest_ns(call, enough) < enough and self.calls < _MOST_CALLS:
+        while self._shortest_ns(call, needed_ns) < needed_ns and self.calls < _MOST_CALLS:
             self.calls *= 2
         self._calibrated = call
 
-    def _shortest_ns(self, call: Call, enough: float) -> int:
-        """The shortest of three batches, or the first one if it is ten times as long as it needs to be."""
+    def _shortest_ns(self, call: Call, needed_ns: float) -> int:
+        """Time three batches and return the shortest; only one if it is ten times as long as needed."""
         first = self._elapsed_ns(call)
-        if first > 10 * enough:
+        if first > 10 * needed_ns:
             return first
         return min(first, self._elapsed_ns(call), self._elapsed_ns(call))
 
 
 class HostClock:
-    """Wall time of a call on a GPU, from an idle device to an idle device: what a lone caller waits."""
+    """Wall time of a call on a GPU, from an idle device to an idle device, as a lone caller sees it."""
 
     name = "host"
 
@@ -106,7 +106,7 @@ class HostClock:
         self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
 
     def release(self) -> None:
-        """It keeps nothing."""
+        """Do nothing: this clock keeps no call."""
 
     def time(self, call: Call) -> float:
         self.before()
@@ -118,11 +118,11 @@ class HostClock:
 
 
 class EventClock:
-    """Device time between two events around a call, with launch latency hidden.
+    """Device time between two events around a call, without launch latency.
 
-    The device spins first, for as long as the host needs to enqueue the call, so that kernels follow one
-    another without waiting for the host. A call of more launches than the queue holds (about a thousand)
-    stays bound by the host. The time between two adjacent events is subtracted.
+    The device first spins for as long as the host needs to enqueue the call, so that its kernels follow one
+    another without waiting for the host. A call with more launches than the queue holds (about a thousand)
+    remains bound by the host. The time between two adjacent events is subtracted.
     """
 
     name = "event"
@@ -163,7 +163,7 @@ class EventClock:
         return float(self._start.elapsed_time(self._end)) / 1e3
 
     def _calibrate(self, call: Call) -> None:
-        """Let the device wait for twice the time that the host needs to enqueue the call."""
+        """Make the device spin for twice the time that the host needs to enqueue the call."""
         enqueue_s = self._enqueue_s(call)
         if enqueue_s < _MOST_LEAD_S:
             enqueue_s = min(enqueue_s, *(self._enqueue_s(call) for _ in range(_WARM_UPS)))
@@ -179,7 +179,7 @@ class EventClock:
         return enqueued
 
     def _spin_rate(self) -> float:
-        """Cycles a second of the counter that a spin waits for; the first spin also raises the clocks."""
+        """Measure a spin's cycles per second; the first spin also raises the device's clocks."""
         for _ in range(2):
             self._start.record()
             self.cuda._sleep(_CALIBRATION_CYCLES)
@@ -189,7 +189,7 @@ class EventClock:
 
 
 class GraphClock(EventClock):
-    """Device time of one replay of a CUDA graph of the call: no launch waits for the host at all."""
+    """Device time of one replay of a CUDA graph of the call, where no launch waits for the host."""
 
     name = "graph"
 
@@ -208,12 +208,12 @@ class GraphClock(EventClock):
         self._replay: Call = nothing
 
     def capture(self, call: Call, needs_bytes: int = 0) -> str | None:
-        """Capture a call that has run before; the reason if that fails, else None.
+        """Capture a call that has run before. Returns the reason if that fails, and None otherwise.
 
-        It is captured on the current stream, which must not be the default one: a backward pass runs on the
-        stream of its forward. A call that waits for the device, or that needs more memory than is free, is
-        not tried: the allocator never gets back what a failed capture held. `broken` says that this has
-        happened all the same.
+        The call is captured on the current stream, which must not be the default one, because a backward pass
+        runs on the stream of its forward pass. A call that waits for the device, or needs more memory than is
+        free, is not captured: a failed capture never returns its memory to the allocator. If a capture fails
+        nevertheless, `broken` is set.
         """
         self.release()
         reason = self._unfit(call, needs_bytes)
@@ -226,7 +226,7 @@ class GraphClock(EventClock):
                     call()
                 graph.replay()
                 self.cuda.synchronize(self.device)
-        except Exception as error:  # whatever a backend raises under capture is the reason
+        except Exception as error:  # any exception that a backend raises under capture is the reason
             self.broken = True
             graph.reset()
             self.cuda.synchronize(self.device)
@@ -235,11 +235,11 @@ class GraphClock(EventClock):
         return None
 
     def _unfit(self, call: Call, needs_bytes: int) -> str | None:
-        """Why a capture cannot work, found without trying it."""
+        """Say why a capture would fail, without trying it, or return None."""
         self.cuda.empty_cache()
         free, _ = self.cuda.mem_get_info(self.device)
         if _GRAPH_HEADROOM * needs_bytes > free:
-            return f"not captured: its {needs_bytes / 2**30:.1f} GiB are too much beside what is allocated"
+            return f"not captured: its {needs_bytes / 2**30:.1f} GiB do not fit beside the allocated memory"
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
             self.cuda.set_sync_debug_mode("error")
@@ -252,7 +252,7 @@ class GraphClock(EventClock):
         return None
 
     def time(self, call: Call) -> float:
-        """Seconds of one replay.
+        """Measure the seconds of one replay.
 
         Raises:
             ValueError: the call is not the captured one.
@@ -269,7 +269,7 @@ class GraphClock(EventClock):
 
 
 def tick_ns(now_ns: Callable[[], int]) -> int:
-    """The least step that a clock takes between two readings, 1 if it takes none."""
+    """Measure the smallest step between two readings of a clock; 1 if it never advances."""
     readings = [now_ns() for _ in range(200)]
     steps = [after - before for before, after in itertools.pairwise(readings) if after > before]
     return min(steps, default=1)

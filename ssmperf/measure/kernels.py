@@ -1,4 +1,4 @@
-"""Where the time of one call goes: kernels, launches, registers, spills, and a trace to look at."""
+"""Profile one call: its kernels, launches, registers and spills, and a trace to look at."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """All launches of one kernel (on a CPU: all calls of one operator) within the call.
+    """All launches of one kernel within the call; on a CPU, all calls of one operator.
 
-    time_s: seconds, of operators without those of the operators that they call. registers, shared_bytes,
-    occupancy: of one launch, as the profiler reports them; spills: registers, as Triton reports them.
+    time_s: seconds; an operator's time excludes the operators that it calls.
+    registers, shared_bytes, occupancy: those of one launch, as the profiler reports them.
+    spills: spilled registers, as Triton reports them.
     """
 
     name: str
@@ -39,11 +40,16 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One call: its kernels, longest first, and of a GPU the share of the time in which none ran."""
+    """The profile of one call: its kernels, those with the longest time first.
+
+    duration_s: on a GPU, seconds from the start of the first kernel to the end of the last; on a CPU, the
+        operators' total.
+    idle_fraction: share of that time in which no kernel ran; None on a CPU.
+    """
 
     case: Case
     kernels: tuple[Kernel, ...]
-    span_s: float
+    duration_s: float
     idle_fraction: float | None
     folder: Path
 
@@ -54,7 +60,7 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         return {
             "case": self.case.to_json(),
-            "span_s": self.span_s,
+            "span_s": self.duration_s,
             "idle_fraction": self.idle_fraction,
             "launches": self.launches,
             "kernels": [asdict(kernel) for kernel in self.kernels],
@@ -63,13 +69,13 @@ class Profile:
 
 
 def profile(selection: Selection, device: str, folder: Path) -> Profile:
-    """Profile one call of the one case that a selection names; of a preset's shapes, the last one.
+    """Profile one call of the case that a selection names; of a preset's shapes, the last one is taken.
 
-    Writes `trace.json` (for Perfetto or chrome://tracing) and `profile.json` into the folder. The answer of
+    Writes `trace.json` (for Perfetto or chrome://tracing) and `profile.json` into the folder. The result of
     the call is not judged.
 
     Raises:
-        UsageError: several cases are named, or the folder cannot be written.
+        UsageError: the selection names several cases or none, or the folder cannot be written.
         Unsupported: the backend refuses the case.
     """
     from ssmperf.measure.passes import pass_of
@@ -83,7 +89,8 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
         folder.mkdir(parents=True, exist_ok=True)
         _trace(call, device, folder / TRACE)
         events = json.loads((folder / TRACE).read_text())["traceEvents"]
-        found = _of_gpu(case, events, folder) if device.startswith("cuda") else _of_cpu(case, events, folder)
+        summarise = _profile_of_gpu if device.startswith("cuda") else _profile_of_cpu
+        found = summarise(case, events, folder)
         (folder / NUMBERS).write_text(json.dumps(found.to_json(), indent=2) + "\n")
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -91,7 +98,7 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
 
 
 def as_text(found: Profile) -> str:
-    """The kernels as a table, then where the trace is."""
+    """Format the kernels as a table, followed by the path of the trace."""
     from tabulate import tabulate
 
     total = sum(kernel.time_s for kernel in found.kernels) or 1.0
@@ -107,11 +114,11 @@ def as_text(found: Profile) -> str:
         }
         for kernel in found.kernels
     ]
-    idle = "" if found.idle_fraction is None else f", of which no kernel ran {found.idle_fraction:.0%}"
+    idle = "" if found.idle_fraction is None else f", no kernel running for {found.idle_fraction:.0%} of it"
     return "\n".join([
         str(found.case),
         tabulate(rows, headers="keys", tablefmt="simple"),
-        f"{found.launches} launches in {found.span_s * 1e6:.0f} µs{idle}",
+        f"{found.launches} launches in {found.duration_s * 1e6:.0f} µs{idle}",
         f"trace written to {found.folder / TRACE} (open it in ui.perfetto.dev)",
     ])  # fmt: skip
 
@@ -151,8 +158,8 @@ def _trace(call: Callable[[], Any], device: str, file: Path) -> None:
     profiler.export_chrome_trace(str(file))
 
 
-def _of_gpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
-    """Kernels, copies and fills on the device."""
+def _profile_of_gpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
+    """Sum up the kernels, copies and fills on the device."""
     on_device = ("kernel", "gpu_memcpy", "gpu_memset")
     ran = [event for event in events if event.get("cat") in on_device]
     if not ran:
@@ -177,17 +184,18 @@ def _of_gpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
         )
     begin = min(float(event["ts"]) for event in ran)
     end = max(float(event["ts"]) + float(event["dur"]) for event in ran)
-    span = (end - begin) * 1e-6
-    busy = sum(kernel.time_s for kernel in kernels)
-    return Profile(case, _longest_first(kernels), span, max(0.0, 1 - busy / span) if span else None, folder)
+    duration_s = (end - begin) * 1e-6
+    busy_s = sum(kernel.time_s for kernel in kernels)
+    idle = max(0.0, 1 - busy_s / duration_s) if duration_s else None
+    return Profile(case, _longest_first(kernels), duration_s, idle, folder)
 
 
-def _of_cpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
-    """Operators, each without the time of those that it calls."""
+def _profile_of_cpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
+    """Sum up the operators, each without the time of those that it calls."""
     ran = [event for event in events if event.get("cat") == "cpu_op"]
     ran.sort(key=lambda event: (event["tid"], float(event["ts"]), -float(event["dur"])))
     own = [float(event["dur"]) for event in ran]
-    open_: list[int] = []  # operators that enclose the present one, outermost first
+    open_: list[int] = []  # operators that enclose the current one, outermost first
     for place, event in enumerate(ran):
         while open_ and not _encloses(ran[open_[-1]], event):
             open_.pop()
@@ -198,8 +206,8 @@ def _of_cpu(case: Case, events: list[dict[str, Any]], folder: Path) -> Profile:
     for event, time in zip(ran, own, strict=True):
         totals.setdefault(str(event["name"]), []).append(time * 1e-6)
     kernels = [Kernel(name, len(times), sum(times)) for name, times in totals.items()]
-    span = sum(kernel.time_s for kernel in kernels)
-    return Profile(case, _longest_first(kernels), span, None, folder)
+    duration_s = sum(kernel.time_s for kernel in kernels)
+    return Profile(case, _longest_first(kernels), duration_s, None, folder)
 
 
 def _encloses(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
@@ -212,7 +220,7 @@ def _longest_first(kernels: list[Kernel]) -> tuple[Kernel, ...]:
 
 
 def _spills() -> dict[str, int]:
-    """Spilled registers of the Triton kernels that this process has loaded, by name; the most of each."""
+    """Find the spilled registers of all Triton kernels in this process, by name; the most of each name."""
     if "triton" not in sys.modules:
         return {}
     from triton.compiler import CompiledKernel

@@ -1,4 +1,4 @@
-"""Memory of one call, above what was allocated before it: at its peak, after it, and kept for backward."""
+"""The memory that one call adds: at its peak, after its end, and kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ssmperf.measure.profiler import silence
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one call's tensors.
+    """Bytes of the tensors that one call made.
 
-    peak_bytes: most that they held at once, its result included.
-    left_bytes: what is still held when the call is over and its result is gone.
+    peak_bytes: the most that they held at once, the call's result included.
+    left_bytes: bytes that are still held after the call, when its result is gone.
     """
 
     peak_bytes: int
@@ -26,26 +26,26 @@ class Memory:
 
 
 def peak_bytes(call: Callable[[], Any], device: torch.device | str) -> tuple[int | None, str | None]:
-    """Most bytes that tensors made by the call held at once, its result included; or None and the reason."""
+    """Measure the peak memory of a call, its result included. Returns it, or None and the reason."""
     memory, reason = trace(call, device)
     return (memory.peak_bytes if memory else None), reason
 
 
 def trace(call: Callable[[], Any], device: torch.device | str) -> tuple[Memory | None, str | None]:
-    """The memory of a call; or None and the reason.
+    """Measure the memory of a call. Returns it, or None and the reason.
 
-    On a GPU the caching allocator counts (its blocks are rounded to 512 bytes); on a CPU the profiler's
-    allocation events are summed in order, which is exact for all that goes through torch's allocator.
+    On a GPU the numbers are those of the caching allocator, whose blocks are rounded to 512 bytes. On a CPU
+    the profiler's allocation events are summed in order, which is exact for memory from torch's allocator.
     """
     device = torch.device(device)
     return (_trace_cuda(call, device), None) if device.type == "cuda" else _trace_cpu(call)
 
 
 def saved_bytes(call: Callable[[], Any], inputs: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages that autograd holds for the backward pass of a call's result.
+    """Count the bytes of the distinct storages that autograd keeps for the backward pass of a call's result.
 
-    Storages of the inputs are not counted, results that are saved are. What a `torch.autograd.Function`
-    keeps in attributes of its context passes no hook and is not seen.
+    Storages of the inputs are not counted; saved results are. Tensors that a `torch.autograd.Function` keeps
+    in attributes of its context are not seen, since they pass no hook.
     """
     own = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
@@ -57,14 +57,14 @@ def saved_bytes(call: Callable[[], Any], inputs: Iterable[Tensor]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda holder: holder.tensor):
         result = call()
-    storages = [holder.tensor.untyped_storage() for holder in saved]  # of the graph that is left
+    storages = [holder.tensor.untyped_storage() for holder in saved]  # those that the graph still holds
     found = {storage.data_ptr(): storage.nbytes() for storage in storages}
     del result
     return sum(nbytes for address, nbytes in found.items() if address not in own)
 
 
 class _Saved:
-    """A tensor in a graph, alive as long as the graph holds it."""
+    """Holds a tensor that a graph has saved; it lives as long as the graph."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -89,13 +89,13 @@ def _trace_cpu(call: Callable[[], Any]) -> tuple[Memory | None, str | None]:
     with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         call()
     if profiler.kineto_results is None:
-        return None, "the profiler gave no results"
+        return None, "the profiler returned no results"
     changes = [
         (event.start_ns(), event.nbytes())
         for event in profiler.kineto_results.events()
         if event.name() == "[memory]" and event.device_type() == torch.autograd.DeviceType.CPU
     ]
-    changes.sort(key=lambda change: change[0])  # stable: events of one nanosecond stay in order
+    changes.sort(key=lambda change: change[0])  # stable: events of the same nanosecond stay in order
     held = peak = 0
     for _, nbytes in changes:
         held += nbytes

@@ -1,6 +1,7 @@
-"""A pass as it is timed: a foreign kernel in its native form, without what prepares its operands.
+"""The part of a pass that is timed.
 
-With `--timing end-to-end`, and for backends that have no native form, that is the whole call.
+For a foreign package's kernel that is the kernel in its native form, without the preparation of its operands.
+With `--timing end-to-end`, and for backends without a native form, it is the whole call.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ Gradients = Mapping[str, Tensor | None]
 class TimedPass:
     """A pass on some values.
 
-    call: the pass, without arguments.
-    touched: tensors that it reads and that may change between two calls.
-    gradients: by operand, what this very call gives for the gradient that now lies in `Values.grad_output`.
-    specs: by operand, for the cost; none is wider than what the call really reads.
+    call: runs the pass; takes no arguments.
+    touched: tensors that the pass reads and that may change between two calls.
+    gradients: runs the pass for the gradient that is now in `Values.grad_output`, and returns the gradients
+        by operand.
+    specs: specs by operand, for the cost; none is wider than the tensor that the call really reads.
     """
 
     call: Callable[[], Any]
@@ -37,13 +39,14 @@ class TimedPass:
 
 
 def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: Values) -> TimedPass:
-    """Make the pass of a case as its `timing` says: native, or end to end.
+    """Make the timed pass of a case, native or end to end as its `timing` says.
 
-    function: called with the operands by name: the backend, or a block around it.
+    function: takes the operands by name: the backend, or a block around it.
     """
     if backend.prepare is None or case.timing != "native" or case.level != "op":
         call = call_of(case.pass_, function, values)
-        operands = () if case.pass_ == "backward" else values.tensors.values()  # a ready graph holds them
+        # a backward pass reads the tensors that its graph has saved, not the operands
+        operands = () if case.pass_ == "backward" else values.tensors.values()
         return TimedPass(
             call,
             [*operands, values.grad_output],
@@ -71,9 +74,9 @@ def _forward(backend: Backend, values: Values) -> TimedPass:
 
 
 class _Native:
-    """Gradients of the native operands from those at the native results, which `finish` hands back.
+    """Computes the gradients of the native operands from the gradients at the native results.
 
-    ready: whether a call finds its graph ready-made, or runs forward too.
+    ready: whether the graph is made in advance; otherwise each call also runs the forward pass.
     """
 
     def __init__(self, backend: Backend, values: Values, *, ready: bool) -> None:
@@ -87,13 +90,15 @@ class _Native:
         ends = tuple(_detached(each) for each in whole)
         self._ends = [end for end in ends if _differentiable(end)]
         self._output, _ = prepared.finish(ends if isinstance(raw, (tuple, list)) else ends[0])
-        arriving = self._arriving()
-        self._reached = [index for index, gradient in enumerate(arriving) if gradient is not None]
-        self.incoming = [each.clone(memory_format=torch.contiguous_format) for each in self._given(arriving)]
+        incoming = self._incoming_gradients()
+        self._reached = [index for index, gradient in enumerate(incoming) if gradient is not None]
+        self.incoming = [
+            each.clone(memory_format=torch.contiguous_format) for each in _without_none(incoming)
+        ]
         self._results = self._reached_of(raw) if ready else None
 
     def __call__(self) -> tuple[Tensor | None, ...]:
-        """The gradients of the native operands; None where none arrives."""
+        """Compute the gradients of the native operands; None where no gradient arrives."""
         ready = self._results is not None
         results = self._results if ready else self._reached_of(self._native(*self.operands))
         if not results:
@@ -103,8 +108,8 @@ class _Native:
         )
 
     def gradients(self) -> Gradients:
-        """Let the gradient at the output in, call, and lead what comes out back to the operands."""
-        for held, fresh in zip(self.incoming, self._given(self._arriving()), strict=True):
+        """Run the call for the current gradient at the output, and carry the result back to the operands."""
+        for held, fresh in zip(self.incoming, _without_none(self._incoming_gradients()), strict=True):
             held.copy_(fresh)
         leaves = _leaves(self._values)
         prepared = self._prepare(**{**self._values.operands, **leaves})
@@ -116,21 +121,23 @@ class _Native:
         found = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
         return dict(zip(leaves, found, strict=True))
 
-    def _arriving(self) -> tuple[Tensor | None, ...]:
-        """The gradient at the output, led back to the native results."""
+    def _incoming_gradients(self) -> tuple[Tensor | None, ...]:
+        """Carry the gradient at the output back to the native results."""
         if not self._ends or not self._output.requires_grad:
             return ()
         return torch.autograd.grad(
             self._output, self._ends, self._values.grad_output, retain_graph=True, allow_unused=True
         )
 
-    def _given(self, arriving: Sequence[Tensor | None]) -> list[Tensor]:
-        return [gradient for gradient in arriving if gradient is not None]
-
     def _reached_of(self, raw: Any) -> list[Tensor]:
+        """List the native results that a gradient reaches."""
         whole = raw if isinstance(raw, (tuple, list)) else (raw,)
         results = [each for each in whole if _differentiable(each)]
         return [results[index] for index in self._reached]
+
+
+def _without_none(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def _leaves(values: Values) -> dict[str, Tensor]:
@@ -150,7 +157,10 @@ def _contiguous(operands: Sequence[Any]) -> list[Tensor]:
 
 
 def _specs(values: Values, operands: Sequence[Any]) -> dict[str, Spec]:
-    """Specs of the operands, none wider than the narrowest native one: a kernel may take half gates."""
+    """Make specs of the operands, none wider than the narrowest native operand.
+
+    A native kernel may, for example, take gates in half precision.
+    """
     widths = [
         each.dtype.to_real().itemsize if each.is_complex() else each.element_size()
         for each in operands

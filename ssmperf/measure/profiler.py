@@ -1,4 +1,4 @@
-"""torch's profiler, which announces itself on stderr unless it is told not to."""
+"""Settings of torch's profiler, which writes to stderr by default."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def silence() -> None:
-    """Keep the profiler from writing to stderr when it starts; a level that is set already is kept."""
+    """Keep the profiler from writing to stderr when it starts. A log level that is already set is kept."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")

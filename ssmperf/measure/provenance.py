@@ -1,4 +1,4 @@
-"""Which device kernels a call really launches."""
+"""Find the device kernels that a call really launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssmperf.measure.profiler import silence
 
 
 def launched_kernels(call: Callable[[], Any]) -> list[str]:
-    """Names of the CUDA kernels that one call launches, in order, copies and fills left out."""
+    """List the names of the CUDA kernels that one call launches, in order, without copies and fills."""
     silence()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as profiler:
@@ -24,9 +24,9 @@ def launched_kernels(call: Callable[[], Any]) -> list[str]:
 
 
 def fell_back(declared: tuple[str, ...], launched: Iterable[str]) -> str | None:
-    """Why a call did not run the kernels that its backend declares, or None.
+    """Say that a call ran none of the kernels that its backend declares, or return None.
 
-    declared: substrings of kernel names, one of which at least must have been launched.
+    declared: substrings of kernel names; a kernel with at least one of them must have been launched.
     """
     launched = sorted(set(launched))
     if not declared or any(name in kernel for name in declared for kernel in launched):

@@ -1,8 +1,8 @@
-"""Samples a call until its median is known well enough, or the time is up, and says which.
+"""Sample a call until its median is known well enough or the time is up, and report which of the two.
 
-Stopping as soon as an interval looks narrow picks the intervals that are narrow by luck. So a pilot, which
-also warms up, decides how many samples to take, and the interval comes from fresh samples only. A round that
-turns out too wide becomes the pilot of the next one.
+Stopping as soon as an interval looks narrow would select intervals that are narrow by luck. Therefore a
+pilot, which also warms up, decides how many samples to take, and the interval comes from fresh samples only.
+A round whose interval turns out too wide becomes the pilot of the next round.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ssmperf.measure import statistics
 from ssmperf.measure.statistics import Summary
 
 PILOT_SHARE = 0.25  # of the longest time, at most
-MOST_GROWTH = 8  # of a round over the one that decided its size, which may have been warming up
-FEWEST = 6  # fresh samples: their range is the first to reach the stopped interval's level
+MOST_GROWTH = 8  # from one round to the next, since the earlier one may have been warming up
+FEWEST = 6  # fresh samples; the range of fewer does not reach the confidence of a stopped interval
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The outcome of sampling: every time taken, what it says, and whether that can be trusted.
+    """The outcome of sampling: all samples, their summary, and whether it can be trusted.
 
-    samples_s: seconds a call, in the order taken; the interval is theirs.
-    spans_s: when each of them began and ended on the sampling clock, for telemetry to mark.
-    pilot_s: the samples before them, which decided their number.
-    summary: None if no sample is left (all were taken under a throttle).
+    samples_s: seconds per call, in the order taken; the interval is computed from them.
+    taken_at_s: when each sample began and ended on the sampling clock, so that telemetry can mark it.
+    pilot_s: the samples of the pilot, which decided how many others were taken.
+    summary: None if no sample is left because all were taken under a throttle.
     converged: the interval is within the goal, and the samples neither drift nor have two modes.
-    reason: why not, or None.
+    reason: why the samples did not converge, or None.
     """
 
     samples_s: tuple[float, ...]
-    spans_s: tuple[tuple[float, float], ...]
+    taken_at_s: tuple[tuple[float, float], ...]
     pilot_s: tuple[float, ...]
     relative_width: float
     summary: Summary | None = field(init=False)
@@ -51,12 +51,12 @@ class Samples:
         object.__setattr__(self, "converged", reason is None)
 
     def excluding(self, marks: Sequence[bool]) -> Samples:
-        """The same without the marked samples (those that telemetry saw taken under a throttle)."""
+        """Return these samples without the marked ones, which telemetry saw taken under a throttle."""
         kept = [i for i, marked in zip(range(len(self.samples_s)), marks, strict=True) if not marked]
         return dataclasses.replace(
             self,
             samples_s=tuple(self.samples_s[i] for i in kept),
-            spans_s=tuple(self.spans_s[i] for i in kept),
+            taken_at_s=tuple(self.taken_at_s[i] for i in kept),
         )
 
 
@@ -74,13 +74,14 @@ def sample(
 
     Args:
         call: runs once and returns its seconds.
-        min_time_s, max_time_s: bounds of the whole time, by `now`.
-        min_samples: of the pilot, and fresh ones (at least six), whose number outranks the longest time.
-        max_samples: bound of all samples, the pilot included.
+        min_time_s, max_time_s: bounds of the total time, by `now`.
+        min_samples: least number of samples in the pilot, and of fresh ones (at least six). The latter are
+            taken even if that exceeds the longest time.
+        max_samples: most samples in total, the pilot included.
         now: a monotonic clock in seconds.
 
     Raises:
-        ValueError: bounds that contradict each other.
+        ValueError: the bounds contradict each other.
     """
     fewest = max(min_samples, FEWEST)
     if not (0 <= min_time_s <= max_time_s and min_samples >= 1 and max_samples >= min_samples + fewest):
@@ -89,47 +90,49 @@ def sample(
             f"max(min_samples, {FEWEST}), got {min_time_s=}, {max_time_s=}, {min_samples=}, {max_samples=}"
         )
     began = now()
-    taken: list[float] = []
-    spans: list[tuple[float, float]] = []
+    seconds: list[float] = []
+    taken_at: list[tuple[float, float]] = []
 
     def take() -> None:
         start = now()
-        taken.append(call())
-        spans.append((start, now()))
+        seconds.append(call())
+        taken_at.append((start, now()))
 
     def affordable() -> int:
-        each = statistics.summarise([end - start for start, end in spans]).median
+        each = statistics.summarise([end - start for start, end in taken_at]).median
         left = max_time_s - (now() - began)
         by_time = max_samples if each <= 0 else math.floor(max(left, 0.0) / each)
-        return min(by_time, max_samples - len(taken))
+        return min(by_time, max_samples - len(seconds))
 
-    while len(taken) < min_samples:
+    while len(seconds) < min_samples:
         take()
         if now() - began >= PILOT_SHARE * max_time_s:
             break
 
     size, last = fewest, 0
     while True:
-        wanted = statistics.needed(taken[last:], relative_width)
-        wanted = max(size, min(wanted, MOST_GROWTH * (len(taken) - last)))
-        size = max(size, min(wanted, affordable()))
-        last = len(taken)
-        while len(taken) - last < size or (now() - began < min_time_s and len(taken) < max_samples):
+        needed = statistics.needed(seconds[last:], relative_width)
+        needed = max(size, min(needed, MOST_GROWTH * (len(seconds) - last)))
+        size = max(size, min(needed, affordable()))
+        last = len(seconds)
+        while len(seconds) - last < size or (now() - began < min_time_s and len(seconds) < max_samples):
             take()
-            if now() - began >= max_time_s and len(taken) - last >= fewest:
+            if now() - began >= max_time_s and len(seconds) - last >= fewest:
                 break
-        samples = Samples(tuple(taken[last:]), tuple(spans[last:]), tuple(taken[:last]), relative_width)
+        samples = Samples(
+            tuple(seconds[last:]), tuple(taken_at[last:]), tuple(seconds[:last]), relative_width
+        )
         if samples.converged or affordable() < size:
             return samples
         size = min(2 * size, affordable())
 
 
 def _doubt(samples_s: Sequence[float], summary: Summary | None, relative_width: float) -> str | None:
-    """Why the median of these samples cannot be trusted, or None."""
+    """Say why the median of these samples cannot be trusted, or return None."""
     if summary is None:
         return "no samples left"
     if summary.low is None:
-        return f"{summary.n} samples are too few for an interval ({statistics.MIN_INTERVAL} give one)"
+        return f"{summary.n} samples are too few for an interval (at least {statistics.MIN_INTERVAL})"
     if statistics.bimodal(samples_s, relative_width):
         return "the samples have two modes"
     if statistics.drifts(samples_s, relative_width):

@@ -1,8 +1,8 @@
-"""Medians with honest intervals, and tests for samples that no median describes. Numbers in, numbers out.
+"""Medians with honest intervals, and tests for samples that no median describes.
 
-The interval is distribution-free: it reads order statistics only, so heavy tails, skew and outliers cost
-width but not coverage. It holds for a number of samples that was fixed before they were taken; `needed`
-says how many to take, from a pilot, so that nobody has to peek at the interval (see measure/sampling.py).
+The interval is distribution-free: it uses order statistics only, so heavy tails, skew and outliers widen it
+but do not reduce its coverage. It is valid for a number of samples that was fixed before they were taken.
+`needed` derives this number from a pilot, so that nobody has to peek at the interval (measure/sampling.py).
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
-STOPPED_CONFIDENCE = 0.96  # nominal: stopping at a narrow interval costs up to 1.5 points, so 95 % are left
-MIN_INTERVAL = 5  # the range of five samples covers their median with 93.75 %; of four, with 87.5 %
+STOPPED_CONFIDENCE = 0.96  # nominal; stopping at a narrow interval costs up to 1.5 points, so 95 % are left
+MIN_INTERVAL = 5  # samples; the range of five covers their median with 93.75 %, that of four with 87.5 %
 
-# Half-width of the median's interval is about 1.96 / (2 f √n), and the density f at the median is about
+# The half-width of the median's interval is about 1.96 / (2 f √n), and the density f at the median is about
 # 0.54 / IQR for bell-shaped noise.
 _HALF_WIDTH_IQR = 1.82
-# The interval's width scatters (by 20 % at a hundred samples), and a small pilot's quartiles scatter more.
-# The margin keeps most first intervals inside the goal, so that few are selected by their width.
+# The width of the interval scatters (by 20 % at a hundred samples); the quartiles of a small pilot scatter
+# more. The margins keep most first intervals inside the goal, so that few are selected by their width.
 _MARGIN, _PILOT_MARGIN = 2.0, 3.0
 _OUTLIER_FENCE = 1.5  # Tukey's, in interquartile ranges beyond the quartiles
-_ALPHA = 1e-3  # of the tests for drift and for two modes
-_MINORITY = 0.1  # a smaller group is a tail of outliers, not a mode
-_WIDE_GAP = 2.0  # between two groups, in widths of the wider one
+_ALPHA = 1e-3  # significance level of the tests for drift and for two modes
+_MINORITY = 0.1  # a smaller share of the samples is a tail of outliers, not a mode
+_WIDE_GAP = 2.0  # gap between two groups, in widths of the wider group
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What n samples say about their median.
+    """The median of n samples, with its interval and quartiles.
 
-    low, high: confidence interval of the median (95 %), None below five samples.
-    outliers: samples beyond 1.5 interquartile ranges of the quartiles; counted, and kept in all numbers.
+    low, high: 95 % confidence interval of the median; None below five samples.
+    outliers: number of samples more than 1.5 interquartile ranges beyond the quartiles. They are counted, but
+        not removed.
     """
 
     median: float
@@ -51,7 +52,7 @@ class Summary:
 
     @property
     def relative_width(self) -> float:
-        """The farther end of the interval, as a fraction of the median. inf without an interval."""
+        """Distance to the farther end of the interval, relative to the median; inf without an interval."""
         if self.low is None or self.high is None:
             return math.inf
         distance = max(self.high - self.median, self.median - self.low)
@@ -61,10 +62,10 @@ class Summary:
 
 
 def summarise(samples: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """Median, its interval at a confidence, quartiles and outliers of all samples.
+    """Compute the median of samples, its interval at a confidence, the quartiles and the outliers.
 
     Raises:
-        ValueError: no samples, or one that is not finite.
+        ValueError: there are no samples, or one is not finite.
     """
     ordered = _ordered(samples)
     quartile_low, median, quartile_high = (float(q) for q in np.quantile(ordered, (0.25, 0.5, 0.75)))
@@ -77,9 +78,9 @@ def summarise(samples: Sequence[float], confidence: float = CONFIDENCE) -> Summa
 
 
 def needed(pilot: Sequence[float], relative_width: float) -> int:
-    """Samples to take, fresh, for an interval within ±relative_width of the median, judged from a pilot.
+    """Estimate from a pilot how many fresh samples give an interval within ±relative_width of the median.
 
-    A pilot of fewer than four says nothing about spread: 1.
+    A pilot of fewer than four samples says nothing about the spread; the estimate is then 1.
     """
     if len(pilot) < 4:
         return 1
@@ -97,7 +98,7 @@ def needed(pilot: Sequence[float], relative_width: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The ratio of two medians, new over base, with an interval (the point itself, where n is 1)."""
+    """The ratio of two medians, new over base, with its interval (the ratio itself for single samples)."""
 
     ratio: float
     low: float
@@ -106,17 +107,18 @@ class Change:
 
 
 def compare(base: Sequence[float], new: Sequence[float], *, threshold: float, comparisons: int = 1) -> Change:
-    """Whether the median of `new` differs from that of `base` by more than a threshold (less is better).
+    """Test whether the median of `new` differs from that of `base` by more than a threshold (less is better).
 
-    The interval covers the ratio in 95 % of all families of so many comparisons: each median's own interval
-    is taken at 1 − 0.05 / (2 · comparisons), and its ends are divided (Bonferroni, so it is wide).
+    In 95 % of all families of `comparisons` comparisons, every interval covers its ratio. For this, each
+    median gets an interval at confidence 1 − 0.05 / (2 · comparisons), and the ends of the two intervals are
+    divided (Bonferroni's correction, so the result is wide).
 
     Returns:
-        `slower` or `faster` where the whole interval lies beyond the threshold; `same` where the ratio does
-        not; `ambiguous` where the ratio lies beyond it and the interval reaches back.
+        The ratio with its verdict: `slower` or `faster` if the whole interval lies beyond the threshold,
+        `ambiguous` if the ratio does but the interval reaches back, and `same` otherwise.
 
     Raises:
-        ValueError: no samples, or one that is not finite and positive.
+        ValueError: there are no samples, or one is not finite and positive.
     """
     confidence = 1 - (1 - CONFIDENCE) / (2 * max(comparisons, 1))
     before, after = (_positive_interval(samples, confidence) for samples in (base, new))
@@ -132,7 +134,7 @@ def compare(base: Sequence[float], new: Sequence[float], *, threshold: float, co
 
 
 def _positive_interval(samples: Sequence[float], confidence: float) -> tuple[float, float, float]:
-    """Median and its interval; the range where that many samples give none."""
+    """Compute the median and its interval, or the range of samples that are too few for an interval."""
     summary = summarise(samples, confidence)
     lowest, highest = min(samples), max(samples)
     if lowest <= 0:
@@ -145,10 +147,10 @@ def _positive_interval(samples: Sequence[float], confidence: float) -> tuple[flo
 
 
 def drifts(samples: Sequence[float], relative_size: float) -> bool:
-    """Whether samples, in the order taken, move by more than relative_size of their median.
+    """Test whether samples, in the order taken, move by more than relative_size of their median.
 
-    The running sum of centred ranks is a Brownian bridge if the order does not matter (Kolmogorov's
-    limit); it shows trends and steps alike. Below about 20 samples nothing is significant.
+    If the order does not matter, the running sum of centred ranks is a Brownian bridge (Kolmogorov's limit).
+    The test sees both trends and steps. Below about 20 samples nothing is significant.
     """
     values = _finite(samples)
     ranks = _mid_ranks(values)
@@ -163,11 +165,12 @@ def drifts(samples: Sequence[float], relative_size: float) -> bool:
 
 
 def bimodal(samples: Sequence[float], relative_size: float) -> bool:
-    """Whether samples fall into two modes that are farther apart than relative_size of the median.
+    """Test whether samples fall into two modes that are farther apart than relative_size of the median.
 
-    The split is where the samples are sparsest. Two groups are modes if the gap between them dwarfs both
-    (which few samples can show), or if a valley lies between them: of three equal stretches between the
-    groups' medians, the middle one of a unimodal density never holds the fewest (sign test).
+    The samples are split where they are sparsest. The two groups are modes if the gap between them is much
+    wider than both groups, which even few samples can show, or if there is a valley between them. For the
+    valley, the distance between the groups' medians is cut into three equal parts. Under a unimodal density
+    the middle part never has the fewest samples; a sign test decides.
     """
     ordered = _ordered(samples)
     n = len(ordered)
@@ -193,7 +196,7 @@ def bimodal(samples: Sequence[float], relative_size: float) -> bool:
 
 
 def _interval(ordered: Array, confidence: float) -> tuple[float | None, float | None]:
-    """Interval between interpolated order statistics (Hettmansperger and Sheather 1986)."""
+    """Compute the interval between interpolated order statistics (Hettmansperger and Sheather 1986)."""
     n = len(ordered)
     if n < MIN_INTERVAL:
         return None, None
@@ -206,7 +209,11 @@ def _interval(ordered: Array, confidence: float) -> tuple[float | None, float | 
 
 @functools.lru_cache(maxsize=4096)
 def _depth(n: int, confidence: float) -> tuple[int, float]:
-    """Depth d of the order statistics whose interval just covers, and the weight of the next one inwards."""
+    """Find the order statistics whose interval just reaches a confidence.
+
+    Returns:
+        Their depth, and the weight of the next order statistics inwards.
+    """
     whole = 1 << n
     term, tail = 1, 1  # C(n, k) and its running sum, exact
     depth = 1
@@ -219,18 +226,18 @@ def _depth(n: int, confidence: float) -> tuple[int, float]:
             break
         depth, outer = depth + 1, inner
     share = (outer - confidence) / (outer - inner)
-    if share <= 0:  # five samples: their range covers a little less than asked
+    if share <= 0:  # the range of five samples covers a little less than the confidence
         return depth, 0.0
     return depth, (n - depth) * share / (depth + (n - 2 * depth) * share)
 
 
 def _binomial_tail(successes: int, trials: int) -> float:
-    """P(at most `successes` of `trials` fair coins)."""
+    """Compute P(at most `successes` heads in `trials` tosses of a fair coin)."""
     return sum(math.comb(trials, k) for k in range(successes + 1)) / (1 << trials)
 
 
 def _mid_ranks(values: Array) -> Array:
-    """Ranks from 1, equal values sharing their mean rank."""
+    """Rank values from 1; equal values share their mean rank."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[group], dtype=np.float64)

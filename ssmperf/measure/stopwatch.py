@@ -1,4 +1,4 @@
-"""All that is timed of one call: on a GPU by three clocks, on a CPU by the wall clock."""
+"""Time one call: by three clocks on a GPU, by the wall clock on a CPU."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ssmperf.machine.telemetry import Telemetry
 from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, WallClock
 from ssmperf.measure.sampling import Samples, sample
 
-FURTHER_CLOCK_SHARE = 0.3  # of the time that the first clock may take
+FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
-TOO_LONG = "not captured: the call is longer than the time that further clocks have"
+TOO_LONG = "not captured: the call is longer than the time for further clocks"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Samples of a call by a clock, and the medians of the further clocks in seconds.
+    """Samples of a call by the first clock, and the medians of the further clocks in seconds.
 
-    samples: those taken under a throttle are counted in `telemetry` and left out.
-    graph_reason: why there is no graph time. threads: of the CPU, None on a GPU.
-    configuration: what the call looked up in tables of configurations, None if nothing.
+    samples: without those taken under a throttle, which `telemetry` counts.
+    graph_reason: why there is no graph time. threads: torch's threads on a CPU, None on a GPU.
+    configuration: the rows of configuration tables that the call looked up, None if there are none.
     """
 
     clock: str
@@ -43,7 +43,7 @@ class Timing:
         return self.samples.summary.median if self.samples.summary else None
 
     def to_json(self) -> dict[str, Any]:
-        """Record numbers: the median with its interval and quartiles, raw samples, further clocks."""
+        """Return the numbers of a record: median, interval, quartiles, raw samples, further clocks."""
         summary = self.samples.summary
         return {
             "latency_s": self.latency_s,
@@ -67,10 +67,10 @@ class Timing:
 
 
 class Before:
-    """What precedes each timed call, outside the time: the operands are touched, the cache is flushed.
+    """Touches the operands and flushes the cache before each timed call, outside the timed region.
 
-    A touch rewrites one element with itself. Values stay, but whoever remembers results by a tensor's
-    version has to compute again.
+    A touch rewrites one element with its own value. That changes the tensor's version, so that a backend that
+    caches results by version has to compute again.
     """
 
     def __init__(self, flush: Callable[[], Any]) -> None:
@@ -96,7 +96,7 @@ class Stopwatch:
 
     @classmethod
     def of(cls, device: str, cache: str) -> Stopwatch:
-        """Clocks for a device; `cache` is "cold" or "hot"."""
+        """Make the clocks for a device and a cache state, "cold" or "hot"."""
         before = Before(flusher(device, cache).flush)
         if not device.startswith("cuda"):
             return cls(device, before, WallClock(before))
@@ -123,9 +123,10 @@ class Stopwatch:
         relative_width: float,
         peak_bytes: int = 0,
     ) -> Timing:
-        """Time a call that has run before (compilation is over), and whose peak memory is known.
+        """Time a call that has run before, so that nothing is left to compile.
 
-        touched: tensors that the call reads, one element of each rewritten before every call.
+        touched: tensors that the call reads; one element of each is rewritten before every call.
+        peak_bytes: peak memory of the call.
         """
         self.before.touched = touched
         try:
@@ -140,7 +141,7 @@ class Stopwatch:
             if self.graph is None or self.host is None:
                 return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
             state = telemetry.numbers()
-            marks = telemetry.marks(samples.spans_s)
+            marks = telemetry.marks(samples.taken_at_s)
             state["throttled_samples"] = sum(marks)
             return self._further(
                 call, Timing(self.first.name, samples.excluding(marks), state), max_time_s, peak_bytes
@@ -152,7 +153,7 @@ class Stopwatch:
                     clock.release()
 
     def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
-        """A short look by the first clock alone: the median of its samples."""
+        """Time a call briefly, by the first clock alone, and return the median."""
         self.before.touched = touched
         try:
             found = _median(self.first, call, max_time_s)
@@ -163,7 +164,7 @@ class Stopwatch:
             self.first.release()
 
     def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
-        """The same with the host's and the graph's times, of a GPU."""
+        """Add the times of the host clock and the graph clock, on a GPU."""
         assert self.graph is not None and self.host is not None
         limit_s = FURTHER_CLOCK_SHARE * max_time_s
         if min(timing.samples.samples_s, default=0.0) > limit_s:

@@ -1,1 +1,1 @@
-"""On which values a case is run: operands of models and regimes, and the subject that is called on them."""
+"""The values on which a case runs: operands of models and regimes, and the subject that is called on them."""

@@ -1,4 +1,4 @@
-"""The operands of a case: a model's own parameterisation of embedded text, or a named gate regime."""
+"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
 
-VOCABULARY = 256  # bytes
+VOCABULARY = 256  # the values of a byte
 
 
 @functools.lru_cache(maxsize=2)
 def build_model(name: str, shape: Shape, seed: int) -> Model:
-    """Build a model with the parameters that this seed gives, the same on every device."""
+    """Build a model whose parameters depend only on the seed, not on the device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = registry.model(name).cls(shape)
@@ -33,7 +33,7 @@ def build_model(name: str, shape: Shape, seed: int) -> Model:
 
 
 def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: str = "cpu") -> Tensor:
-    """Embed text as (B, T, width) float32: each byte becomes its row of a random standard-normal table."""
+    """Embed text as (B, T, width) float32: each byte becomes a row of a standard-normal table."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(VOCABULARY, width, generator=generator, dtype=torch.float32).to(device)
     offset = 7919 * seed + 104729 * draw * B * T
@@ -42,9 +42,10 @@ def embed_text(B: int, T: int, width: int, *, seed: int, draw: int = 0, device: 
 
 
 def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor | Any]:
-    """Build operands by name, of the case's dtypes and in its layout, leaves without gradients.
+    """Build a case's operands by name, in its dtypes and layout; they are leaves without gradients.
 
-    draw: 0, 1, ... gives fresh values of the same distribution (the same parameters, other text).
+    draw: number of the draw; each gives fresh values of the same distribution (the same parameters, other
+        text).
     """
     recurrence = registry.recurrence(case.recurrence)
     if case.operand_source == "model" and case.model is not None:
@@ -60,7 +61,7 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
 
 
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
-    """Draw an initial state for a case's operands, the same for the same case and draw."""
+    """Draw an initial state for a case's operands; the same case and draw give the same state."""
     generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
     return sample_state(registry.recurrence(case.recurrence), operands, generator, T=case.shape["T"])
 
@@ -68,7 +69,7 @@ def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device
 def sample_state(
     recurrence: Recurrence, operands: Mapping[str, Any], generator: torch.Generator, *, T: int
 ) -> Tensor:
-    """Draw a state of the dtype and shape that operands of length T give.
+    """Draw a state with the dtype and shape of the final state that operands of length T give.
 
     It is standard normal unless the recurrence declares how to sample its states.
     """
@@ -102,7 +103,7 @@ def _seed(case: Case, draw: int) -> int:
 
 
 def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
-    """Cast gates to the gate dtype, data to the dtype or to the narrowest complex dtype that torch has."""
+    """Cast a gate to the gate dtype and data to the dtype; complex values to complex64 at least."""
     if not isinstance(value, Tensor):
         return value
     dtype = gate_dtype_of(case) if name in recurrence.gates else dtype_of(case.dtype)

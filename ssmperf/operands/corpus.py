@@ -1,4 +1,4 @@
-"""Bytes of real text: the Python standard library's sources, which are on every machine."""
+"""Bytes of real text: the sources of Python's standard library, which every machine has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 @functools.cache
 def standard_library() -> bytes:
-    """All top-level modules of the standard library, in alphabetical order, as one byte string."""
+    """Read all top-level modules of the standard library, in alphabetical order, as one byte string."""
     folder = Path(os.__file__).parent
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
 
 
 def read(length: int, *, offset: int = 0) -> bytes:
-    """`length` bytes of the corpus from `offset`, wrapping around at its end."""
+    """Read `length` bytes of the corpus from `offset` on, wrapping around at its end."""
     text = standard_library()
     start = offset % len(text)
     repeats = -(-(start + length) // len(text))

@@ -11,12 +11,12 @@ from torch import Tensor
 from ssmperf.operands.time_axis import length_of
 from ssmperf.registry.declarations import Recurrence
 
-# the log gates whose exponential just vanishes
+# Log gates whose exponential just underflows to zero.
 VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}
 
 
 def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
-    """Largest finite sum over time of the log gates' magnitudes, over all channels."""
+    """Compute the largest sum over time of a channel's log gates' magnitudes; infinite ones are left out."""
     if recurrence.decay_span is not None:
         return recurrence.decay_span(operands)
     log_a = operands.get("log_a")
@@ -29,7 +29,7 @@ def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
 
 
 def clamp_resets(recurrence: Recurrence, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace resets by the log gates to which a backend that computes with logarithms must clamp them."""
+    """Clamp the log gates of resets (−∞) to the values that a backend computing with logarithms must use."""
     return {
         name: value.clamp(min=VANISHING[value.dtype])
         if name in recurrence.gates and name.startswith("log_") and isinstance(value, Tensor)

@@ -1,4 +1,4 @@
-"""Dtypes by name, and tensors in another precision."""
+"""Look up dtypes by name, and cast tensors to another precision."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def gate_dtype_of(case: Case) -> torch.dtype:
-    """Give the dtype of a case's gates: the one asked for, but float64 in float64 cases."""
+    """Get the dtype of a case's gates: float64 in a float64 case, otherwise the case's gate dtype."""
     return torch.float64 if case.dtype == "float64" else dtype_of(case.gate_dtype)
 
 
 def differentiable(value: Any) -> bool:
-    """Whether a value is a tensor that can have a gradient."""
+    """Tell whether a value is a tensor that can have a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def widen(value: Any, dtype: torch.dtype) -> Any:
-    """Cast a floating-point or complex tensor to a real dtype or its complex counterpart."""
+    """Cast a real tensor to a dtype and a complex one to its complex counterpart; keep all other values."""
     if not differentiable(value):
         return value
     return value.to(dtype.to_complex() if value.is_complex() else dtype)

@@ -24,7 +24,7 @@ from ssmperf.operands.values import Values, contract, draw_cotangents
 
 @dataclass(frozen=True)
 class LayerSubject:
-    """A model's block as `f(x, **parameters) -> (y, None)`. It begins without a state, and none is judged."""
+    """A model's block as `f(x, **parameters) -> (y, None)`. It starts without a state and returns none."""
 
     case: Case
     device: str
@@ -32,9 +32,10 @@ class LayerSubject:
     def values(self, number: int, *, with_state: bool) -> Values:
         """Draw x (B, T, width), the block's parameters by name, and a random gradient at y.
 
-        x is embedded text and half as much noise, in place of what earlier layers add: where equal bytes
-        follow each other, norms would cancel all gradients but rounding errors.
-        number: 0, 1, ... gives other text for the same parameters.
+        x is embedded text plus half as much noise. The noise stands for the contribution of earlier layers:
+        without it, norms would cancel all gradients but rounding errors where equal bytes follow each other.
+
+        number: number of the draw; each gives other text for the same parameters.
         """
         case, device = self.case, self.device
         block, dtype = self._block(torch.float32, "cpu"), dtype_of(case.dtype)
@@ -64,27 +65,27 @@ class LayerSubject:
 
     def lower(self, operands: Mapping[str, Any]) -> dict[str, Any]:
         definition = registry.recurrence(self.case.recurrence).definition
-        caught: dict[str, Any] = {}
+        captured: dict[str, Any] = {}
 
-        def catch(**given: Any) -> tuple[Tensor, Any]:
-            caught.update(given)
-            output, state = contract(definition, given, length_of(given))
+        def capture(**lowered: Any) -> tuple[Tensor, Any]:
+            captured.update(lowered)
+            output, state = contract(definition, lowered, length_of(lowered))
             return output.expand(-1, self.case.shape["T"], *output.shape[2:]), state
 
         with torch.no_grad():
-            self.function(catch, operands["x"].dtype)(**operands)
-        return caught
+            self.function(capture, operands["x"].dtype)(**operands)
+        return captured
 
     def _block(self, dtype: torch.dtype, device: str) -> Block:
         sizes = self.case.shape.with_(B=1, T=1)  # B and T enter no parameter
-        return _skeleton(self.case.model or "", sizes, self.case.seed, dtype, device)
+        return _build(self.case.model or "", sizes, self.case.seed, dtype, device)
 
 
 @functools.lru_cache(maxsize=4)
-def _skeleton(name: str, shape: Shape, seed: int, dtype: torch.dtype, device: str) -> Block:
-    """Build the block with the parameters that this seed gives, the same on every device, in a dtype."""
+def _build(name: str, shape: Shape, seed: int, dtype: torch.dtype, device: str) -> Block:
+    """Build a block in a dtype; its parameters depend only on the seed, not on the device."""
     if (dtype, device) != (torch.float32, "cpu"):
-        return copy.deepcopy(_skeleton(name, shape, seed, torch.float32, "cpu")).to(device, dtype)
+        return copy.deepcopy(_build(name, shape, seed, torch.float32, "cpu")).to(device, dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_block(name, shape).requires_grad_(False)

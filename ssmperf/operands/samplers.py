@@ -1,4 +1,4 @@
-"""The distributions of log gates behind the names in `ssmperf.registry.regimes`."""
+"""Sample log gates from the distributions that `ssmperf.registry.regimes` names."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ _SAMPLERS: dict[str, LogGates] = {
 
 
 def log_gates(regime: str, shape: Sequence[int], generator: Generator) -> Tensor:
-    """Log gates ≤ 0, float32, of the given shape. The last axis is the channel axis.
+    """Sample log gates ≤ 0 as float32, in the given shape. The last axis is the channel axis.
 
     Raises:
-        UnknownName: no such regime.
+        UnknownName: there is no such regime.
     """
     if regime not in REGIMES:
         raise UnknownName("regime", regime, REGIMES)
@@ -104,5 +104,5 @@ def log_gates(regime: str, shape: Sequence[int], generator: Generator) -> Tensor
 
 
 def phases(shape: Sequence[int], generator: Generator) -> Tensor:
-    """Phases in radians, float32: independent standard normals, unbounded as GateLoop's are."""
+    """Sample phases in radians as float32: independent standard normals, unbounded as in GateLoop."""
     return _normal(shape, generator)

@@ -1,4 +1,4 @@
-"""Subject: what a case calls, and on which values. An operation, or a layer around it."""
+"""Subject: the function that a case calls, with its values. It is an operation, or a layer around one."""
 
 from __future__ import annotations
 
@@ -18,34 +18,38 @@ from ssmperf.operands.values import Values, contract, draw_cotangents
 
 
 class Subject(Protocol):
-    """What the cases of a level have in common, whatever their backend."""
+    """The function and values of a case, whatever its backend."""
 
     @property
     def case(self) -> Case: ...
 
     def values(self, number: int, *, with_state: bool) -> Values:
-        """Draw the values number 0, 1, ...: operands, and random gradients of the loss at the results.
+        """Draw values: operands, and random gradients of the loss at the results.
 
-        with_state: include a random initial state and a gradient at the final state, where there are states.
+        number: number of the draw (0, 1, ...).
+        with_state: include a random initial state and a gradient at the final state, if there are states.
         """
         ...
 
     def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
-        """Give what is called with the operands by name, in a dtype, when `compute` does the recurrence."""
+        """Make the function that takes the operands by name and computes the recurrence with `compute`.
+
+        dtype: that of the parameters that the function holds.
+        """
         ...
 
     def residual(self, values: Values) -> Tensor | None:
-        """Give the part of the output that is added unchanged; None for an operation, which has none."""
+        """Return the part of the output that is passed through unchanged; None for an operation."""
         ...
 
     def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Give the operands that the recurrence gets when the subject is called with these."""
+        """Return the operands that the recurrence gets when the subject is called with these."""
         ...
 
 
 @dataclass(frozen=True)
 class OperationSubject:
-    """A recurrence, on a model's operands or on those of a regime."""
+    """A recurrence on the operands of a model or a regime."""
 
     case: Case
     device: str
@@ -75,5 +79,5 @@ class OperationSubject:
 
 
 def subject_of(case: Case, device: str) -> Subject:
-    """The subject of a case on a torch device."""
+    """Make the subject of a case on a torch device."""
     return LayerSubject(case, device) if case.level == "block" else OperationSubject(case, device)

@@ -1,4 +1,4 @@
-"""Values of a case: its operands, the loss's gradients at its results, and one pass of a function on them."""
+"""Values of a case: operands and the loss's gradients at the results; and one pass of a function on them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ssmperf.registry.cost import Spec
 
 @dataclass(frozen=True)
 class Values:
-    """Operands of a case (with `initial_state` where there is one) and the loss's gradients at its results.
+    """Operands of a case (with `initial_state` if there is one) and the loss's gradients at its results.
 
-    grad_state is None for a recurrence without a state.
+    grad_state: None for a recurrence without a state.
     """
 
     operands: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Values:
         return {name: value for name, value in self.operands.items() if isinstance(value, Tensor)}
 
     def clone(self) -> Values:
-        """Copy all tensors into buffers of their own."""
+        """Copy all tensors into new buffers."""
         operands = {
             name: value.clone() if isinstance(value, Tensor) else value
             for name, value in self.operands.items()
@@ -48,7 +48,7 @@ class Values:
 
 
 def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
-    """Run a definition's first step: its results have the dtypes and trailing shapes of the contract."""
+    """Run a definition's first step, whose results have the dtypes and trailing shapes of the contract."""
     output, state = definition(**steps(operands, 0, 1, length))
     return output, state
 
@@ -64,7 +64,7 @@ def draw_cotangents(output: Tensor, state: Tensor | None, seed: int) -> tuple[Te
 
 
 def spec(tensor: Tensor) -> Spec:
-    """Describe a tensor by shape and width as it lies in memory: an expanded axis has size 1."""
+    """Describe a tensor by its shape and width in memory, where an expanded axis has size 1."""
     shape = tuple(
         1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -72,15 +72,16 @@ def spec(tensor: Tensor) -> Spec:
 
 
 def specs(operands: Mapping[str, Tensor | None]) -> dict[str, Spec]:
-    """Describe the operands that are given."""
+    """Describe all operands that are not None."""
     return {name: spec(tensor) for name, tensor in operands.items() if tensor is not None}
 
 
 def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
-    """Make a function without arguments of one pass on these values. No gradient is accumulated.
+    """Make a function without arguments that runs one pass on these values. No gradient is accumulated.
 
-    `forward` and `decode` run without a graph. `backward` gets its graph ready-made. Both passes with
-    gradients return those of all tensor operands (None where none arrives), from that at the output.
+    `forward` and `decode` run without a graph; `backward` uses a graph that is made once, here. The passes
+    with gradients start from the gradient at the output, and return the gradients of all tensor operands
+    (None where no gradient arrives).
     """
     if pass_ in ("forward", "decode"):
 

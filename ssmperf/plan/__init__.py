@@ -1,4 +1,4 @@
-"""Which cases a run has: selections, sizes, and the plan with its refusals."""
+"""The cases of a run: selections, sizes, and the plan with its refusals."""
 
 from ssmperf.plan.axes import parse_axes
 from ssmperf.plan.command import repeating

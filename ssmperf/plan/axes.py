@@ -1,4 +1,4 @@
-"""Sizes of dimensions, as a selection gives them: `T=1024:65536:x2`, `T=64:256:+64`, `B=1,2,4`, `H=16`."""
+"""Sizes of dimensions as a selection writes them: `T=1024:65536:x2`, `T=64:256:+64`, `B=1,2,4`, `H=16`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Axis:
 
 
 def parse_axis(text: str) -> Axis:
-    """Read an axis.
+    """Read one axis.
 
     Raises:
-        UsageError: an unknown dimension, a size below 1, a range that does not grow or never ends.
+        UsageError: the dimension is unknown, a size is below 1, or a range does not grow or is too long.
     """
     name, equals, values = text.partition("=")
     if not equals or not values:
@@ -40,7 +40,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def parse_axes(texts: Iterable[str]) -> tuple[Axis, ...]:
-    """Read several axes; a dimension that is given twice takes the sizes of both. Raises UsageError."""
+    """Read several axes. A dimension that is given twice takes the sizes of both. Raises UsageError."""
     sizes: dict[str, tuple[int, ...]] = {}
     for axis in map(parse_axis, texts):
         sizes[axis.name] = sizes.get(axis.name, ()) + axis.sizes
@@ -48,7 +48,7 @@ def parse_axes(texts: Iterable[str]) -> tuple[Axis, ...]:
 
 
 def spread(shapes: tuple[Shape, ...], axes: tuple[Axis, ...]) -> tuple[Shape, ...]:
-    """Replace each axis in the shapes by each of its sizes; a shape without that dimension stays as it is."""
+    """Make one shape per combination of sizes; a shape that lacks a dimension ignores that axis."""
     for axis in axes:
         shapes = tuple(
             shape.with_(**{axis.name: size}) if axis.name in shape else shape
@@ -71,13 +71,13 @@ def _range(text: str, values: str) -> list[int]:
         raise UsageError(f"axis {text!r} is not understood (forms: {_FORMS})")
     size, last, by = int(match["first"]), int(match["last"]), int(match["by"])
     if size < 1 or last < size:
-        raise UsageError(f"axis {text!r}: the range must start at 1 or above and end after it starts")
+        raise UsageError(f"axis {text!r}: the range must start at 1 or above and not end before its start")
     if by < (2 if match["step"] == "x" else 1):
         raise UsageError(f"axis {text!r}: the step must grow the size (x2 or more, +1 or more)")
     sizes = []
     while size <= last:
         sizes.append(size)
         if len(sizes) > MOST_VALUES:
-            raise UsageError(f"axis {text!r} has more than {MOST_VALUES} values")
+            raise UsageError(f"axis {text!r} has more than {MOST_VALUES} values: use a larger step")
         size = size * by if match["step"] == "x" else size + by
     return sizes

@@ -9,9 +9,9 @@ from ssmperf.cases.case import Case, axes
 
 
 def repeating(case: Case, options: Sequence[str] = ()) -> str:
-    """Give the one command that repeats a case; most options at their default are left out.
+    """Compose the command line that repeats a case; most options at their default are left out.
 
-    options: further ones of its run, such as the preset, which sets how long a case is measured.
+    options: further options of the run, such as the preset, which sets how long a case is measured.
     """
     words = ["ssmperf", "run", "--suite", case.suite]
     words += ["--models", case.owner, "--backends", case.backend]
@@ -20,9 +20,8 @@ def repeating(case: Case, options: Sequence[str] = ()) -> str:
     words += ["--device", case.device]
     for name, declared in axes().items():
         value = getattr(case, name)
-        implied = (
-            name == "gate_dtype" and case.dtype == "float64"
-        )  # whose gates are float64, whatever is asked
-        if declared.help and (declared.repeated or (value != declared.default and not implied)):
+        # the gates of a float64 case are float64, whatever its gate dtype says
+        ignored = name == "gate_dtype" and case.dtype == "float64"
+        if declared.help and (declared.always_repeated or (value != declared.default and not ignored)):
             words += [declared.option, str(value)]
     return shlex.join([*words, *options])

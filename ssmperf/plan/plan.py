@@ -1,4 +1,4 @@
-"""From a selection to cases: which to run, and which to record as unsupported, with the reason."""
+"""Turn a selection into cases: those to run, and those to record as unsupported, with the reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ssmperf.plan.axes import spread
 from ssmperf.plan.refusal import refusal
 from ssmperf.plan.selection import Selection, is_regime
 
-USUAL_REGIMES = ("sigmoid",)  # of a recurrence that is named without a regime
+USUAL_REGIMES = ("sigmoid",)  # for a recurrence that is selected without a regime
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What cases are about: a model, or a bare recurrence, with the source of its operands."""
+    """The subject of cases: a model or a bare recurrence, with the source of its operands."""
 
     recurrence: str
     source: str
@@ -30,13 +30,13 @@ class Subject:
 
     @property
     def owner(self) -> str:
-        """Name the model or recurrence whose backends are run."""
+        """The name of the model or recurrence whose backends are run."""
         return self.model or self.recurrence
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A case, and why it is not run (None: it is)."""
+    """A case, and the reason why it is not run (None if it is run)."""
 
     case: Case
     refusal: str | None = None
@@ -44,7 +44,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All cases of a run, in the order in which they are run: neighbours share operands."""
+    """All cases of a run in the order in which they run, so that neighbouring cases share operands."""
 
     cases: tuple[Planned, ...]
 
@@ -61,7 +61,7 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
     """Plan the cases of a selection for some suites.
 
     Raises:
-        UnknownName: no such suite.
+        UnknownName: there is no such suite.
         UsageError: nothing is selected.
     """
     if not suites:
@@ -76,19 +76,21 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
         raise UsageError(_why_empty(selection))
     for axis in selection.axes:
         if not any(axis.name in case.shape for case in cases.values()):
-            raise UsageError(f"axis {axis.name!r} is no dimension of the selected models")
+            raise UsageError(f"axis {axis.name!r} is no dimension of the selected models: leave it out")
     planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
     return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
 
 
 def _cases_of(name: str, selection: Selection) -> Iterable[Case]:
-    """The cases that a suite makes of a selection. Raises UsageError where it cannot take the selection."""
+    """List the cases that a suite makes of a selection. Raises UsageError if it cannot take the selection."""
     suite = registry.suite(name)
     confined = registry.confined("suite", name)
     if confined:
         raise UsageError(confined)
     if selection.level not in suite.levels:
-        raise UsageError(f"the suite {name} has no level {selection.level}")
+        raise UsageError(
+            f"the suite {name} has no level {selection.level} (it has {', '.join(suite.levels)})"
+        )
     for pass_ in selection.passes or ():
         if pass_ not in suite.passes:
             raise UsageError(f"the suite {name} has no pass {pass_} (it has {', '.join(suite.passes)})")
@@ -108,17 +110,17 @@ def product(
 ) -> Iterator[Case]:
     """Make one case per legal combination of a selection, for a suite with these defaults.
 
-    A case of the pass `decode` has T = 1, whatever the shapes say; cases that become equal thereby are one.
+    A case of the pass `decode` has T = 1, whatever the shapes say; equal cases are then merged.
 
-    shapes: turns a preset's shapes into the suite's own; not applied where the user gave sizes.
-    about: what the cases are about, `subjects(selection)` if None.
+    shapes: turns a preset's shapes into the suite's own; not applied if the user gave sizes.
+    about: subjects of the cases; None means `subjects(selection)`.
     """
     for subject in subjects(selection) if about is None else about:
         sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
         tokens = tuple(dict.fromkeys(shape.with_(T=1) for shape in sizes))
-        taken = DTYPES if subject.model is None else registry.model(subject.model).dtypes
+        supported = DTYPES if subject.model is None else registry.model(subject.model).dtypes
         usual = {
-            "dtype": tuple(dtype for dtype in dtypes if dtype in taken) or ("float32",),
+            "dtype": tuple(dtype for dtype in dtypes if dtype in supported) or ("float32",),
             "pass_": passes,
         }
         fixed = {"operand_source": subject.source, "device": selection.device.type, "cache": cache}
@@ -136,7 +138,7 @@ def product(
 
 
 def _values(selection: Selection, declared: Axis, usual: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """The values of an axis: those chosen, else the suite's usual ones, else its default."""
+    """List the values of an axis: the user's choice, else the suite's usual ones, else the axis's default."""
     chosen_values = selection.chosen(declared.name)
     if chosen_values is None:
         return (declared.default,) if usual is None else usual
@@ -144,9 +146,11 @@ def _values(selection: Selection, declared: Axis, usual: tuple[Any, ...] | None)
 
 
 def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject]:
-    """List the subjects of a selection: those named, else all models, or all recurrences under named regimes.
+    """List the subjects of a selection: the named models and recurrences.
 
-    families: whether "every model" includes the listed members of families, or only single models.
+    If none is named: all models or, if regimes are named, all recurrences under these.
+
+    families: whether "all models" includes the listed members of families.
     """
     if selection.models is None and selection.regimes:
         yield from bare_subjects(selection, registry.recurrences(), selection.regimes)
@@ -166,12 +170,12 @@ def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject
 def bare_subjects(
     selection: Selection, recurrences: Iterable[str], regimes: Iterable[str]
 ) -> Iterator[Subject]:
-    """List recurrences under regimes, REGIME or REGIME/KIND: one subject per gate kind of each recurrence."""
+    """List one subject per recurrence, regime and gate kind. A regime is REGIME or REGIME/KIND."""
     for name, source in itertools.product(recurrences, regimes):
         entry = registry.recurrence(name)
-        regime, wanted = split_source(source)
+        regime, only_kind = split_source(source)
         for kind in entry.gate_kinds if is_regime(source) else ():
-            if wanted in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
+            if only_kind in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
                 yield Subject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
 
 
@@ -181,7 +185,7 @@ def _backends_of(owner: str, names: tuple[str, ...] | None) -> list[str]:
 
 
 def _order(case: Case) -> tuple[object, ...]:
-    """Sort cases that share operands next to each other."""
+    """Give the sort key that places cases with the same operands next to each other."""
 
     def place(declared: Axis, value: Any) -> Any:
         return declared.valid.index(value) if declared.valid and value in declared.valid else value
@@ -203,14 +207,14 @@ def _order(case: Case) -> tuple[object, ...]:
 
 
 def _why_empty(selection: Selection) -> str:
-    """Say why a selection has no cases: no backend of that name, or no gates of that kind."""
+    """Say why a selection has no cases, for example that no model has the chosen backend or gate kind."""
     owners = tuple(selection.models or registry.models())
     known = {owner: registry.backend_names(owner) for owner in owners}
-    wanted = selection.backends
-    if wanted is not None and not any(name in names for names in known.values() for name in wanted):
+    backends = selection.backends
+    if backends is not None and not any(name in names for names in known.values() for name in backends):
         listed = ", ".join(sorted({name for names in known.values() for name in names}))
         return (
-            f"nothing is selected: no chosen model has the backend {', '.join(wanted)} (they have {listed})"
+            f"nothing is selected: no chosen model has the backend {', '.join(backends)} (they have {listed})"
         )
     kinds = {kind for source in selection.regimes or () if (kind := split_source(source)[1]) is not None}
     if kinds:

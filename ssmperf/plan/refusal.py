@@ -1,4 +1,4 @@
-"""Why a planned case is not run: what its backend, its model or the device does not allow."""
+"""Reasons why a planned case is not run: limits of its backend, its model or the device."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ssmperf.registry.declarations import Backend
 
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
-BYTES_PER_SECOND = 1.5e12  # rate of an unfused kernel on a large GPU
-BACKWARD_FACTOR = 2.5
-BACKWARD_LAUNCHES = 5.0  # launches of an autograd backward over a loop, per forward launch
-PASSES_OVER_WORKSPACE = 4
-MEMORY_SHARE = 0.6  # operands, gradients and the oracle take the rest
+BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
+BACKWARD_FACTOR = 2.5  # workspace of a forward and backward pass, relative to the forward pass
+BACKWARD_LAUNCHES = 5.0  # launches of an autograd backward pass over a loop, per forward launch
+PASSES_OVER_WORKSPACE = 4  # how often a call is assumed to read or write its workspace
+MEMORY_SHARE = 0.6  # of the device's memory; operands, gradients and the oracle take the rest
 
 
 def gate_kind(case: Case) -> str | None:
-    """Name the kind of gate that a case's operands hold; None where only the operands themselves say it."""
+    """Name the kind of gate that a case's operands hold; None if only the operands themselves show it."""
     if case.operand_source != "model" and not is_regime(case.operand_source):
         return None
     return registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
 
 
 def refusal(case: Case, selection: Selection) -> str | None:
-    """Say why a case cannot be run on the selection's device, or return None."""
+    """Say why a case cannot run on the selection's device, or return None."""
     problem = registry.import_problem(case.owner, case.backend)
     if problem:
         return problem
@@ -36,7 +36,7 @@ def refusal(case: Case, selection: Selection) -> str | None:
     if model and case.dtype not in model.dtypes:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
     if case.decodes and not registry.recurrence(case.recurrence).has_state:
-        return f"no decode pass: {case.recurrence} has no state to go on from"
+        return f"no decode pass: {case.recurrence} has no state to continue from"
     if case.level == "block" and case.decodes:
         return "no decode pass at level block: a block is run from the beginning of its sequence"
     if case.level == "block" and case.layout != "channels_last":
@@ -60,7 +60,7 @@ def _confined(case: Case, backend: Backend) -> str | None:
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
-    """Refuse a preset's case whose call is predicted to take over a second, or more memory than there is."""
+    """Refuse a preset's case on a GPU if its call is predicted to take too long or too much memory."""
     if (
         case.device == "cpu"
         or selection.axes

@@ -1,4 +1,4 @@
-"""Selection: which models, backends, sizes and axes of a case a user asked for."""
+"""Selection: the models, backends, sizes and axes of cases that a user asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ssmperf.registry.regimes import REGIMES
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device that a plan is for, as far as it can be known without a CUDA context."""
+    """The device that a plan is for, described as far as possible without a CUDA context."""
 
     type: str
     memory_bytes: int | None = None
@@ -28,14 +28,14 @@ CPU = Device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All that determines the cases of a run, whatever the suite. None means the default of the suite.
+    """Everything that determines the cases of a run, whatever the suite. None means the suite's default.
 
-    models: names of models, or of recurrences that are run bare, under gate regimes.
-    axes: the sizes of dimensions.
-    choices: by field of `Case`, the values that the user chose: a tuple for an axis that takes many.
+    models: names of models, or of recurrences to run bare, on operands of gate regimes.
+    axes: sizes of dimensions.
+    choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
 
     Raises:
-        UnknownName, UsageError: a name or value that does not exist, or choices that exclude each other.
+        UnknownName, UsageError: a name or value does not exist, or choices exclude each other.
     """
 
     device: Device = CPU
@@ -75,18 +75,18 @@ class Selection:
         self._check_together()
 
     def choosing(self, **choices: Any) -> Selection:
-        """Give the same selection with other choices, named by the plurals of axes; None takes one back."""
+        """Return this selection with other choices, named by the plurals of axes; None removes a choice."""
         fields = {declared.plural or name: name for name, declared in chosen_axes().items()}
         unknown = [name for name in choices if name not in fields]
         if unknown:
             raise UnknownName("axis", unknown[0], fields)
-        given = {**self.choices, **{fields[name]: value for name, value in choices.items()}}
-        return replace(self, choices={name: value for name, value in given.items() if value is not None})
+        merged = {**self.choices, **{fields[name]: value for name, value in choices.items()}}
+        return replace(self, choices={name: value for name, value in merged.items() if value is not None})
 
     def chosen(self, name: str) -> Any:
-        """What was chosen for a field of `Case`: a value, or a tuple of them for an axis that takes many.
+        """Return the user's choice for a field of `Case`, or None if there is none.
 
-        None where nothing was.
+        It is a value, or a tuple of values for an axis that takes many.
         """
         return self.choices.get(name)
 
@@ -96,7 +96,7 @@ class Selection:
 
     @property
     def size(self) -> Preset:
-        """The preset: how large cases are, and how long they are measured."""
+        """The preset, which says how large cases are and how long they are measured."""
         return PRESETS[self.preset_name]
 
     @property
@@ -128,7 +128,7 @@ class Selection:
             return
         bare = [name for name in self.models or () if name in registry.recurrences()]
         if bare:
-            raise UsageError(f"--level block is for models, and {', '.join(bare)} is a recurrence")
+            raise UsageError(f"--level block is for models, but {', '.join(bare)} is a recurrence")
         if self.regimes is not None:
             raise UsageError("--level block takes no regime: the block makes the operands")
         if self.chosen("gate_dtype") not in (None, ("float32",)):
@@ -143,11 +143,11 @@ def check_source(source: str) -> None:
 
 
 def own_sources() -> tuple[str, ...]:
-    """Sources of operands beside models and regimes: closed forms, identities, and those of suites."""
+    """List the sources of operands beside models and regimes: closed forms, identities, suites' own."""
     of_suites = (source for suite in registry.suites().values() for source in suite.sources)
     return ("analytic", "identity", *dict.fromkeys(of_suites))
 
 
 def is_regime(source: str) -> bool:
-    """Whether a source of operands is a gate regime, with or without a gate kind."""
+    """Tell whether a source of operands is a gate regime, with or without a gate kind."""
     return split_source(source)[0] in REGIMES

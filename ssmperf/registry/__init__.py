@@ -1,6 +1,6 @@
-"""Who can compute, measure or show what: declarations, the decorators that register them, and their look-up.
+"""Everything that registers itself: declarations, the decorators that register them, and their look-up.
 
-`from ssmperf import registry` gives the look-up; decorators and declared types are in `ssmperf` itself.
+`from ssmperf import registry` imports the look-up; decorators and declared types are in `ssmperf` itself.
 """
 
 from ssmperf.registry.discovery import confined, load_plugin, loading, plugins

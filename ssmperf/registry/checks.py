@@ -1,6 +1,6 @@
-"""What must hold beside the oracle: answers in closed form, and identities between models and recurrences.
+"""Checks beside the oracle: answers in closed form, and identities between models and recurrences.
 
-Both are data for the correctness suite, which checks every backend against them.
+Both are data for the correctness suite, which judges every backend by them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# operands, output, final state (None where the case does not state one), all in float64
+# operands, output, final state (None if it is not known), all in float64
 Answer = tuple[Mapping[str, Any], Any, Any]
 # (recurrence, **operands) -> output, final state
 Compute = Callable[..., tuple[Any, Any]]
@@ -19,7 +19,7 @@ Comparison = tuple[str, Any, Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Analytic:
-    """A case of a recurrence whose answer is known in closed form."""
+    """Operands of a recurrence whose answer is known in closed form."""
 
     name: str
     of: str
@@ -29,7 +29,7 @@ class Analytic:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Identity:
-    """Two computations that must give the same result; `subjects` names the models that it is about."""
+    """Two computations that must give the same result. subjects: the models that the identity is about."""
 
     name: str
     of: str

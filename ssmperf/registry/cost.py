@@ -14,7 +14,7 @@ FLOOR_MARGIN = 0.9  # ceilings are measured, so a correct call may come in a lit
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Shape and width of one tensor, all that a cost model may look at."""
+    """Shape and width of one tensor; a cost model sees nothing else of it."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -34,7 +34,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work of one call; two calls, one after the other, cost the sum.
+    """The least work of one call. Two calls, one after the other, cost the sum.
 
     bytes: device memory traffic with every operand read once and every result written once.
     flops: floating-point operations (a fused multiply-add counts two).
@@ -57,13 +57,13 @@ class Cost:
 
     @staticmethod
     def of_pass(pass_: str, forward: Cost, backward: Cost, specs: Mapping[str, Spec]) -> Cost:
-        """The cost of a pass, from those of the two that others are made of.
+        """Compute the cost of any pass from the costs of a forward and of a backward pass.
 
         A decode step is a forward call of one token that also reads the initial state among `specs` and
-        writes one of the same size.
+        writes a state of the same size.
 
         Raises:
-            UsageError: a decode step without an initial state.
+            UsageError: a decode step has no initial state among `specs`.
         """
         if pass_ == "forward":
             return forward

@@ -1,4 +1,4 @@
-"""What implementations declare about themselves: Recurrence, Backend, ModelEntry, Family. Data only."""
+"""The declarations of implementations, as data: Recurrence, Backend, ModelEntry, Family."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ StateSampler = Callable[[Mapping[str, Any], Any], Any]
 class Recurrence:
     """An algebraic family with one operand signature. `definition` is its literal loop.
 
-    The other fields: see the arguments of `recurrence`.
+    The other fields are described with the arguments of the decorator `recurrence`.
     """
 
     name: str
@@ -45,20 +45,20 @@ class Recurrence:
     family: str = ""
 
     def __post_init__(self) -> None:
-        what = f"recurrence {self.name!r}"
-        _check_names(what, "gates", self.gates, self.tensors)
-        _check_names(what, "gate_kinds", self.gate_kinds)
-        _check_names(what, "linear", self.linear, self.tensors)
+        owner = f"recurrence {self.name!r}"
+        _check_names(owner, "gates", self.gates, self.tensors)
+        _check_names(owner, "gate_kinds", self.gate_kinds)
+        _check_names(owner, "linear", self.linear, self.tensors)
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Parameters without a default: passed even where they are None."""
+        """Names of the parameters without a default, which are passed even if they are None."""
         empty = inspect.Parameter.empty
         return tuple(name for name, each in self.signature.parameters.items() if each.default is empty)
 
     @property
     def has_state(self) -> bool:
-        """Whether it takes an initial state and gives a final one; a convolution does not."""
+        """Whether the recurrence takes an initial state and returns a final one; a convolution does not."""
         return "initial_state" in self.tensors
 
     @property
@@ -97,26 +97,28 @@ def compose(prepare: Callable[..., Prepared], native: Callable[..., Any]) -> Cal
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Backend:
-    """One implementation of a recurrence (or of one model), with what it declares about itself.
+    """One implementation of a recurrence (or of one model), with its declarations.
 
     of: the recurrence (or model) that it computes.
     function: `f(*operands, **options) -> (output, final_state)`, differentiable.
-    devices, dtypes, passes, layouts: what it can run; anything else is `unsupported`. The pass `decode` is a
-        forward call of one token from an initial state; in the layout `time_last` operands (B, T, ...) have
-        their time axis innermost in memory.
-    gates: gate kinds that it can take (None: all of the recurrence's).
+    devices, dtypes, passes, layouts: those that it supports; any other is `unsupported`. The pass `decode` is
+        a forward call of one token from an initial state. In the layout `time_last`, operands (B, T, ...)
+        have their time axis innermost in memory.
+    gates: gate kinds that it supports; None means all of the recurrence's.
     lengths: maps T to None, or to the reason why that length is refused.
-    needs: packages it imports; capability: least CUDA compute capability.
+    needs: packages that it imports. capability: least CUDA compute capability.
     kernels: substrings of the names of device kernels that it must launch on a GPU.
-    deterministic: same bits twice. causal: "bitwise", "tolerance" or "none".
-    error_bound: for approximate backends, (decay span, dtype) -> relative error bound.
-    equivalent: False for a deliberately different function (a baseline), which is judged and timed by its own
-        literal `definition`; without one it is only ever `unsupported`.
-    launches: shape -> device launches of a forward call, for predicting unaffordable cases.
-    workspace: (shape, itemsize, gate kind) -> bytes beyond operands and results of a forward call.
-    saved: alike, the bytes that it keeps for backward (None: about one and a half times the workspace).
-    prepare: operands -> `Prepared`, what a foreign package's kernel takes natively and the way back.
-    native: that kernel alone, as it is timed; `function` is then it with its preparation around it.
+    deterministic: whether two calls give the same bits.
+    causal: "bitwise", "tolerance" or "none": how exactly outputs stay the same when later inputs change.
+    error_bound: for an approximate backend, (decay span, dtype) -> relative error bound.
+    equivalent: False for a deliberately different function (a baseline). It is judged by its own literal
+        `definition`; without one, its cases are `unsupported`.
+    launches: shape -> device launches of a forward call, to predict cases that would take too long.
+    workspace: (shape, itemsize, gate kind) -> bytes of a forward call beyond its operands and results.
+    saved: (shape, itemsize, gate kind) -> bytes kept for the backward pass; None means about one and a half
+        times the workspace.
+    prepare: operands -> `Prepared`: native operands for a foreign package's kernel, and the way back.
+    native: the foreign kernel alone, as it is timed; `function` is the same kernel with its preparation.
     """
 
     name: str
@@ -144,20 +146,20 @@ class Backend:
     description: str = ""
 
     def __post_init__(self) -> None:
-        what = f"backend {self.name!r}"
+        owner = f"backend {self.name!r}"
         for name, valid in (
             ("devices", DEVICES),
             ("dtypes", DTYPES),
             ("passes", PASSES),
             ("layouts", LAYOUTS),
         ):
-            _check_names(what, name, getattr(self, name), valid)
+            _check_names(owner, name, getattr(self, name), valid)
         for name in ("gates", "needs", "kernels"):
-            _check_names(what, name, getattr(self, name) or ())
-        _check_names(what, "causal", (self.causal,), CAUSAL)
+            _check_names(owner, name, getattr(self, name) or ())
+        _check_names(owner, "causal", (self.causal,), CAUSAL)
 
     def missing(self, device: str) -> str | None:
-        """Why this backend cannot run on a device type of this machine, or None."""
+        """Say why this backend cannot run on a device type of this machine, or return None."""
         for package in self.needs:
             if not installed(package):
                 return f"needs the package {package}, which is not installed"
@@ -180,7 +182,7 @@ class Backend:
         capability: tuple[int, int] | None = None,
         layout: str | None = None,
     ) -> str | None:
-        """Why this backend cannot run such a call, or None if it can."""
+        """Say why this backend cannot run such a call, or return None if it can."""
         reason = self.missing(device)
         if reason:
             return reason
@@ -204,7 +206,7 @@ class Backend:
 class ModelEntry:
     """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind.
 
-    dtypes: what its data operands can have; complex operands have no half type.
+    dtypes: those that its data operands can have; complex operands have no half type.
     """
 
     name: str
@@ -221,23 +223,23 @@ class ModelEntry:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Family:
-    """Models named `family:parameters`, such as lcsm:1-1-1-0; `make` gives the entry of a full name."""
+    """Models named `family:parameters`, such as lcsm:1-1-1-0. make: makes the entry for a full name."""
 
     name: str
     make: Callable[[str], ModelEntry]
 
 
 def installed(package: str) -> bool:
-    """Whether a package, such as "triton" or "cuda.core", can be found; imports at most its parents."""
+    """Tell whether a package such as "triton" or "cuda.core" can be found, importing at most its parents."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):  # no parent package; a module without a spec
         return False
 
 
-def _check_names(what: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
+def _check_names(owner: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-        raise UsageError(f"{what}: {declaration} must be a tuple of names, got {values!r}")
+        raise UsageError(f"{owner}: {declaration} must be a tuple of names, got {values!r}")
     for value in values:
         if valid is not None and value not in valid:
-            raise UsageError(f"{what}: unknown {declaration} {value!r} (valid: {', '.join(valid)})")
+            raise UsageError(f"{owner}: unknown {declaration} {value!r} (valid: {', '.join(valid)})")

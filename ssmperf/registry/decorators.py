@@ -46,19 +46,19 @@ def recurrence(
     """Register the decorated literal loop as a recurrence.
 
     cost: `(shape, specs of the operands, pass) -> Cost`.
-    presets: sizes of the shapes by preset name (`smoke`, `standard`, `long`); sizes without a T stand for one
+    presets: sizes of the shapes by preset name (`smoke`, `standard`, `long`). Sizes without a T stand for one
         shape per length of the preset.
-    gates: names of the operands that are gates (cast to the case's gate dtype, not its dtype).
+    gates: names of the operands that are gates, which are cast to the case's gate dtype instead of its dtype.
     gate_kind: operands by name -> the kind of gate that they hold.
-    gate_kinds: all kinds that `sample` can make, the plainest first.
-    sample: `(shape, *, regime, generator, gate_kind=...) -> float32 operands by name`, random data whose
+    gate_kinds: all kinds that `sample` can make, the simplest first.
+    sample: `(shape, *, regime, generator, gate_kind=...) -> float32 operands by name`: random data whose
         gates follow a named regime (see `ssmperf.log_gates`).
-    state_shape: shape -> the state's tensor shape; None where the definition takes no `initial_state`.
-    sample_state: `(operands, generator) -> initial state`, where standard normals are not legal.
-    decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, for gates
-        that are not given as `log_a`.
-    family: the algebraic family, such as "F1 elementwise".
+    state_shape: shape -> the state's tensor shape; None if the definition takes no `initial_state`.
+    sample_state: `(operands, generator) -> initial state`, if standard normals are not legal states.
+    decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, if the
+        gates are not given as `log_a`.
     linear: operands in which, taken together, output and final state are linear.
+    family: the algebraic family, such as "F1 elementwise".
     """
 
     def register(function: F) -> F:
@@ -87,12 +87,12 @@ def recurrence(
 def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
     """Register the decorated function as a backend of a recurrence or of one model.
 
-    Only `of` and `name` are required; see `Backend` for the declarations. The function stays usable
-    as it is. With `prepare` it is the native call: it takes the operands that `prepare` gives.
+    Only `of` and `name` are required; `Backend` describes the declarations. The function itself is returned
+    unchanged. With `prepare` it is the native call, which takes the operands that `prepare` returns.
 
     Raises:
         DuplicateName: `of` already has a backend of this name.
-        UsageError: an unknown declaration, or one with a value that means nothing.
+        UsageError: a declaration is unknown, or its value is not valid.
     """
 
     def register(function: F) -> F:
@@ -122,8 +122,8 @@ def model(
 ) -> Callable[[T], T]:
     """Register the decorated `ssmperf.Model` class.
 
-    gate: the gate kind that its operands have. presets: shapes of its own, by preset.
-    dtypes: what its data operands can have (a model with complex operands has no half type).
+    gate: the gate kind of its operands. presets: shapes of its own, by preset.
+    dtypes: those that its data operands can have (a model with complex operands has no half type).
 
     Raises:
         DuplicateName: the name is taken.
@@ -142,8 +142,8 @@ def model(
 def family(name: str, *, members: Sequence[str]) -> Callable[[F], F]:
     """Register the decorated `make(full name) -> ModelEntry` as a family of models.
 
-    members: full names of those that are listed and run by default; any other one is made when it is named.
-        `make` raises UsageError where a name means nothing. Equal names give classes of equal behaviour.
+    members: full names of the models that are listed and run by default; any other is made when it is named.
+        `make` raises UsageError for a name without meaning. Equal names give classes of equal behaviour.
 
     Raises:
         DuplicateName: the name is taken.
@@ -162,10 +162,10 @@ def family(name: str, *, members: Sequence[str]) -> Callable[[F], F]:
 def analytic(of: str, *, name: str, source: str) -> Callable[[F], F]:
     """Register `f() -> (operands, output, final state or None)` as a closed-form case of a recurrence.
 
-    All values are float64, on the CPU, the same in every call. It lies in `impls/<of>/analytic.py`.
+    All values are float64, on the CPU, and the same in every call. The file is `impls/<of>/analytic.py`.
 
     Raises:
-        DuplicateName: the recurrence has a case of this name.
+        DuplicateName: the recurrence already has a closed form of this name.
     """
 
     def register(function: F) -> F:
@@ -178,8 +178,8 @@ def analytic(of: str, *, name: str, source: str) -> Callable[[F], F]:
 def identity(name: str, *, of: str, subjects: Iterable[str], source: str) -> Callable[[F], F]:
     """Register `f(compute) -> [(label, left, right), ...]`, an identity for the backends of a recurrence.
 
-    compute: `(recurrence, **operands) -> (output, final state)` by the backend under test where `recurrence`
-        is `of`, and by the definition otherwise. Values are float64, on the CPU, the same in every call.
+    compute: `(recurrence, **operands) -> (output, final state)`, by the backend under test if `recurrence` is
+        `of`, and by the definition otherwise. Values are float64, on the CPU, and the same in every call.
 
     Raises:
         DuplicateName: the name is taken.
@@ -204,10 +204,11 @@ def suite(
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments) as a suite.
 
-    fresh_process: give each of its cases a process that has run no other.
-    levels: what its cases can be about: "op", a recurrence; "block", a model's whole layer.
-    passes: which passes its cases can have; "decode" is one token from a given state.
-    sources: names that it gives to operands of its own, beside the regimes: SOURCE/NAME, such as task/mqar.
+    fresh_process: whether each case runs in a process that has run no other case.
+    levels: levels that its cases can have: "op", a recurrence; "block", a model's whole layer.
+    passes: passes that its cases can have; "decode" is one token from a given state.
+    sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
+        task/mqar.
 
     Raises:
         DuplicateName: the name is taken.
@@ -226,8 +227,8 @@ def suite(
 def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
     """Register `f(runs, destination: Path | None) -> str | None` as a report format.
 
-    It returns text for the terminal, or writes `destination` and returns None. With of="comparison" it takes
-    a comparison of two runs instead of a list of runs.
+    The function returns text for the terminal, or writes `destination` and returns None. With
+    of="comparison" it takes a comparison of two runs instead of a list of runs.
 
     Raises:
         DuplicateName: the name is taken.

@@ -1,6 +1,6 @@
-"""Importing what registers itself: built-in folders, installed plug-ins (entry points) and plug-in files.
+"""Import the code that registers itself: built-in packages, installed plug-ins (entry points), plug-in files.
 
-A built-in backend's file is named after the backend and imported when the backend is looked up.
+The file of a built-in backend has the backend's name, and is imported when the backend is looked up.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ssmperf.registry import tables
 IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
-# files beside the backends: shared code, several backends in one, answers in closed form
+# files beside the backends': shared code, several backends in one file, answers in closed form
 NOT_BACKENDS = ("common", "peers", "analytic")
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
-ROOMS = ("impls", "suites", "reports")
+BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
 
 plugin_files: list[Path] = []
 _discovered: set[str] = set()
 
 
-def discover(room: str) -> None:
-    """Import a built-in folder's direct members and the installed plug-ins of its entry-point group, once."""
-    if room in _discovered:
+def discover(package: str) -> None:
+    """Import the direct members of a built-in package and the plug-ins of its entry-point group, once."""
+    if package in _discovered:
         return
-    _discovered.add(room)
+    _discovered.add(package)
     try:
-        for module in submodules(f"ssmperf.{room}"):
+        for module in submodules(f"ssmperf.{package}"):
             if module != MODELS:
                 import_once(module)
-        for point in _entry_points(f"ssmperf.{room}"):
+        for point in _entry_points(f"ssmperf.{package}"):
             _load_entry_point(point)
     except BaseException:
-        _discovered.discard(room)
+        _discovered.discard(package)
         raise
 
 
@@ -62,14 +62,14 @@ def submodules(package: str) -> list[str]:
 
 
 def backend_files(owner: str) -> set[str]:
-    """List the backends that have a file of their own in a recurrence's folder."""
+    """List the backends that have their own file in a recurrence's folder."""
     if owner == "models" or not owner.isidentifier() or importlib.util.find_spec(IMPLS) is None:
         return set()
     return {module.rpartition(".")[2] for module in submodules(f"{IMPLS}.{owner}")} - set(NOT_BACKENDS)
 
 
 def import_once(module: str) -> None:
-    """Import a built-in module, noting that what it registers comes from here."""
+    """Import a built-in module; everything that it registers counts as built in."""
     if module not in sys.modules:
         tables.loading.append(module)
         try:
@@ -82,11 +82,11 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     """Import a plug-in file, which registers its contents. This runs the file's code.
 
     A file that has already registered something in this process, such as the running script, is not run
-    again: it is noted for the workers. A file that fails leaves nothing registered.
+    again, but workers will load it. A file that fails leaves nothing registered.
 
     Raises:
         PluginError: the file is missing, or raises or exits on import.
-        DuplicateName: it registers a name that is taken.
+        DuplicateName: the file registers a name that is taken.
     """
     file = Path(path).resolve()
     if file in plugin_files:
@@ -94,7 +94,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     if not file.is_file():
         raise PluginError(f"plug-in {path}: no such file")
     discover("impls")
-    if _share(file):
+    if _share_with_workers(file):
         plugin_files.append(file)
         return
     name = f"{PLUGIN}{file.stem}_{len(plugin_files)}"
@@ -114,14 +114,14 @@ def plugins() -> tuple[str, ...]:
 
 
 def loading() -> bool:
-    """Whether a plug-in or a built-in file is being imported right now."""
+    """Tell whether a plug-in or a built-in file is being imported right now."""
     return bool(tables.loading)
 
 
 def confined(kind: str, label: str) -> str | None:
-    """Say why a worker process cannot find a registered thing, or return None if it can.
+    """Say why a worker process cannot find a registered entry, or return None if it can.
 
-    kind, label: as in errors, such as ("backend", "scan/blelloch") or ("model", "gla").
+    kind, label: those of the entry, such as ("backend", "scan/blelloch") or ("model", "gla").
     """
     origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
     if origin is None or origin.loaded_by or _built_in(origin.module) or _installed(origin.module):
@@ -141,8 +141,8 @@ def forget(keys: set[tuple[str, str]], modules: set[str]) -> None:
             del sys.modules[module]
 
 
-def _share(file: Path) -> bool:
-    """Mark the entries that a file registered in this process as known to the workers; False without any."""
+def _share_with_workers(file: Path) -> bool:
+    """Mark the entries that a file registered in this process as known to workers; False without any."""
     own = [key for key, origin in tables.origins.items() if not origin.loaded_by and origin.file == file]
     for key in own:
         tables.origins[key] = replace(tables.origins[key], loaded_by=str(file))
@@ -154,7 +154,7 @@ def _built_in(module: str) -> bool:
 
 
 def _installed(module: str) -> bool:
-    points = [point for room in ROOMS for point in _entry_points(f"ssmperf.{room}")]
+    points = [point for package in BUILT_IN for point in _entry_points(f"ssmperf.{package}")]
     return any(module == point.module or module.startswith(f"{point.module}.") for point in points)
 
 
@@ -163,16 +163,16 @@ def _all_or_nothing(source: str) -> Iterator[None]:
     """Import foreign code; if that fails, forget its registrations and the modules that made them.
 
     Raises:
-        PluginError: it raised or exited. Errors of this package pass unchanged.
+        PluginError: the code raised or exited. Errors of ssmperf pass unchanged.
     """
-    modules, known, done = set(sys.modules), set(tables.origins), set(_discovered)
+    modules, known, discovered = set(sys.modules), set(tables.origins), set(_discovered)
     loaded = len(plugin_files)
     tables.loading.append(source)
     try:
         yield
     except BaseException as error:
         forget(set(tables.origins) - known, set(sys.modules) - modules)
-        _discovered.intersection_update(done)
+        _discovered.intersection_update(discovered)
         del plugin_files[loaded:]
         if isinstance(error, (SsmperfError, KeyboardInterrupt)):
             raise

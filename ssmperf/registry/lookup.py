@@ -1,4 +1,4 @@
-"""Look-up of everything that has a name; what is not imported yet is imported first."""
+"""Look up registered things by name, importing their modules first if necessary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recurrence(name: str) -> Recurrence:
 
 
 def recurrences() -> dict[str, Recurrence]:
-    """All recurrences by name."""
+    """List all recurrences by name."""
     discover("impls")
     return dict(tables.entries["recurrence"])
 
@@ -69,7 +69,7 @@ def add_member(family: Family, name: str) -> ModelEntry:
 
 
 def models() -> dict[str, ModelEntry]:
-    """All models by name, in alphabetical order. Imports every model file (and so torch)."""
+    """List all models by name, in alphabetical order. Imports every model file, and so torch."""
     discover("impls")
     for module in submodules(MODELS):
         import_once(module)
@@ -90,14 +90,14 @@ def recurrence_of(name: str) -> str:
 
 
 def analytics(of: str) -> dict[str, Analytic]:
-    """The closed-form cases of a recurrence by name."""
+    """List the closed forms of a recurrence by name."""
     if f"{IMPLS}.{of}.analytic" in submodules(f"{IMPLS}.{of}"):
         import_once(f"{IMPLS}.{of}.analytic")
     return {entry.name: entry for entry in tables.entries["analytic"].values() if entry.of == of}
 
 
 def identities() -> dict[str, Identity]:
-    """All identities between models and recurrences by name."""
+    """List all identities between models and recurrences by name."""
     for module in submodules(IDENTITIES):
         import_once(module)
     return dict(sorted(tables.entries["identity"].items()))
@@ -148,7 +148,7 @@ def backend_names(of: str) -> list[str]:
 
 
 def backends(of: str) -> list[Backend]:
-    """All backends of a recurrence or model that can be imported here, by name."""
+    """List the backends of a recurrence or model that can be imported here, in alphabetical order."""
     found = []
     for name in backend_names(of):
         try:
@@ -187,7 +187,7 @@ def suite(name: str) -> Any:
 
 
 def suites() -> dict[str, Any]:
-    """All suites by name."""
+    """List all suites by name."""
     discover("suites")
     return dict(sorted(tables.entries["suite"].items()))
 
@@ -198,7 +198,7 @@ def report(name: str, of: str | None = None) -> Any:
 
 
 def reports(of: str | None = None) -> dict[str, Any]:
-    """All report formats of runs, or of `of` (such as "comparison"), by name."""
+    """List all report formats by name: those of runs, or of another subject such as "comparison"."""
     discover("reports")
     split = {label: label.rpartition("/") for label in sorted(tables.entries["report"])}
     return {
@@ -207,7 +207,7 @@ def reports(of: str | None = None) -> dict[str, Any]:
 
 
 def _owners(of: str) -> list[str]:
-    """A model's own backends come before its recurrence's."""
+    """List the owners of a model's backends: the model itself, then its recurrence."""
     if of in recurrences():
         return [of]
     base = of.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Presets: what `smoke`, `standard` and `long` mean, in one table."""
+"""Presets: one table with the meaning of `smoke`, `standard` and `long`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ssmperf.errors import UnknownName
 class Preset:
     """How large the cases of a run are, and how long each is measured.
 
-    lengths: the T of each shape of a recurrence or model that gives none of its own for this preset.
-    min_time_s, max_time_s: least and longest time that a case is sampled.
-    threads: of a worker on a CPU, None for torch's default.
-    thinned: whether suites that ask another question than growth with T take one shape of several.
-    train_length: T that a network is trained at.
-    trained_models: how many models are trained unless they are named, None for all.
+    lengths: the values of T for shapes that are declared without T.
+    min_time_s, max_time_s: least and longest time for sampling a case.
+    threads: number of threads of a worker on a CPU; None means torch's default.
+    thinned: whether suites that do not ask about growth with T take one shape of several.
+    train_length: the T at which a network is trained.
+    trained_models: number of models to train unless models are named; None means all.
     """
 
     lengths: tuple[int, ...]
@@ -39,14 +39,14 @@ class Preset:
 
 
 PRESETS = {
-    # CPU threads that wait for each other show any neighbour, and these shapes are too small to share
+    # one thread: these shapes are too small to split, and threads that wait for each other add noise
     "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=4),
     "standard": Preset(
         (2048,), 0.05, 0.2, threads=None, thinned=False, train_length=256, trained_models=None
     ),
     "long": Preset((65536,), 0.05, 1.0, threads=None, thinned=False, train_length=1024, trained_models=None),
 }
-ON_CPU, ON_GPU = "smoke", "standard"  # the default of each
+ON_CPU, ON_GPU = "smoke", "standard"  # the default presets
 
 
 def preset(name: str) -> Preset:
@@ -57,5 +57,5 @@ def preset(name: str) -> Preset:
 
 
 def shapes_of(presets: Mapping[str, Sequence[Mapping[str, int]]]) -> dict[str, tuple[Shape, ...]]:
-    """The shapes by preset that a recurrence or model declares as sizes. Raises UnknownName."""
+    """Turn the sizes that a recurrence or model declares into shapes, by preset. Raises UnknownName."""
     return {name: preset(name).shapes(sizes) for name, sizes in presets.items()}

@@ -1,7 +1,8 @@
 """Names of gate regimes, distributions of log gates that models produce: docs/recurrences.md#gate-regimes.
 
-Timing is nearly independent of gate values; validity is not. Every correctness test draws its gates from one
-of these, and every benchmark names the one that it used. The distributions: `ssmperf.operands.samplers`.
+Timing hardly depends on gate values, but validity does. Every correctness test draws its gates from one of
+these regimes, and every benchmark names the one that it used. The distributions themselves are in
+`ssmperf.operands.samplers`.
 """
 
 from __future__ import annotations

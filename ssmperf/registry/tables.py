@@ -1,4 +1,4 @@
-"""Everything registered, by kind and label, and where each thing was defined."""
+"""All registered entries by kind and label, and the place where each was defined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ loading: list[str] = []  # the modules and plug-ins being imported by the regist
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a registered thing is defined, and what the registry was loading then (None: nothing)."""
+    """Where an entry is defined, and the module or plug-in that the registry was loading then, or None."""
 
     module: str
     name: str
@@ -35,7 +35,10 @@ class Origin:
 
 
 def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -> None:
-    """Register an entry under its name among those of its owner; the function or class `code` defines it.
+    """Register an entry.
+
+    of: its owner, if names of this kind need to be unique only per owner.
+    code: the function or class that defines the entry.
 
     Raises:
         DuplicateName: the name is taken.
@@ -43,7 +46,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     """
     form = MODEL_NAME if kind == "model" else IDENTIFIER
     if not isinstance(name, str) or not form.fullmatch(name):
-        raise UsageError(f"{kind} name {name!r} is no lower snake case name ({form.pattern})")
+        raise UsageError(f"the {kind} name {name!r} must be in lower snake case ({form.pattern})")
     label = f"{of}/{name}" if of else name
     if label in entries[kind]:
         known = origins[kind, label]

@@ -1,1 +1,1 @@
-"""."""
+"""Runs on disk, and the comparison of two runs."""

@@ -1,8 +1,8 @@
-"""Two runs, case by case: what became slower, wrong or lost. Pure functions of records.
+"""Compare two runs case by case: which cases became slower, wrong or lost. Pure functions of records.
 
-Cases are matched by their id, which hashes every axis. Numbers compare only where both records are `ok`; the
-field is the one that the suite ranks by. The interval of a ratio comes from the samples within the two runs:
-it knows nothing of what differs between two processes or two days.
+Cases are matched by their id, which hashes every axis. Numbers are compared only if both records are `ok`;
+the compared field is the one by which the suite ranks. The interval of a ratio comes from the samples within
+the two runs, so it does not cover differences between two processes or two days.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ssmperf.runs.store import Run
 
 THRESHOLD = 0.05
 
-# worst first: the order of tables
+# worst first, which is the order of tables
 VERDICTS = {
     "wrong": "the new record is wrong, nan or crash",
-    "lost": "it was ok and is not any more",
+    "lost": "it was ok and no longer is",
     "missing": "it was measured and is not in the new run",
     "slower": "worse by more than the threshold",
     "ambiguous": "beyond the threshold, but its interval reaches back; or not comparable",
@@ -32,16 +32,16 @@ VERDICTS = {
     "mended": "it was not ok and now is",
     "same": "within the threshold",
     "new": "not in the base run",
-    "failing": "it was not ok and still is not, and gives no wrong answer",
+    "failing": "it was not ok and still is not, but gives no wrong answer",
 }
 BROKEN = ("wrong", "lost", "missing")
-NEVER_FINE = (Status.WRONG, Status.NAN, Status.CRASH)
-_SAMPLES = {"latency_s": "samples_s"}  # fields whose raw samples are in the record
+WRONG_STATUSES = (Status.WRONG, Status.NAN, Status.CRASH)
+_SAMPLES = {"latency_s": "samples_s"}  # fields whose raw samples are in the record, under these names
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One case in both runs: ratio = new / base of `field`, with the ends of its interval."""
+    """One case in both runs. ratio: new / base of `field`; low, high: the ends of its interval."""
 
     case: Case
     verdict: str
@@ -61,7 +61,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """All pairs, worst verdicts first, and in what the two environments differ."""
+    """All pairs, worst verdicts first, and the differences between the two environments."""
 
     base: Run
     new: Run
@@ -77,7 +77,7 @@ class RunComparison:
 
     @property
     def exit_code(self) -> int:
-        """3 for a wrong, lost or missing case, then 1 for a slower one, then 4 where one cannot tell."""
+        """3 for a wrong, lost or missing case, then 1 for a slower one, then 4 if one cannot tell."""
         found = set(self.counts)
         if found & set(BROKEN):
             return ExitCode.BAD_CASE
@@ -102,7 +102,7 @@ def parse_threshold(text: str) -> float:
     """Read `5%` or `0.05`.
 
     Raises:
-        UsageError: it is neither, or not between 0 and 10.
+        UsageError: the text is no number or percentage, or not between 0 and 10.
     """
     number = text.strip()
     try:
@@ -110,15 +110,15 @@ def parse_threshold(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < 10:
-        raise UsageError(f"the threshold must look like 5% or 0.05, got {text!r}")
+        raise UsageError(f"the threshold must look like 5% or 0.05 and lie between 0 and 10, got {text!r}")
     return value
 
 
 def compare_runs(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bool = False) -> RunComparison:
     """Match the cases of two runs and judge each.
 
-    threshold: largest change that counts as none, such as 0.05.
-    force: compare numbers although device, driver or versions differ.
+    threshold: largest relative change that counts as the same, such as 0.05.
+    force: compare numbers even if device, driver or versions differ.
     """
     before = {record.case.id: record for record in base.records}
     after = {record.case.id: record for record in new.records}
@@ -135,7 +135,7 @@ def compare_runs(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bo
         differences |= dict.fromkeys(changed)
         pair = _judge(old, now, fields.get(old.case.suite), threshold, timed)
         if changed and not force and pair.ratio is not None:
-            reason = f"another environment ({'; '.join(changed)}): --force compares all the same"
+            reason = f"another environment ({'; '.join(changed)}): --force compares nevertheless"
             pair = replace(pair, verdict="ambiguous", reason=reason)
         pairs.append(pair)
     order = list(VERDICTS)
@@ -148,13 +148,13 @@ def _both_ok(old: Record | None, now: Record) -> bool:
 
 
 def _unmatched(old: Record | None, now: Record | None) -> Iterable[Pair]:
-    """The pair of a case that is not ok in both runs; nothing where neither run measured it."""
+    """Make the pair of a case that is not ok in both runs; none if neither run could measure it."""
     if now is None:
         assert old is not None
         if old.status is not Status.UNSUPPORTED:
             yield Pair(old.case, "missing", f"it was {old.status} in the base run")
         return
-    if now.status in NEVER_FINE:
+    if now.status in WRONG_STATUSES:
         yield Pair(now.case, "wrong", f"{now.status}: {now.reason or ''}")
     elif old is None:
         if now.status is Status.OK:
@@ -173,7 +173,7 @@ def _judge(old: Record, now: Record, field: str | None, threshold: float, cases:
     before, after = (_number(record, field) for record in (old, now))
     if field is None or before is None or after is None:
         if field is not None and before is not None:
-            return Pair(now.case, "lost", f"no {field} any more", field, before, None)
+            return Pair(now.case, "lost", f"it has no {field} any more", field, before, None)
         return Pair(now.case, "same")
     samples = _SAMPLES.get(field)
     change = statistics.compare(
@@ -189,14 +189,14 @@ def _number(record: Record, field: str | None) -> float | None:
 
 
 def _samples(record: Record, name: str | None, value: float) -> Sequence[float]:
-    """The raw samples behind a number, or the number itself where it was not sampled."""
+    """Get the raw samples behind a number, or the number itself if it was not sampled."""
     found = record.numbers.get(name) if name else None
     numbers = isinstance(found, list) and found and all(isinstance(item, (int, float)) for item in found)
     return found if numbers and isinstance(found, list) else [value]
 
 
 def _fields(run: Run) -> dict[str, str]:
-    """The field by which each suite ranks."""
+    """Find the field by which each suite ranks."""
     suites = run.meta.get("suites") or {}
     found = {
         name: section.get("rank")
@@ -207,21 +207,21 @@ def _fields(run: Run) -> dict[str, str]:
 
 
 def _differences(base: Run, new: Run, old: Record, now: Record) -> list[str]:
-    """What differs between two records' environments, of all that makes times comparable."""
+    """List the differences between two records' environments that make their times incomparable."""
     if old.env_id == now.env_id:
         return []
     before, after = (_facts(run, record) for run, record in ((base, old), (new, now)))
     changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    named = [f"{name}: {before.get(name)} and {after.get(name)}" for name in sorted(changed)]
-    return named or ["their environments' ids"]
+    texts = [f"{name}: {before.get(name)} and {after.get(name)}" for name in sorted(changed)]
+    return texts or ["their environments' ids"]
 
 
 def _facts(run: Run, record: Record) -> dict[str, Any]:
-    """Hardware, driver, versions and settings of a record's environment, by dotted name."""
+    """List hardware, driver, versions and settings of a record's environment, by dotted name."""
     environment = run.environments.get(record.env_id or "")
     if not isinstance(environment, Mapping):
         return {"environment": None}
-    wanted = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables")
+    parts = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables")
     facts: dict[str, Any] = {}
 
     def collect(prefix: str, value: Any) -> None:
@@ -231,7 +231,7 @@ def _facts(run: Run, record: Record) -> dict[str, Any]:
         else:
             facts[prefix] = value
 
-    for name in wanted:
+    for name in parts:
         collect(name, environment.get(name))
-    moving = ("hardware.gpu.uuid", "hardware.cpu.memory_bytes", "versions.ssmperf")
-    return {name: value for name, value in facts.items() if name not in moving}
+    ignored = ("hardware.gpu.uuid", "hardware.cpu.memory_bytes", "versions.ssmperf")
+    return {name: value for name, value in facts.items() if name not in ignored}

@@ -1,8 +1,8 @@
-"""Runs on disk: a folder with `run.json` (environments, plan) and `records.jsonl` (a record a line).
+"""Runs on disk: a folder with `run.json` (environments, plan) and `records.jsonl` (one record per line).
 
-A run file is data: reading one executes nothing. `Writer` serves a run and its resumption, one process a
-folder at a time; `load` serves everything that reads; `merge` is for scripts that join runs of several
-machines into one list of records.
+A run folder is data: reading it executes nothing. `Writer` writes a new or resumed run, one process per
+folder at a time. `load` reads a run. `merge` is for scripts that join the runs of several machines into one
+list of records.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of file systems that offer none
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # from file systems that have no locks
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds. Of several records of one case the last one counts.
+    """The contents of a run folder. If a case has several records, only the last one is kept.
 
-    warnings: what was tolerated while reading, such as a torn last line.
+    warnings: faults that were tolerated while reading, such as a torn last line.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class Run:
 
     @property
     def environments(self) -> Mapping[str, Any]:
-        """Environments by id, as captured by the workers."""
+        """Environments by id, as the workers captured them."""
         found = self.meta.get("environments", {})
         return found if isinstance(found, Mapping) else {}
 
     def frame(self) -> pandas.DataFrame:
-        """A tidy DataFrame, one row a record, with a column for each dimension of the shape."""
+        """Make a tidy DataFrame with one row per record and one column per dimension of the shape."""
         import pandas
 
         rows = []
@@ -69,7 +69,7 @@ class Writer:
         """Start a run in a folder that does not exist or is empty.
 
         Raises:
-            UsageError: the folder holds something, or cannot be written.
+            UsageError: the folder is not empty, or cannot be written.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -84,18 +84,18 @@ class Writer:
 
     @classmethod
     def resume(cls, path: Path, meta: Mapping[str, Any]) -> tuple[Writer, Run]:
-        """Continue a run, or start it if the folder is missing or half made.
+        """Continue a run, or start it if its folder is missing or has no `run.json` yet.
 
         A torn last line is cut off. The environments of the earlier part are kept.
 
         Raises:
-            UnreadableRun: the folder holds something that is no run.
-            UsageError: it cannot be written, or another process is writing to it.
+            UnreadableRun: the folder holds something other than a run.
+            UsageError: the folder cannot be written, or another process is writing to it.
         """
         try:
             if not (path / RUN_FILE).exists():
-                strangers = [p.name for p in path.iterdir()] if path.is_dir() else []
-                if set(strangers) - {RECORDS_FILE, f"{RUN_FILE}.tmp", "logs"}:
+                present = [p.name for p in path.iterdir()] if path.is_dir() else []
+                if set(present) - {RECORDS_FILE, f"{RUN_FILE}.tmp", "logs"}:
                     raise UnreadableRun(f"{path} holds no {RUN_FILE} but other files: not a run folder")
                 path.mkdir(parents=True, exist_ok=True)
             with _closed_on_failure(_open(path)) as descriptor:
@@ -103,7 +103,7 @@ class Writer:
                     fresh = {"schema_version": SCHEMA_VERSION, "environments": {}, **meta}
                     _write_atomically(path / RUN_FILE, fresh)
                 run = load(path)
-                _mend_tail(path / RECORDS_FILE)
+                _repair_last_line(path / RECORDS_FILE)
                 merged = {**run.meta, **meta, "environments": dict(run.environments)}
                 _write_atomically(path / RUN_FILE, merged)
                 return cls(path, merged, descriptor), run
@@ -111,7 +111,7 @@ class Writer:
             raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
 
     def add_environment(self, env_id: str, environment: Mapping[str, Any]) -> None:
-        """Note an environment under its id, once."""
+        """Store an environment under its id, if it is not stored yet."""
         if env_id not in self.meta["environments"]:
             self.meta["environments"][env_id] = dict(environment)
             self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
@@ -120,7 +120,7 @@ class Writer:
         """Write one record.
 
         Raises:
-            UsageError: the disk is full or the folder went away; what was written before stays whole.
+            UsageError: the disk is full or the folder is gone; earlier records stay intact.
         """
         self._guarded(lambda: self._append((record.to_line() + "\n").encode()))
 
@@ -132,7 +132,7 @@ class Writer:
         try:
             written = os.write(self._descriptor, line)
             if written < len(line):
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._descriptor)
         except OSError:
             os.ftruncate(self._descriptor, size)
@@ -151,7 +151,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     """Read a run folder, of this or an older schema.
 
     Raises:
-        UnreadableRun: no run there, damaged, or written by a newer version.
+        UnreadableRun: the folder holds no run, or one that is damaged or written by a newer version.
     """
     folder = Path(path)
     try:
@@ -179,7 +179,7 @@ def load(path: str | os.PathLike[str]) -> Run:
 
 
 def merge(runs: Iterable[Run]) -> list[Record]:
-    """The records of several runs; of one case, the last run's counts."""
+    """Join the records of several runs; if a case is in several, the last run's record is kept."""
     latest = {record.case.id: record for run in runs for record in run.records}
     return list(latest.values())
 
@@ -208,8 +208,8 @@ def _read_records(path: Path) -> tuple[list[Record], list[str]]:
     return list(latest.values()), []
 
 
-def _mend_tail(path: Path) -> None:
-    """Cut off a torn last line, or end a whole one, so that the next record starts on its own line."""
+def _repair_last_line(path: Path) -> None:
+    """Cut off a torn last line, or end a complete one, so that the next record starts on a new line."""
     if not path.exists():
         return
     content = path.read_bytes()
@@ -226,7 +226,7 @@ def _mend_tail(path: Path) -> None:
 
 
 def _open(path: Path) -> int:
-    """The records' descriptor, locked until it is closed.
+    """Open the records file for appending; it stays locked until the descriptor is closed.
 
     Raises:
         UsageError: another process holds the lock.

@@ -1,4 +1,4 @@
-"""What the command line shows: progress, plans, reports."""
+"""Output of the command line: progress, plans and reports."""
 
 from __future__ import annotations
 
@@ -24,35 +24,38 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def progress() -> Any:
-    """A progress bar with the remaining time on a terminal, plain lines elsewhere."""
+    """Make a progress display: a bar with the remaining time on a terminal, plain lines elsewhere."""
     return BarProgress() if sys.stderr.isatty() else LineProgress()
 
 
 def bad_cases(run: Run) -> list[Record]:
-    """Records whose status is neither ok nor unsupported."""
+    """List the records whose status is neither ok nor unsupported."""
     return [record for record in run.records if record.status not in FINE]
 
 
 def table(runs: list[Run]) -> None:
-    """The runs' terminal table, with reasons shortened."""
-    write_report("table", [replace(run, records=[_shown(one) for one in run.records]) for run in runs], None)
+    """Print the terminal table of some runs, with shortened reasons."""
+    short = [replace(run, records=[_with_short_reason(record) for record in run.records]) for run in runs]
+    write_report("table", short, None)
 
 
 def brief(text: str | None) -> str:
-    """Text from outside on one short line, without control characters (terminal escapes included)."""
+    """Shorten foreign text to one line without control characters (terminal escapes included)."""
     line = " ".join(CONTROL.sub(" ", text or "").split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
 
 
-def _shown(record: Record) -> Record:
+def _with_short_reason(record: Record) -> Record:
     return replace(record, reason=brief(record.reason) or record.reason)
 
 
 def write_report(name: str, subject: Any, destination: Path | None, *, of: str | None = None) -> None:
-    """Write a report of runs (or of what `of` names), or print it; says on the last line where a file went.
+    """Write a report to its destination or print it; the last line says which file was written.
+
+    of: kind of the subject, such as "comparison"; None for a list of runs.
 
     Raises:
-        UnknownName: no such format. UsageError: the destination cannot be written.
+        UnknownName: there is no such format. UsageError: the destination cannot be written.
     """
     make = registry.report(name, of)
     try:
@@ -66,19 +69,19 @@ def write_report(name: str, subject: Any, destination: Path | None, *, of: str |
 
 
 def closing(run: Run) -> str:
-    """The run's last line: how its cases ended and where it is."""
+    """Compose the last line of a run's output: how its cases ended, and its folder."""
     return f"{counts(run.records)}; run written to {run.path}"
 
 
 def counts(records: list[Record]) -> str:
-    """Cases by status, such as "12 cases: 10 ok, 2 unsupported"."""
+    """Count the cases by status, as in "12 cases: 10 ok, 2 unsupported"."""
     by_status = Counter(record.status for record in records)
     parts = [f"{by_status[status]} {status}" for status in Status if by_status[status]]
     return f"{len(records)} cases: {', '.join(parts) or 'none'}"
 
 
 def plan(plan: Plan) -> str:
-    """The plan as lines: what would run, and what is skipped and why."""
+    """Show a plan, one line per case: whether it would run, or why it is skipped."""
     lines = [
         f"{item.case.id}  {item.case}" + (f"  SKIPPED: {brief(item.refusal)}" if item.refusal else "")
         for item in plan.cases
@@ -88,7 +91,7 @@ def plan(plan: Plan) -> str:
 
 
 class LineProgress:
-    """A line every few seconds, and one for each case that is neither ok nor unsupported."""
+    """Prints a line every few seconds, and one for each case that is neither ok nor unsupported."""
 
     def begin(self, total: int, done: int) -> None:
         self.total, self.done, self.earlier = total, done, done
@@ -131,7 +134,7 @@ class LineProgress:
 
 
 class BarProgress:
-    """A rich progress bar; cases that are neither ok nor unsupported are printed above it."""
+    """Shows a progress bar, and prints cases that are neither ok nor unsupported above it."""
 
     def begin(self, total: int, done: int) -> None:
         from rich.console import Console

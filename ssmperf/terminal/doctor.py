@@ -1,4 +1,4 @@
-"""What `ssmperf doctor` examines: packages, devices, backends, ceilings."""
+"""The findings of `ssmperf doctor`: packages, devices, backends, ceilings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OPTIONAL = {
 
 
 def examine(device: str) -> dict[str, Any]:
-    """Environment, optional packages, measured ceilings and unavailable backends of a device.
+    """Collect the environment, optional packages, measured ceilings and backends of a device.
 
     Raises:
-        UsageError: no such device.
+        UsageError: there is no such device.
     """
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture
@@ -37,12 +37,13 @@ def examine(device: str) -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The findings as readable text."""
+    """Format the findings as readable text."""
     lines = [f"device: {found['device']}"]
     lines += _nested(found["environment"])
     lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
-    for name, here in found["packages"].items():
-        lines.append(f"  {name}: {'installed' if here else f'not installed (needed for {OPTIONAL[name]})'}")
+    for name, present in found["packages"].items():
+        state = "installed" if present else f"not installed (needed for {OPTIONAL[name]})"
+        lines.append(f"  {name}: {state}")
     lines.append("backends:")
     for entry in found["backends"]:
         lines.append(f"  {entry['recurrence']}/{entry['name']}: {brief(entry['reason']) or 'available'}")

@@ -1,4 +1,7 @@
-"""Cost models as formulas in the letters of a shape, read off the functions that compute the numbers."""
+"""Cost models as formulas in the letters of a shape.
+
+The functions that compute the numbers are called with symbols, so that formulas and numbers cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from ssmperf.operands.build import build_model, embed_text, sample_state
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Recurrence
 
-# a size for each letter by which an operand's axis can be told, or one of up to so many times the letter
+# One prime per letter, so that the size of an operand's axis identifies its letter, even as a small multiple.
 _SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
-_MOST_TIMES = 4  # the blocks of an LSTM's weights; less than every size
-BYTES = 4  # of a real number: formulas are for float32
+_LARGEST_MULTIPLE = 4  # an LSTM's weights have four blocks; must be less than every size
+BYTES = 4  # per real number: formulas are for float32
 _REGIME = "sigmoid"
 
 
 @functools.lru_cache(maxsize=256)
 def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
-    """Least bytes, FLOPs, special functions and depth of each pass, and the state's numbers, as text.
+    """Give the least bytes, FLOPs, special functions and depth of each pass, and the state's size, as text.
 
-    For float32 operands of a gate kind; `state` counts real numbers, all batch items together.
+    The formulas hold for float32 operands of a gate kind. `state` counts the real numbers of all batch items
+    together.
     """
     entry = registry.recurrence(name)
     specs, letters = _symbols(entry, gate_kind)
@@ -39,7 +43,7 @@ def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
 
 
 def state_numbers(model: str) -> int:
-    """Real numbers in a model's state, of one sequence at its first smoke shape."""
+    """Count the real numbers in a model's state for one sequence of its first smoke shape."""
     entry = registry.model(model)
     shape = registry.shapes(entry, "smoke")[0].with_(B=1)
     recurrence = registry.recurrence(entry.recurrence)
@@ -54,9 +58,13 @@ def state_numbers(model: str) -> int:
 def _costs(
     entry: Recurrence, letters: Mapping[str, Any], specs: Mapping[str, Any], pass_: str
 ) -> dict[str, str]:
-    """The cost model with symbols; with numbers, and where they hold, if it takes none (a logarithm of T)."""
+    """Evaluate the cost model with symbols, or with numbers where it takes no symbols.
+
+    A cost model that computes a logarithm of T, for example, takes none. The text then names the shape for
+    which the numbers hold.
+    """
     try:
-        cost, where = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
+        cost, suffix = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
     except TypeError:
         shape = entry.presets["standard"][0]
         shape = shape.with_(T=1) if pass_ == "decode" else shape
@@ -65,37 +73,40 @@ def _costs(
             name: Spec(tuple(sizes.get(axis, axis) for axis in spec.shape), spec.itemsize, spec.complex)
             for name, spec in specs.items()
         }
-        cost, where = entry.cost(shape, numbers, pass_), f" at {shape}"
+        cost, suffix = entry.cost(shape, numbers, pass_), f" at {shape}"
     parts = {"bytes": cost.bytes, "flops": cost.flops, "special": cost.special, "depth": cost.depth}
-    return {part: f"{value:.4g}{where}" if where else _text(value) for part, value in parts.items()}
+    return {part: f"{value:.4g}{suffix}" if suffix else _text(value) for part, value in parts.items()}
 
 
 def _symbols(
     entry: Recurrence, gate_kind: str, *, decode: bool = False
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Operand specs and shape with a symbol for each letter; with `decode`, of one token and with a state."""
+    """Make a shape and operand specs with a symbol for each letter.
+
+    decode: make those of a decode step: one token, from an initial state.
+    """
     import sympy  # type: ignore[import-untyped]
     import torch
 
     generator = torch.Generator().manual_seed(0)
     shape = Shape({letter: _SIZES[letter] for letter in entry.presets["smoke"][0]})
     shape = shape.with_(T=1) if decode else shape
-    drawn = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
+    operands = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
     if decode:
-        given = {name: value for name, value in drawn.items() if value is not None or name in entry.required}
-        drawn = {**drawn, "initial_state": sample_state(entry, given, generator, T=1)}
+        passed = {n: value for n, value in operands.items() if value is not None or n in entry.required}
+        operands = {**operands, "initial_state": sample_state(entry, passed, generator, T=1)}
     letters = {letter: sympy.Symbol(letter, positive=True, integer=True) for letter in shape}
     letters |= {"T": 1} if decode else {}
 
     def axis(size: int) -> Any:
-        """The axis of an operand, a number where it is no multiple of a letter."""
+        """Express the size of an axis as a multiple of a letter; a size that is none stays a number."""
         for letter, symbol in letters.items():
-            if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _MOST_TIMES:
+            if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _LARGEST_MULTIPLE:
                 return size // _SIZES[letter] * symbol
         return size
 
     specs: dict[str, Any] = {}
-    for name, value in drawn.items():
+    for name, value in operands.items():
         if isinstance(value, torch.Tensor):
             axes = tuple(map(axis, value.shape))
             width = 2 * BYTES if value.is_complex() else BYTES

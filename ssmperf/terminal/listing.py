@@ -1,4 +1,4 @@
-"""What `ssmperf list` lists, as plain data and as text tables."""
+"""The lists of `ssmperf list`, as plain data and as text tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def backends() -> list[dict[str, Any]]:
-    """Every backend of every recurrence with what it declares."""
+    """List every backend of every recurrence with its declarations."""
     return [
         {"recurrence": name, **entry}
         for name, recurrence in registry.recurrences().items()
@@ -67,12 +67,12 @@ def backends() -> list[dict[str, Any]]:
 
 
 def suites() -> list[dict[str, Any]]:
-    """Every suite and its question."""
+    """List every suite with its question."""
     return [{"name": name, "question": entry.section.question} for name, entry in registry.suites().items()]
 
 
 def shapes() -> list[dict[str, Any]]:
-    """Every model's shapes by preset."""
+    """List every model's shapes by preset."""
     return [
         {
             "model": entry.name,
@@ -102,7 +102,7 @@ def as_text(described: dict[str, Any]) -> str:
 
 
 def as_table(what: str, entries: list[dict[str, Any]]) -> str:
-    """The entries as a text table; models as a matrix against backends."""
+    """Format the entries as a text table; models are shown as a matrix of models and backends."""
     from tabulate import tabulate
 
     if what == "models":
@@ -112,7 +112,10 @@ def as_table(what: str, entries: list[dict[str, Any]]) -> str:
 
 
 def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]]:
-    """Those of a model or recurrence, with launches and workspace of a float32 forward call of a shape."""
+    """List the backends of a model or recurrence.
+
+    Launches and workspace are those of a float32 forward call of the given shape.
+    """
     device = "cuda" if cuda_count() else "cpu"
     found = []
     for name in registry.backend_names(owner):
@@ -146,7 +149,7 @@ def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]
 
 
 def _matrix(entries: list[dict[str, Any]]) -> str:
-    """A row a model, a column a backend, then the papers."""
+    """Draw a table with one row per model and one column per backend, followed by the papers."""
     from tabulate import tabulate
 
     names = sorted({item["name"] for entry in entries for item in entry["backends"]})
@@ -167,8 +170,8 @@ def _matrix(entries: list[dict[str, Any]]) -> str:
         table,
         "",
         "✓ runs here   ≈ approximate, with a declared error bound   ~ another function, a baseline",
-        "· not the same bits twice   – not here, or not for this gate (--json has the reason)",
-        "state: real numbers a sequence, at the first smoke shape",
+        "· not deterministic   – cannot run here, or not with this gate (--json has the reason)",
+        "state: real numbers per sequence, at the first smoke shape",
         "",
         papers,
     ])  # fmt: skip

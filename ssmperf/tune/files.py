@@ -1,7 +1,8 @@
-"""How a run chooses kernels' configurations: curated ones, those of a file, or what a search finds.
+"""The configurations of a run's kernels: curated ones, those of a file, or those that a search finds.
 
-A file of configurations is a JSON object: `schema_version`; `device` and `triton`, with which they were
-found; and `rows`, the fields of each configuration by `table:key`.
+A file of configurations is a JSON object with these members: `schema_version`; `device` and `triton`, the
+device and the version of Triton with which they were found; and `rows`, the fields of each configuration by
+`table:key`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from ssmperf.tune.search import LEAST_GAIN
 from ssmperf.tune.tables import Place
 
 SCHEMA_VERSION = 1
-LARGEST_BYTES = 1 << 16  # of a file: workers get it as an argument
+LARGEST_BYTES = 1 << 16  # of a file, since workers get its rows as a command-line argument
 FIELDS = {"schema_version": int, "device": str | None, "triton": str | None, "rows": dict}
-META = "tuning"  # where it lies in run.json
+META = "tuning"  # key in run.json
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a run was asked for.
+    """How a run chooses its configurations.
 
-    autotune: whether timed cases search. file: what a file of configurations holds, None: curated rows alone.
-    source: where that file was. write_to: where to write what was found.
+    autotune: whether to search before a case is timed.
+    file: contents of a file of configurations; None means curated rows only.
+    source: path of that file.
+    write_to: path of the file to write the found configurations to.
     """
 
     autotune: bool = False
@@ -50,16 +53,18 @@ class Tuning:
         configurations: str | os.PathLike[str] | None,
         write_configurations: str | os.PathLike[str] | None,
     ) -> Tuning:
-        """As the options say.
+        """Read the options.
 
         Raises:
-            UsageError: a file that cannot be read, or one to write without a search or a folder.
+            UsageError: a file cannot be read, or the file to write has no search or no folder.
         """
         write_to = None if write_configurations is None else Path(write_configurations)
         if write_to is not None and not autotune:
-            raise UsageError("--write-configurations writes what --autotune finds: pass both")
+            raise UsageError(
+                "--write-configurations writes the configurations that --autotune finds: pass both"
+            )
         if write_to is not None and (write_to.is_dir() or not write_to.absolute().parent.is_dir()):
-            raise UsageError(f"cannot write {write_to}: it is a folder, or has none to lie in")
+            raise UsageError(f"cannot write {write_to}: it is a folder, or its folder does not exist")
         if configurations is None:
             return cls(autotune, write_to=write_to)
         path = Path(configurations)
@@ -70,12 +75,12 @@ class Tuning:
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """Of the file, as JSON."""
+        """The rows of the file, as JSON."""
         return self.file["rows"] if self.file else {}
 
     @property
     def options(self) -> list[str]:
-        """Of the command that repeats a case."""
+        """The options for a command that repeats a case."""
         words = ["--autotune"] if self.autotune else []
         return words + (["--configurations", self.source] if self.source else [])
 
@@ -84,10 +89,10 @@ CURATED = Tuning()
 
 
 def resumed(tuning: Tuning, path: Path) -> Tuning:
-    """What a run in a folder goes on with: what it began with.
+    """Get the tuning with which a run in a folder began, to continue with it.
 
     Raises:
-        UsageError: something else is asked for.
+        UsageError: the requested tuning is another one.
         UnreadableRun: the folder holds no run that can be read.
     """
     if not (path / RUN_FILE).exists():
@@ -95,41 +100,45 @@ def resumed(tuning: Tuning, path: Path) -> Tuning:
     meta = store.load(path).meta.get(META) or {}
     if not isinstance(meta, dict) or not isinstance(meta.get("source"), str | None):
         raise UsageError(f"{path / RUN_FILE} is damaged: its {META} cannot be read")
-    file = None if meta.get("file") is None else checked(meta["file"], str(path / RUN_FILE))
+    file = None if meta.get("file") is None else validate(meta["file"], str(path / RUN_FILE))
     before = Tuning(meta.get("autotune") is True, file, meta.get("source"), tuning.write_to)
     if (tuning.autotune or tuning.file) and tuning.to_json() != before.to_json():
         began = " ".join(before.options) or "neither --autotune nor --configurations"
-        raise UsageError(f"the run in {path} was begun with {began}: resume it so, or leave both out")
+        raise UsageError(f"the run in {path} was begun with {began}: pass the same, or leave both out")
     return before
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a file of configurations, checked.
+    """Read and validate a file of configurations.
 
     Raises:
-        UsageError: it cannot be read, or names what does not exist here.
+        UsageError: the file cannot be read, or names something that does not exist here.
     """
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise UsageError(f"{path} is too large for a file of configurations")
+            raise UsageError(
+                f"{path} is too large for a file of configurations (at most {LARGEST_BYTES} bytes)"
+            )
         data = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
-    return checked(data, str(path))
+    return validate(data, str(path))
 
 
-def checked(data: Any, source: str) -> dict[str, Any]:
-    """What should be the content of such a file. Raises UsageError."""
+def validate(data: Any, source: str) -> dict[str, Any]:
+    """Return the contents of a file of configurations if they are valid; raise UsageError otherwise."""
     version = data.get("schema_version") if isinstance(data, dict) else None
     if type(version) is not int:
         raise UsageError(f"{source} is no file of configurations: it has no schema_version")
     if version > SCHEMA_VERSION:
-        raise UsageError(f"{source} has schema {version}, this ssmperf reads up to {SCHEMA_VERSION}")
+        raise UsageError(
+            f"{source} has schema {version}; this ssmperf reads up to {SCHEMA_VERSION}: upgrade ssmperf"
+        )
     for name in {*data, *FIELDS}:
         if name not in FIELDS or not isinstance(data.get(name), FIELDS[name]):
-            raise UsageError(f"{source}: {name!r} is not known, missing or of a wrong type")
+            raise UsageError(f"{source}: {name!r} is unknown, missing or of the wrong type")
     try:
         tables.from_json(data["rows"])
     except UsageError as error:
@@ -138,9 +147,10 @@ def checked(data: Any, source: str) -> dict[str, Any]:
 
 
 def winners(records: Iterable[Record]) -> dict[Place, Any]:
-    """Over all cases that searched, what is faster than what was in force, by the geometric mean.
+    """Choose the configurations that are faster over all cases that searched, by the geometric mean.
 
-    Only what was right in every case that searched there counts, and what fits beside greater gains.
+    A configuration counts only if it gave the right answer in every case that searched its key. The largest
+    gains are taken first; a configuration that cannot run beside these is skipped.
 
     Raises:
         UnreadableRun: a record of a search is damaged.
@@ -148,7 +158,7 @@ def winners(records: Iterable[Record]) -> dict[Place, Any]:
     try:
         gains = _gains(records)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UnreadableRun(f"what a search tried is damaged: {error!r}") from error
+        raise UnreadableRun(f"the candidates in a record are damaged: {error!r}") from error
     rows: dict[str, Any] = {}
     for label, fields in sorted(gains, key=gains.__getitem__):
         wider = {label: json.loads(fields), **rows}
@@ -159,7 +169,7 @@ def winners(records: Iterable[Record]) -> dict[Place, Any]:
 
 
 def _gains(records: Iterable[Record]) -> dict[tuple[str, str], float]:
-    """By label and fields, as JSON: the mean logarithm of the ratio of times, where it is a gain."""
+    """Compute the mean logarithm of the ratio of times by label and fields (as JSON), if it is a gain."""
     searches = Counter[str]()
     ratios: dict[tuple[str, str], list[float]] = {}
     for record in records:
@@ -177,7 +187,7 @@ def _gains(records: Iterable[Record]) -> dict[tuple[str, str], float]:
 
 
 def summary(run: Run, written_to: Path | None = None) -> list[str]:
-    """What there is to say of a run that had a search or a file, a line each."""
+    """Sum up the search and the file of configurations of a run, if any, one line each."""
     meta = run.meta.get(META) or {}
     lines = []
     file = meta.get("file")
@@ -185,7 +195,7 @@ def summary(run: Run, written_to: Path | None = None) -> list[str]:
         tuned = (file.get("device"), file.get("triton"))
         for other in {_found_with(run, record) for record in run.records if record.env_id} - {tuned}:
             lines.append(
-                f"{meta.get('source')} was found on {_shown(tuned)}, this run was on {_shown(other)}"
+                f"{meta.get('source')} was found on {_describe(tuned)}, this run was on {_describe(other)}"
             )
     if meta.get("autotune"):
         searched = [record for record in run.records if record.numbers.get("autotuned")]
@@ -201,12 +211,12 @@ def summary(run: Run, written_to: Path | None = None) -> list[str]:
     return lines
 
 
-def _shown(found_with: tuple[str | None, str | None]) -> str:
+def _describe(found_with: tuple[str | None, str | None]) -> str:
     return f"{found_with[0] or 'a CPU'} with Triton {found_with[1]}"
 
 
 def _changed(record: Record) -> bool:
-    """Whether a case was timed with other configurations than were in force before its search."""
+    """Tell whether a case was timed with other configurations than those in force before its search."""
     used = record.numbers.get("configuration") or {}
     return any(
         label in used and any(before.get(name) != value for name, value in used[label].items())
@@ -215,7 +225,7 @@ def _changed(record: Record) -> bool:
 
 
 def write_configurations(run: Run, tuning: Tuning) -> None:
-    """Write the rows of the run's file, and what is better, where the options say.
+    """Write the rows of the run's file, updated by the winners of its searches, to the requested file.
 
     Raises:
         UsageError: the run was on several devices or versions of Triton, or the file cannot be written.
@@ -224,7 +234,9 @@ def write_configurations(run: Run, tuning: Tuning) -> None:
         return
     found = {_found_with(run, record) for record in run.records if record.numbers.get("autotuned")}
     if len(found) > 1:
-        raise UsageError(f"{run.path} was tuned on several devices or versions of Triton: nothing is written")
+        raise UsageError(
+            f"{run.path} was tuned on several devices or versions of Triton: no configurations are written"
+        )
     device, triton = next(iter(found), (None, None))
     rows = {**tuning.rows, **tables.as_json(winners(run.records))}
     data = {"schema_version": SCHEMA_VERSION, "device": device, "triton": triton, "rows": rows}
@@ -237,6 +249,7 @@ def write_configurations(run: Run, tuning: Tuning) -> None:
 
 
 def _found_with(run: Run, record: Record) -> tuple[str | None, str | None]:
+    """Get the device and the version of Triton of a record's environment."""
     environment = run.environments.get(record.env_id or "", {})
     gpu = (environment.get("hardware") or {}).get("gpu") or {}
     return gpu.get("name"), (environment.get("versions") or {}).get("triton")

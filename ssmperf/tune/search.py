@@ -1,4 +1,4 @@
-"""Search for the configurations with which one call is fastest, one key of one table at a time."""
+"""Search for the configurations that make one call fastest, one key of one table at a time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssmperf.cases.record import one_line
-from ssmperf.tune.tables import Place, label_of, named, using
+from ssmperf.tune.tables import Place, imported_table, label_of, using
 
-LEAST_GAIN = 0.01  # of the time, below which a candidate is no better
+LEAST_GAIN = 0.01  # of the time; with less, a candidate is no better
 
 
 class Refused(Exception):
-    """A candidate does not give the right answer; the message says where."""
+    """A candidate does not give the right answer; the message says what is wrong."""
 
 
 @dataclass
 class Found:
-    """What a search found.
+    """The outcome of a search.
 
-    rows: the winners where they are not what was in force.
-    tried: by `table:key`, what was in force and then each candidate: its fields, and `latency_s` in seconds,
-        or None with the `reason`.
+    rows: the winners, where they differ from the configuration in force before.
+    tried: by `table:key`, the configuration in force before, followed by each candidate: its fields, and
+        `latency_s` in seconds, or None with the `reason`.
     """
 
     rows: dict[Place, Any] = field(default_factory=dict)
     tried: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def numbers(self) -> dict[str, Any]:
-        """For the record of the case."""
+        """Return the numbers for the record of the case."""
         return {
             "autotuned": bool(self.tried),
             "candidates_tried": sum(len(rows) - 1 for rows in self.tried.values()),
@@ -45,17 +45,17 @@ def search(
     on_progress: Callable[[str], None] = lambda text: None,
     healthy: Callable[[], bool] = lambda: True,
 ) -> Found:
-    """Try the candidates of all that a call consulted.
+    """Try the candidates for every key that a call looked up.
 
-    A candidate replaces what is in force where it is faster by LEAST_GAIN, and is so a second time: the least
-    of many noisy times is smaller than its call is fast.
+    A candidate replaces the configuration in force if it is faster by LEAST_GAIN twice. The second time is
+    needed because the minimum of many noisy timings is biased low.
 
     Args:
-        consulted: what is in force, by (table name, key).
-        measure: judges the call with what is in force then, and gives its seconds. Raises `Refused` where
-            its answer is not right, and anything where it does not compile or does not run.
-        on_progress: told what is tried.
-        healthy: asked after a failure whether the device still works.
+        consulted: configurations that the call looked up, by (table name, key).
+        measure: judges and times the call with the configurations in force, and returns its seconds. Raises
+            `Refused` if its answer is wrong, and any exception if it does not compile or run.
+        on_progress: called with a text about each trial.
+        healthy: called after a failure; tells whether the device still works.
 
     Raises:
         RuntimeError: a candidate left the device unusable.
@@ -63,11 +63,11 @@ def search(
     found = Found()
     for place in consulted:
         with using(found.rows):
-            table = named(place[0])
+            table = imported_table(place[0])
             candidates, label = table.others(place[1]), label_of(place)
             if not candidates:
                 continue
-            on_progress(f"{label}: what is in force")
+            on_progress(f"{label}: the configuration in force")
             before, current = measure(), table.row(place[1])
         tried = found.tried[label] = [_as_tried(current, before, None)]
         seconds: dict[Any, float] = {}

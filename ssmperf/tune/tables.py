@@ -1,13 +1,13 @@
-"""Configurations of kernels: curated tables, other rows for a while, what a call consulted.
+"""Configurations of kernels: curated tables, temporary overrides, and the look-ups of a call.
 
-A kernel looks its configuration up at every call, so that what is in force now is what it runs with:
+A kernel looks up its configuration at every call, so that it runs with the one that is in force then:
 
     TILES = Table("scan/mine", Tiles, {("forward", "half"): Tiles(8, 4)}, candidates=others)
     cut = TILES["forward", "half"]
 
-A configuration is a frozen dataclass whose fields are numbers, texts, truth values or None, and which refuses
-in `__post_init__`, by a ValueError, what can never run. `using` and `noted` hold for the whole process and
-not for one thread: a backward pass runs in a thread of autograd's.
+A configuration is a frozen dataclass whose fields are numbers, texts, truth values or None. Its
+`__post_init__` raises ValueError for a configuration that can never run. `using` and `noted` act on the whole
+process, not on one thread, since autograd runs the backward pass in its own thread.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ _local = threading.local()  # note: what this thread looks up, or nothing
 class Table(Generic[C]):
     """Curated configurations by shape class.
 
-    name: `RECURRENCE/BACKEND`, or `RECURRENCE/BACKEND/NAME` where a backend has several.
+    name: `RECURRENCE/BACKEND`, or `RECURRENCE/BACKEND/NAME` if a backend has several tables.
     type: the dataclass of its configurations.
-    rows: by key, a tuple of short texts and numbers; a text is no numeral and has no slash.
-    candidates: of a key's parts: what a search may try there.
-    fits: of a configuration and a key's parts: whether it can run there, beside what else is in force.
+    rows: configurations by key. A key is a tuple of numbers and short texts that are no numerals and have no
+        slash.
+    candidates: a key's parts -> the configurations that a search may try for it.
+    fits: (configuration, a key's parts) -> whether the configuration can run there, with the others in force.
 
     Raises:
         DuplicateName: another module has a table of this name.
-        UsageError: no such name, or no such keys.
+        UsageError: the name or a key has the wrong form.
     """
 
     name: str
@@ -70,20 +71,20 @@ class Table(Generic[C]):
 
     def __post_init__(self) -> None:
         if len(self.name.split("/")) not in (2, 3):
-            raise UsageError(f"a table's name is RECURRENCE/BACKEND[/NAME], not {self.name!r}")
+            raise UsageError(f"a table's name must be RECURRENCE/BACKEND[/NAME], got {self.name!r}")
         for key in self:
             if key_of(text_of(key)) != key:
                 raise UsageError(f"{self.name}: {key!r} is no key: its texts must not look like numbers")
         known = _tables.get(self.name)
         if known is not None and known.type.__module__ != self.type.__module__:
-            raise DuplicateName(f"the table {self.name} is already made by {known.type.__module__}")
+            raise DuplicateName(f"the table {self.name} is already defined by {known.type.__module__}")
         _tables[self.name] = self
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.rows)
 
     def __getitem__(self, key: Key) -> C:
-        """The configuration in force, which is noted (see `noted`). Raises KeyError."""
+        """Look up the configuration in force, and record the look-up (see `noted`). Raises KeyError."""
         found = self.row(key)
         for note in _notes:
             note[self.name, key] = found
@@ -93,21 +94,21 @@ class Table(Generic[C]):
         return found
 
     def row(self, key: Key) -> C:
-        """The same without a note, for who asks and does not run it."""
+        """Look up the configuration in force like `[...]`, but without recording the look-up."""
         for layer in reversed(_layers):
             if (self.name, key) in layer:
                 return typing.cast(C, layer[self.name, key])
         return self.rows[key]
 
     def others(self, key: Key) -> list[C]:
-        """The candidates of a key that fit, each once, without what is in force."""
-        made = dict.fromkeys(self.candidates(*key) if self.candidates else ())
-        return [each for each in made if each != self.row(key) and self.fits(each, *key)]
+        """List the candidates for a key that fit, without duplicates and without the one in force."""
+        candidates = dict.fromkeys(self.candidates(*key) if self.candidates else ())
+        return [each for each in candidates if each != self.row(key) and self.fits(each, *key)]
 
 
 @contextlib.contextmanager
 def using(rows: Mapping[Place, Any]) -> Iterator[None]:
-    """Let these rows be in force, by (table name, key), in the whole process until the block ends."""
+    """Put rows, by (table name, key), into force in the whole process until the block ends."""
     global _layers
     layer = force(rows)
     try:
@@ -117,7 +118,7 @@ def using(rows: Mapping[Place, Any]) -> Iterator[None]:
 
 
 def force(rows: Mapping[Place, Any]) -> Mapping[Place, Any]:
-    """The same for the rest of the process. Returns the layer that is now on top."""
+    """Put rows, by (table name, key), into force for the rest of the process. Returns the new layer."""
     global _layers
     layer = Layer(rows)
     _layers = (*_layers, layer)
@@ -126,7 +127,7 @@ def force(rows: Mapping[Place, Any]) -> Mapping[Place, Any]:
 
 @contextlib.contextmanager
 def noted() -> Iterator[dict[Place, Any]]:
-    """Collect what is looked up until the block ends, by (table name, key), in whatever thread."""
+    """Collect the configurations that any thread looks up until the block ends, by (table name, key)."""
     global _notes
     note: dict[Place, Any] = {}
     _notes = (*_notes, note)
@@ -162,10 +163,10 @@ def note_again(consulted: Mapping[Place, Any]) -> None:
 
 
 def table(name: str) -> Table[Any]:
-    """A table by name; imports the backend whose it is.
+    """Look up a table by name, importing the backend that owns it.
 
     Raises:
-        UnknownName: no such backend or table.
+        UnknownName: there is no such backend or table.
         UsageError: the backend cannot be imported here.
     """
     parts = name.split("/")
@@ -173,11 +174,11 @@ def table(name: str) -> Table[Any]:
         problem = registry.import_problem(parts[0], parts[1])
         if problem:
             raise UsageError(f"the configurations of {name} cannot be used here: {parts[1]} {problem}")
-    return named(name)
+    return imported_table(name)
 
 
-def named(name: str) -> Table[Any]:
-    """A table whose backend was imported. Raises UnknownName."""
+def imported_table(name: str) -> Table[Any]:
+    """Look up a table whose backend is already imported. Raises UnknownName."""
     if name not in _tables:
         raise UnknownName("table of configurations", name, _tables)
     return _tables[name]
@@ -192,30 +193,30 @@ def key_of(text: str) -> Key:
 
 
 def label_of(place: Place) -> str:
-    """`table:key`."""
+    """Write a place as `table:key`."""
     return f"{place[0]}:{text_of(place[1])}"
 
 
 def as_json(rows: Mapping[Place, Any]) -> dict[str, dict[str, Any]]:
-    """Rows as one flat object: their fields by `table:key`."""
+    """Turn rows into one flat object: their fields by `table:key`."""
     return {label_of(place): dataclasses.asdict(row) for place, row in rows.items()}
 
 
 def from_json(data: Mapping[str, Any]) -> dict[Place, Any]:
-    """What `as_json` gave, or anybody wrote, checked against the tables.
+    """Read the object that `as_json` returns, or one that a user wrote, and validate it.
 
     Raises:
-        UsageError: an unknown table, key or field, or a value that cannot be.
+        UsageError: a table, key or field is unknown, or a value is not valid.
     """
     rows: dict[Place, Any] = {}
     for label, fields in data.items():
         name, colon, text = label.partition(":")
         if not colon:
-            raise UsageError(f"{label!r} is no place in a table of configurations: TABLE:KEY")
+            raise UsageError(f"a place in a table of configurations must be TABLE:KEY, got {label!r}")
         known, key = table(name), key_of(text)
         if key not in known.rows:
             raise UnknownName(f"key of the table {name}", text, map(text_of, known))
-        rows[name, key] = _checked(known.type, fields, label)
+        rows[name, key] = _make(known.type, fields, label)
     with using(rows):
         for name, key in rows:
             if not _tables[name].fits(rows[name, key], *key):
@@ -223,10 +224,10 @@ def from_json(data: Mapping[str, Any]) -> dict[Place, Any]:
     return rows
 
 
-def _checked(type_: type[C], fields: Any, label: str) -> C:
-    """A configuration of outside fields."""
+def _make(type_: type[C], fields: Any, label: str) -> C:
+    """Make a configuration from untrusted fields. Raises UsageError."""
     if not isinstance(fields, Mapping):
-        raise UsageError(f"{label}: a configuration is an object, got {fields!r:.80}")
+        raise UsageError(f"{label}: a configuration must be an object, got {fields!r:.80}")
     hints = typing.get_type_hints(type_)
     known = {field.name: hints[field.name] for field in dataclasses.fields(typing.cast(Any, type_))}
     for field, value in fields.items():
@@ -234,8 +235,8 @@ def _checked(type_: type[C], fields: Any, label: str) -> C:
             raise UnknownName(f"field of {label}", str(field), known)
         allowed = typing.get_args(known[field]) or (known[field],)
         if type(value) not in allowed:
-            wanted = " or ".join(each.__name__ for each in allowed)
-            raise UsageError(f"{label}: {field} is {value!r:.80}, not of type {wanted}")
+            expected = " or ".join(each.__name__ for each in allowed)
+            raise UsageError(f"{label}: {field} must be of type {expected}, got {value!r:.80}")
     try:
         return type_(**fields)
     except (TypeError, ValueError) as error:

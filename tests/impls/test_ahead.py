@@ -1,4 +1,4 @@
-"""Compilation ahead: where launches go, that a key is done once, and that failures stay silent."""
+"""Compilation ahead: launches in the thread only compile, each key runs once, and failures stay silent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssmperf.impls._triton import ahead
 
 
 class Kernel:
-    """As Triton's jit functions are called; notes who calls it and how."""
+    """Is called like a Triton kernel, and records the calls with their threads."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = []

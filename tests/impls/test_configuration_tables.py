@@ -28,7 +28,7 @@ def test_a_table_is_small_and_fits(file: Path) -> None:
     assert found
     for table in found:
         assert table.name.split("/")[:2] == [folder, backend.removeprefix("_")]
-        assert configurations.named(table.name) is table
+        assert configurations.imported_table(table.name) is table
         for key in table:
             others = table.others(key)
             assert len(others) <= MOST, (table.name, key)

@@ -55,7 +55,7 @@ def test_it_holds_of_the_definition_and_of_the_sequential_backend(name: str, dty
 def test_it_compares_values_of_one_shape_that_are_not_all_zero(name: str) -> None:
     entry = registry.identities()[name]
     definition = registry.recurrence(entry.of).definition
-    sides = list(entry.function(answers.Calls(entry.of, definition, torch.float64)))
+    sides = list(entry.function(answers.ComputeUnderTest(entry.of, definition, torch.float64)))
     assert len({label for label, _, _ in sides}) == len(sides) > 0
     for _, left, right in sides:
         assert left.shape == right.shape and left.abs().max() > 0.01

@@ -1,4 +1,4 @@
-"""The Python interface: what it refuses is said in words, and refusals can be repeated."""
+"""The Python interface: refusals say their reason in words, and repeat on a second call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of level block: a model's whole layer is judged with all its gradients, and timed."""
+"""Cases of level block: a model's whole layer is judged, with all gradients, and timed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ right = registry.recurrence("scan").definition
 
 
 class OffBy(torch.autograd.Function):
-    """The identity, with a gradient that is too large by a hundredth."""
+    """The identity, with a gradient that is too large by one per cent."""
 
     @staticmethod
     def forward(ctx, x):

@@ -39,7 +39,7 @@ def test_every_field_changes_the_id() -> None:
 
 
 def test_no_two_cases_of_a_plan_read_the_same() -> None:
-    """The device is the plan's, and where the operands of a model come from is the model's."""
+    """The device is given by the plan, and the source of a model's operands by the model."""
     said = {
         name
         for name, value in CHANGES.items()

@@ -1,4 +1,4 @@
-"""The ids of cases do not change: runs of months ago are compared with runs of today by them."""
+"""The ids of cases never change, since old runs are compared with new ones by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ssmperf.execute.request import select
 from ssmperf.plan import make_plan
 
-LIST = Path(__file__).parents[1] / "case_ids.tsv.gz"  # id and text of each case of the CPU's default plans
+LIST = Path(__file__).parents[1] / "case_ids.tsv.gz"  # ids and texts of all cases in the CPU's default plans
 
 
 def committed() -> dict[str, str]:

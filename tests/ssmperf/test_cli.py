@@ -1,4 +1,4 @@
-"""The command line: bad input is one line naming what is valid and exit 2; nothing is lost."""
+"""The command line: bad input exits with 2 and one line that says what is valid; no record is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axi
 
 
 def ssmperf(*args: str | Path, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command in a fresh process."""
+    """Run the command in a fresh process."""
     return subprocess.run(
         [sys.executable, "-m", "ssmperf.cli", *map(str, args)],
         capture_output=True,
@@ -35,7 +35,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command in this process: its exit code, stdout and stderr."""
+    """Run the command in this process; return its exit code, stdout and stderr."""
 
     def run_main(*args: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, args)])
@@ -49,7 +49,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small finished run."""
+    """Make a small finished run."""
     path = tmp_path_factory.mktemp("runs") / "run"
     done = ssmperf("run", *SMALL, "--backends", "sequential,blelloch,triton", "--out", path)
     assert done.returncode == 0, done.stderr

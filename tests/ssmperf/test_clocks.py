@@ -1,4 +1,4 @@
-"""Clocks on simulated time and a simulated GPU; on a real one, known spins and a probe that fits L2."""
+"""Clocks on simulated time and a simulated GPU; on a real GPU, known spins and a probe that fits into L2."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_tick_of_a_clock_that_stands_still() -> None:
 
 
 class Simulated:
-    """A GPU as `torch.cuda` shows it: a host that enqueues, and a device that works through its queue."""
+    """Simulates `torch.cuda`: a host that enqueues work, and a device that works through its queue."""
 
     LAUNCH_S, CYCLES_PER_S = 5e-6, 1e9
 
@@ -263,7 +263,7 @@ def test_a_cpu_is_measured_hot() -> None:
 
 @pytest.fixture(scope="module")
 def seconds_per_cycle() -> float:
-    """Slope of spins of 25 and 50 ms: the fixed cost of a launch and of events cancels."""
+    """Take the slope between spins of 25 and 50 ms, so that the fixed cost of launches and events cancels."""
 
     def spin_s(cycles: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -281,7 +281,7 @@ def seconds_per_cycle() -> float:
 
 @pytest.fixture
 def side_stream() -> Iterator[None]:
-    """A current stream that can be captured."""
+    """Make a stream that can be captured the current one."""
     with torch.cuda.stream(torch.cuda.Stream()):
         yield
 
@@ -292,7 +292,7 @@ def side_stream() -> Iterator[None]:
 @pytest.mark.parametrize("length_s", [5e-6, 20e-6, 100e-6, 1e-3, 10e-3, 50e-3])
 @pytest.mark.parametrize("kind", [EventClock, GraphClock])
 def test_spins_of_known_length_are_recovered(kind: type, length_s: float, seconds_per_cycle: float) -> None:
-    """An empty kernel takes a little over a microsecond of the device, which the spin adds to."""
+    """An empty kernel takes a little over a microsecond on the device, in addition to the spin."""
     clock = kind("cuda", cache.flusher("cuda", "cold").flush)
 
     def seen_s(cycles: int) -> float:

@@ -1,4 +1,4 @@
-"""Comparing two runs: the verdict of a pair, what makes a run fail, and what one cannot tell."""
+"""Comparing two runs: the verdict of a pair, and the exit code of the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of configurations: what is in force, what is noted, and what a file may say."""
+"""Tables of configurations: overrides, recorded look-ups, and the validation of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cut:
             raise ValueError("a size is above 0")
 
 
-NAME = "scan/sequential/cuts"  # of a backend that there is, so that a file can name it
+NAME = "scan/sequential/cuts"  # the name of an existing backend, so that a file can name the table
 FORWARD, BACKWARD = ("forward", 4), ("backward", 2)
 
 
@@ -101,10 +101,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({LABEL: {"sizes": 4}}, "did you mean size"),
     "no object": ({LABEL: [4]}, "an object"),
     "missing field": ({LABEL: {}}, "size"),
-    "text for a number": ({LABEL: {"size": "4"}}, "not of type int"),
-    "truth for a number": ({LABEL: {"size": True}}, "not of type int"),
-    "null for a number": ({LABEL: {"size": None}}, "not of type int"),
-    "fraction for a number": ({LABEL: {"size": 4, "registers": 1.5}}, "not of type int or NoneType"),
+    "text for a number": ({LABEL: {"size": "4"}}, "must be of type int"),
+    "truth for a number": ({LABEL: {"size": True}}, "must be of type int"),
+    "null for a number": ({LABEL: {"size": None}}, "must be of type int"),
+    "fraction for a number": ({LABEL: {"size": 4, "registers": 1.5}}, "must be of type int or NoneType"),
     "what can never run": ({LABEL: {"size": 0}}, "above 0"),
     "what cannot run there": ({LABEL: {"size": 64}}, "cannot run there"),
 }

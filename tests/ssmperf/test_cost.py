@@ -1,4 +1,4 @@
-"""Costs: those of passes from each other, and least bytes that are those of the tensors at hand."""
+"""Costs: passes are composed from each other, and least bytes are those of the actual tensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_least_bytes_of_a_decode_step_are_those_of_its_tensors(recurrence: s
 
 @pytest.mark.parametrize(("recurrence", "kind"), KINDS)
 def test_formulas_give_what_the_cost_models_compute(recurrence: str, kind: str) -> None:
-    """At a shape with sizes of its own, for float32 operands as they are sampled."""
+    """Compute the cost at a shape whose sizes all differ, for float32 operands as they are sampled."""
     import sympy
 
     entry, case = registry.recurrence(recurrence), decode_case(recurrence, kind)

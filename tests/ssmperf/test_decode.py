@@ -38,7 +38,7 @@ def plan(suite: str = "throughput", **choices: Any) -> Plan:
 
 @pytest.fixture
 def calls(own_registrations: None) -> list[dict[str, Any]]:
-    """What a backend that computes the definition was called with."""
+    """Record the calls of a backend that computes the definition."""
     found: list[dict[str, Any]] = []
     definition = registry.recurrence("scan").definition
 
@@ -118,7 +118,7 @@ def test_what_cannot_decode_says_why() -> None:
     refused = plan(models="s4d_lin", backends=None)
     assert not refused.to_run
     assert {item.refusal for item in refused.refused} == {
-        "no decode pass: long_conv has no state to go on from"
+        "no decode pass: long_conv has no state to continue from"
     }
     block = plan(models="hgrn", level="block")
     assert not block.to_run

@@ -1,4 +1,4 @@
-"""The environment is plain data, leaks nothing, starts nothing, and its id hashes what matters."""
+"""The environment is plain data without secrets, starts no CUDA, and its id hashes what matters."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_git_state_of_a_checkout(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("")
     assert environment.git_state(package)["reason"] == "not run from a git checkout"
     git(tmp_path, "init", "-q")
-    assert environment.git_state(package)["commit"] is None  # a repository around it that does not track it
+    assert environment.git_state(package)["commit"] is None  # the repository around it does not track it
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "one")
     state = environment.git_state(package)

@@ -1,4 +1,4 @@
-"""Parametrised models: a full name makes its member, once, and a wrong one says what is valid."""
+"""Families of models: a full name makes its member once, and the error for a wrong one lists valid names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("own_registrations")
 
 @pytest.fixture
 def made() -> list[str]:
-    """Full names of which the family was asked to make an entry."""
+    """Record the full names for which the family makes an entry."""
     calls: list[str] = []
 
     @family("power", members=["power:2"])

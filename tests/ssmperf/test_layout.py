@@ -1,4 +1,4 @@
-"""The layout `time_last`: the same operands with time innermost, in whatever call is judged or measured."""
+"""The layout `time_last`: the same operands with time innermost, in every call that is judged or measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure(case: Case) -> Record:
 
 
 class Scan(torch.autograd.Function):
-    """The definition, and its gradients by autograd; keeps the strides of all that it is given."""
+    """Computes the definition with its gradients by autograd, and records the strides of its operands."""
 
     seen: ClassVar[list[tuple[str, tuple[int, ...], int]]] = []
 
@@ -61,7 +61,7 @@ class Scan(torch.autograd.Function):
 
 @pytest.fixture
 def seen(own_registrations: None) -> list[tuple[str, tuple[int, ...], int]]:
-    """Name, shape and stride over time of all that a backend was given."""
+    """Record the name, shape and stride over time of every operand that a backend gets."""
 
     @ssmperf.backend("scan", name="spy")
     def spy(log_a: Tensor, b: Tensor, initial_state: Any = None, *, phase: Any = None) -> Any:
@@ -146,7 +146,7 @@ def test_a_declared_layout_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatc
 
 
 def test_bits_are_compared_between_calls_of_one_layout() -> None:
-    """Complex operators of a CPU may round differently where strides differ."""
+    """Complex operators on a CPU may round differently if strides differ."""
     shape = Shape(B=2, T=67, C=64)
     bare = replace(CASE, suite="correctness", model=None, backend="sequential", shape=shape)
     record = measure(replace(bare, operand_source="phase/data_complex", pass_="forward_backward"))

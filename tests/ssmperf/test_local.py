@@ -1,4 +1,4 @@
-"""The executor: whatever a backend does to its worker costs its own case and no other."""
+"""The executor: whatever a backend does to its worker, only its own case is lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(
     on_start: Callable[[], None] = lambda: None,
     records: list[Record] | None = None,
 ) -> list[Record]:
-    """What the executor records, also in records if given; on_start is called at each case's start."""
+    """Run cases and return the records, which are also appended to `records` if that is passed."""
     records = [] if records is None else records
     quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
     executor = LocalExecutor(devices, folder, TIMEOUT_S, quick, (str(PLUGIN),))
@@ -72,14 +72,14 @@ def run(
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the traces of hostile backends."""
+    """Make a folder for the traces that hostile backends leave."""
     monkeypatch.setenv("HOSTILE_FOLDER", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
-    """Each hostile backend with a right one after it."""
+    """Run each hostile backend with a correct one after it."""
     folder = tmp_path_factory.mktemp("hostile")
     cases = [made for i, name in enumerate(EXPECTED) for made in (case(name, 4 + i), case("right", 4 + i))]
     with pytest.MonkeyPatch.context() as patch:
@@ -146,7 +146,7 @@ def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """Interrupts raise, even where a shell started the tests in the background and ignores them."""
+    """Let SIGINT raise, even if a shell started the tests in the background, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -187,7 +187,7 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The process as it was, after a test that changes it."""
+    """Restore the process after a test that changes it."""
     dtype, threads, place = torch.get_default_dtype(), torch.get_num_threads(), Path.cwd()
     precision = torch.get_float32_matmul_precision()
     yield
@@ -223,7 +223,7 @@ def test_the_memory_limit_keeps_a_hard_one(
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within a while; one that waits to be collected has ended."""
+    """Wait for a process to end and tell whether it did; a zombie has ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Peak memory of a call, exactly, on sequences of tensors whose peak is known."""
+"""Peak memory of a call is exact, on sequences of tensors with a known peak."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hold(nbytes: int, device: str) -> torch.Tensor:
 
 
 def overlapping(device: str) -> torch.Tensor:
-    """Holds 4, 6, 2, then 5 MiB."""
+    """Hold 4, 6, 2, then 5 MiB."""
     first = hold(4 * MB, device)
     second = hold(2 * MB, device)
     del first
@@ -29,12 +29,12 @@ def overlapping(device: str) -> torch.Tensor:
 
 
 def growing(device: str) -> list[torch.Tensor]:
-    """Everything is in the result: 1 + 2 + 3 MiB."""
+    """Return everything: 1 + 2 + 3 MiB."""
     return [hold(size * MB, device) for size in (1, 2, 3)]
 
 
 def one_after_another(device: str) -> None:
-    """Never more than 5 MiB at once, though 9 in all."""
+    """Hold at most 5 MiB at once, 9 MiB in all."""
     for size in (4, 5):
         hold(size * MB, device)
 
@@ -54,7 +54,7 @@ def test_a_call_that_allocates_nothing(device: str) -> None:
 
 
 def test_memory_freed_by_the_call_does_not_hide_what_it_takes() -> None:
-    """What the call frees of its caller's is below the line from which the peak counts."""
+    """Memory of the caller that the call frees does not count, since the peak counts from the start."""
     held = [hold(8 * MB, "cpu")]
 
     def call() -> torch.Tensor:

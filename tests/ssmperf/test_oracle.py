@@ -1,4 +1,4 @@
-"""The segmented oracle is autograd of the whole literal loop; tolerances come from one function."""
+"""The segmented oracle equals autograd of the whole literal loop; tolerances come from one function."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_recurrence_without_a_state_is_evaluated_as_a_whole() -> None:
 
 
 def test_an_initial_state_is_never_cut_into_steps() -> None:
-    """Whatever its sizes: here it has as many rows as there are steps."""
+    """A state has no time axis even if its second size is T, as here."""
     shape = Shape(B=2, T=3, H=3, K=3, V=4)
     values = values_of("linear_attention", shape, "key")
     definition = registry.recurrence("linear_attention").definition

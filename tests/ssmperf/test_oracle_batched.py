@@ -1,4 +1,4 @@
-"""Segments side by side give what autograd of the whole loop gives, or else they run one by one."""
+"""Parallel segments give the results of autograd of the whole loop, or the segments run sequentially."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ssmperf import Shape, registry
 from ssmperf.judge import parallel_segments as batched
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
-from ssmperf.judge.parallel_segments import SideBySide
+from ssmperf.judge.parallel_segments import ParallelSegments
 from ssmperf.judge.segments import SEGMENT_BYTES, SLACK, Step, measure_step
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.operands.build import sample_state
@@ -45,7 +45,7 @@ def draw(name: str, kind: str, regime: str, shape: Shape, *, state: bool = True)
 
 
 def counted(definition: Definition) -> tuple[Definition, list[int]]:
-    """A definition, and how many steps each of its calls took."""
+    """Wrap a definition so that it records the number of steps of each call."""
     taken: list[int] = []
 
     @functools.wraps(definition)
@@ -58,7 +58,7 @@ def counted(definition: Definition) -> tuple[Definition, list[int]]:
 
 
 def whole(definition: Definition, given: Mapping[str, Any]) -> Evaluation:
-    """Autograd of the whole loop, of the loss that `judged` gives `evaluate` too."""
+    """Differentiate the whole loop by autograd, with the loss that `judged` uses."""
     leaves = {
         name: widen(value, torch.float64).detach().requires_grad_()
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
@@ -72,7 +72,7 @@ def whole(definition: Definition, given: Mapping[str, Any]) -> Evaluation:
 
 
 def judged(definition: Definition, given: Mapping[str, Any], expected: Evaluation) -> float:
-    """The largest error of `evaluate`, relative to the largest value."""
+    """Measure the largest error of `evaluate`, relative to the largest value."""
     grad_output, grad_state = draw_cotangents(expected.output, expected.final_state, 5)
     found = evaluate(
         definition, given, length=expected.output.shape[1], grad_output=grad_output, grad_state=grad_state
@@ -91,7 +91,7 @@ def errors(found: Evaluation, expected: Evaluation) -> dict[str, float]:
 @pytest.mark.parametrize("state", [True, False], ids=["state", "none"])
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_it_is_autograd_of_the_whole_loop(name: str, kind: str, state: bool) -> None:
-    """With a remainder and a whole number of segments, several rows and one."""
+    """The shapes have a remainder or a whole number of segments, and several batch items or one."""
     shape = SHAPES[name] if state else SHAPES[name].with_(B=1, T=128)
     regimes = WITH_STATE if state else WITHOUT
     regime = regimes[registry.recurrence(name).gate_kinds.index(kind) % 2]
@@ -134,7 +134,7 @@ def test_operands_that_broadcast(size: tuple[int, ...]) -> None:
 
 
 def test_packed_sequences_are_not_cut() -> None:
-    """Where they begin is counted from the first step of all."""
+    """The offsets of packed sequences count from the first step of all, so segments would misread them."""
     given = draw("selective_scan", "exp", "mamba", SHAPES["selective_scan"].with_(B=1), state=False)
     given["cu_seqlens"] = torch.tensor([0, 50, 50, 131])
     given["initial_state"] = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(4))
@@ -151,7 +151,7 @@ def test_groups_of_segments_bound_the_memory() -> None:
     expected = whole(registry.recurrence("scan").definition, given)
     state = given.pop("initial_state")
     step = Step(6, SEGMENT_BYTES["cpu"] // SLACK // 50)  # three segments of 16 steps fit, not four
-    part = SideBySide(definition, given, ["log_a", "b"], 128, 16, step)
+    part = ParallelSegments(definition, given, ["log_a", "b"], 128, 16, step)
     output, final = part.forward(state)
     before = len(taken)
     gradients, adjoint = part.backward(*draw_cotangents(output, final, 5))
@@ -173,24 +173,24 @@ def test_steps_grow_with_the_root_of_the_length() -> None:
 
 
 def rolled(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Each channel reads its neighbour's state."""
+    """Let each channel read its neighbour's state."""
     return _loop(a, b, initial_state, lambda a_t, b_t, h: a_t * h.roll(1, -1) + b_t)
 
 
 def rolled_backward(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Only gradients go from a channel to its neighbour."""
+    """Let gradients, but not states, flow from a channel to its neighbour."""
     return _loop(
         a, b, initial_state, lambda a_t, b_t, h: a_t * (h.detach() + (h - h.detach()).roll(1, -1)) + b_t
     )
 
 
 def centred(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Each row reads the others' inputs."""
+    """Let each row read the other rows' inputs."""
     return _loop(a, b - b.mean(0), initial_state, lambda a_t, b_t, h: a_t * h + b_t)
 
 
 def positional(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Inputs are weighted by how many steps there were."""
+    """Weight inputs by the number of steps before them."""
     weights = torch.arange(b.shape[1], dtype=b.dtype).view(1, -1, 1)
     return _loop(a, b * weights, initial_state, lambda a_t, b_t, h: a_t * h + b_t)
 
@@ -200,7 +200,7 @@ def squashed(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple
 
 
 def started_at_one(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """No initial state stands for ones."""
+    """Start from ones if there is no initial state."""
     begin = torch.ones_like(b[:, 0]) if initial_state is None else initial_state
     return _loop(a, b, begin, lambda a_t, b_t, h: a_t * h + b_t)
 
@@ -234,7 +234,7 @@ def test_a_loop_that_is_no_batch_of_segments_is_right(definition: Definition, st
 
 
 def test_a_guess_that_is_nearly_right_is_refined() -> None:
-    """A little of a neighbour's state is what a diagonal misses, the less the more often it is corrected."""
+    """Steps that are diagonal but for a small term are not solved at once, but refinement converges."""
 
     def nearly(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return _loop(a, b, initial_state, lambda a_t, b_t, h: a_t * h + b_t + 1e-9 * h.roll(1, -1))
@@ -251,12 +251,12 @@ def test_a_guess_that_is_nearly_right_is_refined() -> None:
 def test_without_the_checks_it_would_be_wrong(
     definition: Definition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SideBySide, "_rounding", lambda *_: True)
+    monkeypatch.setattr(ParallelSegments, "_only_rounding", lambda *_: True)
     given = planted()
     assert judged(definition, given, whole(definition, given)) > 1e-10
 
 
-def test_a_device_without_memory_is_said_to_be() -> None:
+def test_out_of_memory_is_raised_to_the_caller() -> None:
     @functools.wraps(squashed)
     def greedy(**operands: Any) -> Any:
         if len(operands["b"]) > 2:
@@ -275,12 +275,12 @@ def test_a_large_state_gains_nothing_and_is_not_batched(monkeypatch: pytest.Monk
 
 
 def test_what_a_step_keeps_is_seen() -> None:
-    """Not what its operands hold, nor what the steps after it keep."""
+    """Memory of its operands does not count, nor that of later steps."""
 
     def wasteful(a: Tensor, b: Tensor, initial_state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         def step(a_t: Tensor, b_t: Tensor, h: Tensor) -> Tensor:
             for _ in range(20):
-                h = torch.sin(h)  # keeps what it is given
+                h = torch.sin(h)  # autograd keeps its input
             return a_t * h + b_t
 
         return _loop(a, b, initial_state, step)
@@ -296,7 +296,7 @@ def test_what_a_step_keeps_is_seen() -> None:
 @pytest.mark.parametrize("regime", ["ones", "mamba"])
 @pytest.mark.parametrize("name", ["scan", "linear_attention"])
 def test_the_error_in_float32_is_that_of_the_loop(name: str, regime: str) -> None:
-    """It decides what else is right, so it must neither grow nor vanish with the way it is computed."""
+    """Tolerances are derived from this error, so it must not depend on how the loop is computed."""
     T = 1024
     given = draw(name, registry.recurrence(name).gate_kinds[0], regime, SHAPES[name].with_(T=T))
     definition = registry.recurrence(name).definition

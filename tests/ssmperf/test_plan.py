@@ -1,4 +1,4 @@
-"""Plans: what is asked for is planned once each, and a case's command asks for that case alone."""
+"""Plans: every selected case is planned once, and the command of a case plans this case alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = {
 
 
 def repeated(command: str) -> list[Case]:
-    """The cases that a command plans."""
+    """List the cases that a command plans."""
     words = shlex.split(command)
     assert words[:3] == ["ssmperf", "run", "--suite"]
     choices: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Planted backends: each is flagged for its own reason, and the others are unaffected."""
+"""Planted faulty backends: each is flagged for its own reason, and the others are unaffected."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ EXPECTED = {
     "static_output": ("ok", None),
     "by_version": ("ok", None),
     "cached_backward": ("ok", None),
-    "no_bound": ("wrong", "its declared error bound inf is none"),
+    "no_bound": ("wrong", "its declared error bound inf is not valid"),
     "double_state": ("wrong", "final_state is torch.float64"),
 }
-# What a worker does not survive, and what it does.
+# Faults that a worker does not survive, and faults that it does.
 IN_WORKERS = {
     "right": ("ok", None),
     "wrong": ("wrong", "output: relative error"),
@@ -58,7 +58,7 @@ def test_each_planted_fault_has_its_status_and_reason(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One run with a right backend before, between and after the planted ones."""
+    """Make one run with a correct backend before, between and after the planted ones."""
     names = ["sequential", "triton", *(f"planted_{name}" for name in IN_WORKERS)]
     return ssmperf.run(
         "correctness",
@@ -100,7 +100,7 @@ TIMED = {
 
 @pytest.fixture(scope="module")
 def timed() -> list[Record]:
-    """Faults that only timing meets."""
+    """Some faults appear only while a call is timed."""
     names = [f"planted_{name}" for name in TIMED]
     return records_of("throughput", PLUGIN, models="hgrn", backends=names, axis=SMALL)
 
@@ -115,6 +115,6 @@ def test_faults_that_only_timing_meets(timed: list[Record], name: str) -> None:
 
 
 def test_results_remembered_by_version_are_not_timed(timed: list[Record]) -> None:
-    """The planted backend sleeps 10 ms whenever it computes: no timed call may be spared that."""
+    """The planted backend sleeps 10 ms whenever it computes, and every timed call must compute."""
     (record,) = [r for r in timed if r.case.backend == "planted_by_version" and r.case.pass_ == "forward"]
     assert min(record.numbers["samples_s"]) >= 0.01

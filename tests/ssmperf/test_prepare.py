@@ -1,4 +1,4 @@
-"""Kernels with a native form: verified through their preparation, timed without it, or with it end to end."""
+"""Kernels with a native form: judged with their preparation, timed without it, or with it end to end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ calls: Counter[str] = Counter()
 def to_native(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None
 ) -> Prepared:
-    """Time last, gates without logs, slowly."""
+    """Put time last and take gates out of logs, slowly."""
     calls["prepare"] += 1
     time.sleep(SLEEP_S)
     gates = log_a.exp().expand(b.shape).to(b.dtype)
@@ -59,7 +59,7 @@ def back(raw: Any) -> tuple[Tensor, Tensor]:
 
 
 def loop(gates: Tensor, inputs: Tensor, state: Tensor | None) -> Any:
-    """States of all steps, (B, C, T), and the last."""
+    """Compute the states of all steps, (B, C, T), and the last one."""
     calls["native"] += 1
     h = torch.zeros_like(inputs[..., :1]) if state is None else state
     states = []
@@ -111,7 +111,7 @@ def test_both_timings_are_right_and_recorded(pass_: str) -> None:
         assert record.status is Status.OK, record.reason
         assert record.case.pass_ == pass_
     assert native.case.id != whole.case.id
-    if pass_ != "backward":  # whose graph is ready when it is timed
+    if pass_ != "backward":  # the graph of a backward pass is made before it is timed
         assert whole.numbers["latency_s"] >= SLEEP_S
 
 

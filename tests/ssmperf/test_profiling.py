@@ -1,4 +1,4 @@
-"""Profiles: every operator of one call is counted, and one case is asked for."""
+"""Profiles: every operator of one call is counted, and exactly one case must be selected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_written_says_what_is_shown(tmp_path: Path) -> None:
     text = profiling.as_text(found)
     assert found.kernels[0].name in text
     assert str(tmp_path / "trace.json") in text
-    assert found.span_s == pytest.approx(sum(kernel.time_s for kernel in found.kernels))
+    assert found.duration_s == pytest.approx(sum(kernel.time_s for kernel in found.kernels))
     assert all(kernel.time_s >= 0 for kernel in found.kernels)
 
 

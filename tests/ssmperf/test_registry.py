@@ -1,4 +1,4 @@
-"""Registration and look-up: unknown names list the nearest, a name is registered once."""
+"""Registration and look-up: an unknown name is answered with similar ones; a name is registered once."""
 
 from __future__ import annotations
 

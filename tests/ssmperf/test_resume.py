@@ -1,4 +1,4 @@
-"""A run killed at random moments and resumed holds all cases that were planned, each once."""
+"""A run that is killed at random moments and resumed has every planned case exactly once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(path: Path, *more: str) -> subprocess.Popen[bytes]:
 
 
 def heed_interrupts() -> None:
-    """A shell that starts a job in the background lets it ignore SIGINT, and that is inherited."""
+    """Undo that a shell lets its background jobs, and so their children, ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -55,7 +55,7 @@ def planned() -> set[str]:
 
 
 def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -> None:
-    """Each time the workers die with the driver, and an interrupt keeps what is done."""
+    """Each time the workers die with the driver, and an interrupt keeps all finished cases."""
     expected = planned()
     assert len(expected) > 100
     run, moments = tmp_path / "run", random.Random(20)
@@ -64,7 +64,7 @@ def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -
         some = lines(run) + moments.randint(1, len(expected) // 8)
         wait_for_records(process, run, some)
         while not (workers := children(process.pid)) and process.poll() is None:
-            time.sleep(0.01)  # what is refused is recorded before a worker starts
+            time.sleep(0.01)  # refused cases are recorded before a worker starts
         time.sleep(moments.random() * 0.02)
         process.send_signal(ending)
         assert process.wait() == (-ending if ending == signal.SIGKILL else 130)

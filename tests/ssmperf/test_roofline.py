@@ -1,4 +1,4 @@
-"""Ceilings, limits and floors: what binds, and what no correct call can beat."""
+"""Ceilings, limits and floors: the ceiling that binds a call, and the time that no correct call can beat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_call_whose_data_fit_the_cache_has_no_bandwidth_floor() -> None:
 
 
 def test_a_claim_that_no_device_could_reach_is_below_the_floor() -> None:
-    """Eight gigabytes in a microsecond."""
+    """Claim to move eight gigabytes in a microsecond."""
     assert floor_s(Cost(8e9, 0), CEILINGS, "float32", CEILINGS.cache_bytes) > 1e-3
     assert floor_s(Cost(0, 8e14), CEILINGS, "float32", 0) > 0.8
 

@@ -1,4 +1,4 @@
-"""The stopping rule: honest under peeking, economical, and never fooled into converging. Fake time only."""
+"""The stopping rule is honest, economical, and never fooled into converging. Time is simulated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssmperf.measure.sampling import FEWEST, Samples, sample
 
 
 class Bench:
-    """A call that takes the times it is given, and the clock that passes meanwhile."""
+    """A call that takes prescribed times, and the clock that advances meanwhile."""
 
     def __init__(self, times: Iterable[float], overhead_s: float = 0.0) -> None:
         self.times, self.overhead_s = iter(times), overhead_s
@@ -47,7 +47,7 @@ NOISE = {  # by name: n samples whose median is 1, at a scale
     [("normal", 0.003), ("normal", 0.01), ("student_t3", 0.01), ("lognormal", 0.01), ("lognormal", 0.05)],
 )
 def test_coverage_with_peeking(noise: str, scale: float) -> None:
-    """1,000 trials of the whole rule, retries included: the truth is inside 93-97 % of the intervals."""
+    """In 1,000 trials of the whole rule, retries included, 93-97 % of the intervals contain the truth."""
     trials = 1000
     done = [Bench(endless(NOISE[noise](scale), seed=seed)).sample(max_samples=4000) for seed in range(trials)]
     covered = sum(s.summary.low <= 1 <= s.summary.high for s in done) / trials
@@ -102,7 +102,7 @@ def test_clock_ticks_do_not_break_it() -> None:
 
 
 def test_the_median_is_of_all_samples() -> None:
-    """Not the least, and not without the outliers."""
+    """The latency is the median of all samples: not the minimum, and not without the outliers."""
     times = [1.0, 1.0, 1.0, 1.0, 1.0, 1.004, 1.0, 1.008, 1.006, 1.009, 30.0]
     samples = Bench(times).sample(min_samples=5, max_samples=11)
     assert samples.samples_s == tuple(times[5:])
@@ -135,9 +135,9 @@ def test_it_stops_early_but_not_before_the_least_time() -> None:
 
 def test_spans_lie_on_the_sampling_clock() -> None:
     samples = Bench([0.5] * 100, overhead_s=0.25).sample()
-    assert len(samples.spans_s) == len(samples.samples_s)
-    assert all(end - start == pytest.approx(0.75) for start, end in samples.spans_s)
-    assert samples.spans_s[0][0] == pytest.approx(100 + 0.75 * len(samples.pilot_s))
+    assert len(samples.taken_at_s) == len(samples.samples_s)
+    assert all(end - start == pytest.approx(0.75) for start, end in samples.taken_at_s)
+    assert samples.taken_at_s[0][0] == pytest.approx(100 + 0.75 * len(samples.pilot_s))
 
 
 def test_marked_samples_are_not_used() -> None:
@@ -146,7 +146,7 @@ def test_marked_samples_are_not_used() -> None:
     )
     assert not samples.converged
     kept = samples.excluding([False, False, True, True, False, False, False])
-    assert kept.samples_s == (1.0,) * 5 and [start for start, _ in kept.spans_s] == [0, 1, 4, 5, 6]
+    assert kept.samples_s == (1.0,) * 5 and [start for start, _ in kept.taken_at_s] == [0, 1, 4, 5, 6]
     assert kept.converged and kept.summary.n == 5
 
 

@@ -1,4 +1,4 @@
-"""Intervals cover the median as often as they claim, and misbehaved samples are recognised."""
+"""Intervals cover the median as often as they claim, and drifting or bimodal samples are recognised."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_outliers_are_counted_and_kept() -> None:
 
 
 def test_order_statistics_are_exact_at_known_depths() -> None:
-    """Depths of the tables: n = 20 lies between the 6th and the 5th, n = 100 between the 41st and 40th."""
+    """The depths are those of published tables: between 6 and 5 for n = 20, between 41 and 40 for n = 100."""
     for n, outer in ((20, 6), (100, 40)):
         low = statistics.summarise(range(1, n + 1)).low
         assert outer - 1 <= low <= outer + 1

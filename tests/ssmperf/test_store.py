@@ -1,4 +1,4 @@
-"""Runs on disk: nothing written is ever lost, and what cannot be read is a clear error."""
+"""Runs on disk: a written record is never lost, and an unreadable run gives a clear error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of three records."""
+    """Make a run of three records."""
     writer = Writer.create(tmp_path / "run", {"tag": "t"})
     writer.add_environment("e", {"cpu": "x"})
     for T in (1, 2, 3):

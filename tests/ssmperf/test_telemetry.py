@@ -1,4 +1,4 @@
-"""Telemetry from a fake NVML: readings, marks of a throttle, energy, and reasons for what is missing."""
+"""Telemetry from a fake NVML: readings, marks of throttled samples, energy, reasons for missing numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssmperf.measure.sampling import Samples
 
 
 class FakeNvml:
-    """As `pynvml`: one device whose state a test sets."""
+    """Replaces `pynvml`: one device, whose state a test sets."""
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
@@ -65,7 +65,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watch(nvml: FakeNvml, throttle: range = range(0), steps: int = 10, energy_mj: int = 0) -> Telemetry:
-    """A reading at each second from 0 to steps, with a throttle at some of them."""
+    """Take one reading per second from 0 to steps, some of them under a throttle."""
     clock = SimpleNamespace(now_s=0)
     telemeter = Telemetry("cuda:0", period_s=None, nvml=nvml, now=lambda: float(clock.now_s))
     with telemeter:

@@ -1,4 +1,4 @@
-"""A search for configurations: what may win, what records and files say, and what a run goes on with."""
+"""A search for configurations: its winners, its records and files, and how a run resumes it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def toy(own_registrations: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mo
 
 
 class FakeStopwatch:
-    """The seconds of a call are the sizes that it used, plus what every further look adds of noise."""
+    """Returns the sum of the sizes that a call used as its seconds, plus prescribed noise per look."""
 
     broken = False
 
@@ -75,17 +75,17 @@ def measure(
     noise: dict[int, list[float]] | None = None,
     **more: str,
 ) -> tuple[Record, list[str]]:
-    """The record of a case, and what was said meanwhile."""
-    said: list[str] = []
+    """Run a case; return its record and the progress messages."""
+    messages: list[str] = []
     settings = Settings(0.001, 0.01, autotune=autotune)
     context = Context(
-        "cpu", "env", settings, Ceilings(1e15, {"float32": 1e18}, 1e15, 1e18, 0), on_progress=said.append
+        "cpu", "env", settings, Ceilings(1e15, {"float32": 1e18}, 1e15, 1e18, 0), on_progress=messages.append
     )
     context._stopwatches["hot"] = FakeStopwatch(toy, noise or {})  # type: ignore[assignment]
     case = Case(shape=Shape(B=1, T=7, C=2), cache="hot", pass_=pass_, **{**CASE, **more})  # type: ignore[arg-type]
     record = run_case(case, context)
     assert record.status is Status.OK, record.reason
-    return record, said
+    return record, messages
 
 
 def fields(size: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def fields(size: int) -> dict[str, Any]:
 
 
 def test_the_fastest_that_is_right_and_runs_wins(toy: ModuleType) -> None:
-    record, said = measure(toy, "forward")
+    record, messages = measure(toy, "forward")
     assert record.numbers["configuration"] == {"scan/tunable:forward/4": fields(2)}
     assert record.numbers["autotuned"] is True
     assert record.numbers["candidates_tried"] == 5
@@ -109,7 +109,7 @@ def test_the_fastest_that_is_right_and_runs_wins(toy: ModuleType) -> None:
     assert "output" in tried[1]["reason"]
     assert "changed its input b" in tried[5]["reason"]
     assert "too many registers" in tried[3]["reason"]
-    assert sum("scan/tunable:forward/4" in text for text in said) == 6
+    assert sum("scan/tunable:forward/4" in text for text in messages) == 6
     Record.from_json(json.loads(record.to_line()))
 
 
@@ -195,7 +195,7 @@ def test_an_override_reaches_the_thread_of_autograd(toy: ModuleType) -> None:
 
 
 def searched(label: str, *ratios: float | None, case: int = 0) -> Record:
-    """A record of a search in which candidates of sizes 1, 2, … took these shares of the time of 8."""
+    """Make the record of a search in which candidates of sizes 1, 2, … took these shares of the time of 8."""
     rows = [{**fields(8), "latency_s": 3.0, "reason": None}]
     rows += [
         {**fields(size), "latency_s": share and 3 * share, "reason": None}
@@ -304,7 +304,7 @@ MALFORMED = {
     "device": (json.dumps({**GOOD, "device": 1}), "'device'"),
     "rows": (json.dumps({**GOOD, "rows": []}), "'rows'"),
     "unknown table": (json.dumps({**GOOD, "rows": {"scan/tunables:a": {}}}), "tunable"),
-    "row": (json.dumps({**GOOD, "rows": {"scan/tunable:forward/4": {"size": "2"}}}), "not of type int"),
+    "row": (json.dumps({**GOOD, "rows": {"scan/tunable:forward/4": {"size": "2"}}}), "must be of type int"),
     "large": (json.dumps(GOOD) + " " * (1 << 16), "too large"),
 }
 
