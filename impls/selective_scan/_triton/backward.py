@@ -108,11 +108,11 @@ def scratch_offset(at, channels, segments, table, TASK: tl.constexpr, TILE: tl.c
 def store_totals(gradients, adjoint, at, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
     """Store the gradients of what is the same at every step; a sequence's first segment, also the state's."""
     M: tl.constexpr = TILE.STATES
-    first = lanes.inside & (lanes.group == 0)
     if at.before == 0:
         store_state(gradients.state + at.sequence * TASK.D * TASK.N, adjoint.mu, lanes, TASK.N, M)
     if gradients.A is not None:
         store_plane(gradients.A + at.row * (TILE.GROUPS * M * TASK.D), adjoint.A, lanes, TASK.D, M)
+    first = lanes.inside & (lanes.group == 0)
     if gradients.skip is not None:
         tl.store(gradients.skip + at.row * TASK.D + lanes.channel, adjoint.skip, mask=first)
     if gradients.bias is not None:

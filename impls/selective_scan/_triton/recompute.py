@@ -58,8 +58,8 @@ def recompute_block_starts(
     """
     M: tl.constexpr = TILE.STATES
     writes = fetch_writes(operands, at, start, lanes, TASK, TILE)
-    existing = Lanes(lanes.channel, lanes.group, lanes.inside & (start < at.end))
     row = checkpoint_at(at, start, TILE)
+    existing = Lanes(lanes.channel, lanes.group, lanes.inside & (start < at.end))
     S = load_plane(saved + row * (TILE.GROUPS * M * TASK.D), existing, TASK.D, M)
     for i in range(0, TILE.BLOCKS - 1):
         step = start + i * TILE.STEPS
