@@ -300,7 +300,7 @@ MALFORMED = {
     "list": ("[]", "no file of configurations"),
     "no version": ('{"rows": {}}', "no schema_version"),
     "newer": (json.dumps({**GOOD, "schema_version": 2}), "reads up to 1"),
-    "further field": (json.dumps({**GOOD, "cpu": 1}), "'cpu' is not known"),
+    "further field": (json.dumps({**GOOD, "cpu": 1}), "'cpu' is unknown"),
     "device": (json.dumps({**GOOD, "device": 1}), "'device'"),
     "rows": (json.dumps({**GOOD, "rows": []}), "'rows'"),
     "unknown table": (json.dumps({**GOOD, "rows": {"scan/tunables:a": {}}}), "tunable"),
