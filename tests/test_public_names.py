@@ -42,7 +42,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             assert code.count(before) == 1
             code = code.replace(before, f"{line}\n{before}")
         file.write_text(code)
-    command = [sys.executable, str(TESTS / "public_only.py"), *map(str, files.values())]
+    command = [sys.executable, str(TESTS / "support" / "public_only.py"), *map(str, files.values())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from table import (
+from support.table import (
     SHAPES,
     assert_close,
     detached,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from table import (
+from support.table import (
     DTYPES,
     GATE_KINDS,
     PLAIN,

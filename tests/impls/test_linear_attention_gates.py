@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from table import (
+from support.table import (
     GATE_KINDS,
     SHAPES,
     TOLERANCE,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from table import REGIMES, TOLERANCE, Operands, detached, error, evaluate, oracle, sample
+from support.table import REGIMES, TOLERANCE, Operands, detached, error, evaluate, oracle, sample
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, registry

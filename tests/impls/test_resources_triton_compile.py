@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import compiled_table
 import pytest
-from compiled import SHARED_BYTES, Usage
-from compiled_cases import ARCHS, CASES, TritonCase
+from support import compiled_table
+from support.compiled import SHARED_BYTES, Usage
+from support.compiled_cases import ARCHS, CASES, TritonCase
 
 SUBJECTS = [
     pytest.param(case, arch, id=f"{case.backend} {case.name} sm_{arch}")

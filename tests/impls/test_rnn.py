@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from table import (
+from support.table import (
     DTYPES,
     Operands,
     assert_close,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_host import COMPILER, GROUP, Host, build, made_once
 from ssmperf.impls.scan._cuda import function, sizes
 from ssmperf.impls.scan._cuda.program import SOURCES
 from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
+from support.cuda_host import COMPILER, GROUP, Host, build, made_once
 from torch import Tensor
 
 from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import compiled_table
 import pytest
-from compiled import SHARED_BYTES
-from compiled_cases import ARCHS, CASES, CudaCase
 from ssmperf.impls.scan._cuda import program, sizes
 from ssmperf.impls.scan._cuda.sizes import Variant
+from support import compiled_table
+from support.compiled import SHARED_BYTES
+from support.compiled_cases import ARCHS, CASES, CudaCase
 
 from ssmperf import Unsupported
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from compiled import Usage, launched
+from support.compiled import Usage, launched
 
 from ssmperf import registry
 

@@ -214,7 +214,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
 
 
 def test_strict_ends_with_3_when_a_case_is_bad(own_registrations: None, tmp_path: Path, call: Call) -> None:
-    plugin = Path(__file__).parents[1] / "planted.py"
+    plugin = Path(__file__).parents[1] / "support" / "planted.py"
     args = (*SMALL, "--backends", "planted_wrong", "--plugin", plugin, "--out", tmp_path / "run")
     assert call("run", *args)[0] == 0
     assert ssmperf("run", *args, "--resume", "--strict").returncode == 3

@@ -23,7 +23,7 @@ from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.registry.presets import PRESETS
 
-PLUGIN = Path(__file__).parents[1] / "hostile.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
 EXPECTED = {
     "forks": ("ok", None),
     "dies_with_heir": ("crash", "the worker was killed by SIGABRT: Fatal Python error: Aborted"),

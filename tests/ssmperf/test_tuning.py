@@ -24,7 +24,7 @@ from ssmperf.tune import tables as configurations
 from ssmperf.tune.search import Refused, search
 from ssmperf.tune.tables import Place, as_json, from_json, noted, using
 
-PLUGIN = Path(__file__).parents[1] / "tunable.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "tunable.py"
 FORWARD, BACKWARD = ("scan/tunable", ("forward", 4)), ("scan/tunable", ("backward", 4))
 CASE = {"suite": "throughput", "recurrence": "scan", "backend": "tunable", "operand_source": "sigmoid/data"}
 RUN: dict[str, Any] = {

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import records_of
 from ssmperf.suites.extrapolation import growing
 from ssmperf.suites.learning import UPDATES_PER_STEP, accuracy_by_reach, quickest
 from ssmperf.suites.tasks import IGNORED, Examples, Task, tasks
 from ssmperf.suites.training import Diverged, majority, pace, right, train, unseen
+from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Record, Shape, UnknownName, registry
 from ssmperf.plan.selection import Device, Selection
 
-PLUGIN = Path(__file__).parent / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 TASK = tasks()["memory_horizon"]
 SHAPE = Shape(B=8, T=16, C=16)
 

@@ -11,7 +11,7 @@ from ssmperf.suites.memory import growth_exponent, longest
 import ssmperf
 from ssmperf import Record, Run, Shape, Status
 
-PLUGIN = Path(__file__).parent / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 T, C, B = 64, 32, 2
 ELEMENTS = 4 * B * T * C  # bytes of b
 EXPECTED = {

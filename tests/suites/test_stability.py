@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import records_of
 from ssmperf.suites.stability import PIECES, errors_along_time, growing, state_envelope, usual_sources
+from support.in_process import records_of
 
 from ssmperf import Case, Record, Shape, registry
 from ssmperf.operands.build import build_operands
 from ssmperf.plan.selection import Device, Selection
 
-PLUGIN = Path(__file__).parent / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 NAN_STEP = 40
 FAULTY = ("nan_at_40", "half_state", "boasts")
 

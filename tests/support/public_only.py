@@ -15,9 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from in_process import records_of
-
 import ssmperf
+from support.in_process import records_of
 
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 PUBLIC = {*ssmperf.__all__, "registry"}

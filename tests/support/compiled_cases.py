@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
 
 from ssmperf import Unsupported, registry
 from ssmperf.tune import tables as configurations
+from support.compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
 
 ARCHS = (80, 90, 100)
 FULL = 90  # has all cases, the others the main ones

@@ -1,0 +1,1 @@
+"""Helpers of tests: sampled operands, planted and hostile backends, kernels compiled instead of launched."""
