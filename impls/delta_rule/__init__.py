@@ -1,4 +1,6 @@
-"""Matrix state with a rank-one correction, the delta rule and diagonal plus low rank (RECURRENCES.md F4).
+"""Matrix state with a rank-one correction, the delta rule and diagonal plus low rank.
+
+See docs/recurrences.md#delta_rule.
 
 delta: S̄_t = diag(α_t) S_{t-1}, S_t = S̄_t + β_t k_t (v_t − S̄_tᵀ k_t)ᵀ.
 dplr:  S_t = (diag(α_t) + p_t r_tᵀ) S_{t-1} + β_t k_t v_tᵀ.

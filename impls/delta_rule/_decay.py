@@ -16,7 +16,7 @@ class Decay:
     """The decay between any two steps of tiles of C steps, from log_a (..., C, K|1) or None.
 
     Key gates take two levels: decays are computed pair by pair within sub-chunks; between sub-chunks they
-    count from the start of the reading sub-chunk (RECURRENCES.md §4.9). sub_chunk divides C.
+    count from the start of the reading sub-chunk (docs/recurrences.md#chunkwise). sub_chunk divides C.
     """
 
     def __init__(self, log_a: Tensor | None, sub_chunk: int) -> None:

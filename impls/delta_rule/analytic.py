@@ -1,4 +1,4 @@
-"""Closed-form answers of the delta rule (RECURRENCES.md §6.2)."""
+"""Closed-form answers of the delta rule (docs/recurrences.md#analytic-cases)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 from ssmperf import analytic
 
 Answer = tuple[dict[str, Any], Tensor, Tensor | None]
-SOURCE = "RECURRENCES.md section 6.2"
+SOURCE = "docs/recurrences.md#analytic-cases"
 B, H, K, V = 2, 2, 8, 3
 
 

@@ -1,7 +1,7 @@
 """Work-efficient parallel prefix over dense affine maps: an up-sweep of products, a down-sweep of states.
 
-Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3 and §4.11. A combine multiplies
-K × K matrices: this is for testing other backends, not for speed.
+Blelloch, Prefix sums and their applications (1990); docs/recurrences.md#blelloch and #triangular-solve. A
+combine multiplies K × K matrices: this is for testing other backends, not for speed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In a chunk that starts from S, the rank-one terms add Σ_s (decayed left_s) y_sᵀ to the decayed S. Each y
 depends on those before it: y = fixed + per_state S, both from one unit lower triangular solve (the WY form,
 or UT transform). Yang et al., Parallelizing linear transformers with the delta rule over sequence length
-(2024); Yang, Kautz and Hatamizadeh, Gated delta networks (2024); RECURRENCES.md §4.11.
+(2024); Yang, Kautz and Hatamizadeh, Gated delta networks (2024); docs/recurrences.md#triangular-solve.
 """
 
 from __future__ import annotations

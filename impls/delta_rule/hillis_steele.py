@@ -1,7 +1,7 @@
 """Step-efficient parallel prefix over dense affine maps: each absorbs the map 1, 2, 4, ... steps before it.
 
-Hillis and Steele, Data parallel algorithms (1986); RECURRENCES.md §4.4 and §4.11. A combine multiplies
-K × K matrices: this is for testing other backends, not for speed.
+Hillis and Steele, Data parallel algorithms (1986); docs/recurrences.md#hillis_steele and #triangular-solve. A
+combine multiplies K × K matrices: this is for testing other backends, not for speed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from ssmperf import Comparison, Compute, identity
 
 from .common import B, H, K, T, V, build, heads, normal, segment_sums
 
-SOURCE = "RECURRENCES.md §6.3"
+SOURCE = "docs/recurrences.md#identities"
 
 
 def projections(model: Any, x: Tensor) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from ssmperf import Comparison, Compute, identity
 
 from .common import B, H, K, T, V, build, normal
 
-SOURCE = "RECURRENCES.md §6.3"
+SOURCE = "docs/recurrences.md#identities"
 
 
 @identity(

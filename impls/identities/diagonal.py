@@ -13,7 +13,7 @@ from ssmperf import Comparison, Compute, identity
 
 from .common import B, C, T, build, normal
 
-SOURCE = "RECURRENCES.md §6.3"
+SOURCE = "docs/recurrences.md#identities"
 STATES = 8
 
 

@@ -12,8 +12,8 @@ from ssmperf import Comparison, Compute, identity
 
 from .common import B, C, D, H, K, N, T, V, build, heads, normal
 
-SOURCE = "RECURRENCES.md §6.3"
-PROPERTY = "RECURRENCES.md §6.4, layout and broadcast"
+SOURCE = "docs/recurrences.md#identities"
+PROPERTY = "docs/recurrences.md#identities"
 
 
 @identity("a_const_gate_is_the_same_gate_at_every_step", of="scan", subjects=(), source=PROPERTY)

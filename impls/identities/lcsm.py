@@ -11,7 +11,7 @@ from ssmperf import Comparison, Compute, identity
 
 from .common import B, K, T, V, build, normal, segment_sums
 
-SOURCE = "RECURRENCES.md §6.3"
+SOURCE = "docs/recurrences.md#identities"
 
 
 @identity(

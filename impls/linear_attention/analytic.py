@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ssmperf import analytic
 
-SOURCE = "RECURRENCES.md §6.2"
+SOURCE = "docs/recurrences.md#analytic-cases"
 SLOTS = torch.tensor([0, 2, 0, 1, 2, 2, 0, 1, 3, 0, 2, 1])  # the slot that each step writes and reads
 B, T, H, K, V = 2, len(SLOTS), 2, 4, 3
 

@@ -3,7 +3,7 @@
 A scalar gate takes one level: a decay mask on the scores of a chunk. Key and value gates take two: between
 sub-chunks, decays count from the start of the reading sub-chunk; within a sub-chunk they are computed pair by
 pair. Hua et al., Transformer quality in linear time (2022); Yang et al., Gated linear attention transformers
-(2023), §4; RECURRENCES.md §4.9.
+(2023), §4; docs/recurrences.md#chunkwise.
 """
 
 from __future__ import annotations

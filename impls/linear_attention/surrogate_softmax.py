@@ -1,6 +1,6 @@
 """Softmax over the decayed scores: a baseline that computes a different function than the recurrence.
 
-GateLoop's eqs. 22-23 (Katsch, 2023); RECURRENCES.md §4.8.
+GateLoop's eqs. 22-23 (Katsch, 2023); docs/recurrences.md#surrogate_softmax.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PyTorch's associative_scan over matrix states: a scan of K·V channels per head.
 
-The inclusion F2 ⊂ F1 of RECURRENCES.md §2.1: exact, and expensive in memory.
+The inclusion F2 ⊂ F1 of docs/recurrences.md#inclusions: exact, and expensive in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Chunkwise Triton kernels, parallel over chunks (RECURRENCES.md §4.9), for real and complex key gates.
+"""Chunkwise Triton kernels, parallel over chunks, for real and complex key gates.
+
+See docs/recurrences.md#chunkwise.
 
 A complex gate is rotated away: with Φ_t the sum of phases to step t, S_t = e^{iΦ_t} ⊙ S'_t, and S' has the
 real gate, keys e^{-iΦ_t} k_t and queries e^{iΦ_t} q_t. Real and imaginary parts then lie side by side on

@@ -1,4 +1,6 @@
-"""Causal convolution with a kernel per channel, y_t = Σ_{j < min(t, L)} K_j u_{t−j} (RECURRENCES.md F5).
+"""Causal convolution with a kernel per channel, y_t = Σ_{j < min(t, L)} K_j u_{t−j}.
+
+See docs/recurrences.md#long_conv.
 
 It is time-invariant and has no state.
 """

@@ -1,4 +1,4 @@
-"""Closed-form answers of convolutions (RECURRENCES.md §6.2)."""
+"""Closed-form answers of convolutions (docs/recurrences.md#analytic-cases)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from ssmperf import analytic
 
 B, T, C = 2, 37, 3
-SOURCE = "RECURRENCES.md §6.2, F5"
+SOURCE = "docs/recurrences.md#analytic-cases"
 
 
 def noise(*size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The convolution as a product of spectra, both signals padded to T + L − 1 (RECURRENCES.md §4.12)."""
+"""The convolution as a product of spectra, both signals padded to T + L − 1 (docs/recurrences.md#fft)."""
 
 from __future__ import annotations
 

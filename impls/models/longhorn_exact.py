@@ -124,7 +124,7 @@ def state_first(
     """Compute in chunks of 16 steps: one product of keys for all channels, then one triangular solve each.
 
     Shapes, dtypes and results: see the recurrence `delta_rule`, with q and k (B, T, 1, K) and no gate.
-    Source: RECURRENCES.md §4.11, exact Longhorn.
+    Source: docs/recurrences.md#state_first.
 
     Raises:
         Unsupported: heads with keys or queries of their own, gates, or a low-rank term.

@@ -1,4 +1,4 @@
-"""Ratio of two decaying sums with exponential keys, RWKV-4's wkv (RECURRENCES.md §3.10, F1 + Z).
+"""Ratio of two decaying sums with exponential keys, RWKV-4's wkv (docs/recurrences.md#rwkv).
 
 P_t = w_t P_{t-1} + e^{k_t} v_t and Q_t = w_t Q_{t-1} + e^{k_t} with w_t = exp(log_w_t); y is P over Q.
 """

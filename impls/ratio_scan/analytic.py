@@ -1,4 +1,4 @@
-"""Closed-form answers of the ratio scan (RECURRENCES.md §3.10 and §6.2)."""
+"""Closed-form answers of the ratio scan (docs/recurrences.md#rwkv and #analytic-cases)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from ssmperf import analytic
 
 B, T, C = 2, 37, 3
-SOURCE = "RECURRENCES.md §3.10 and §6.2"
+SOURCE = "docs/recurrences.md#rwkv and #analytic-cases"
 
 Answer = tuple[dict[str, Tensor], Tensor, Tensor]
 

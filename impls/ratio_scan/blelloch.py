@@ -1,6 +1,6 @@
 """Work-efficient parallel prefix: an up-sweep of block sums, a down-sweep of block prefixes.
 
-Blelloch, Prefix sums and their applications (1990); RECURRENCES.md §4.3 and §4.10.
+Blelloch, Prefix sums and their applications (1990); docs/recurrences.md#blelloch and #stabilised-ratio.
 """
 
 from __future__ import annotations

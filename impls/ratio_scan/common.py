@@ -79,7 +79,10 @@ def _read_with_bonus(x: Operands, states: State, bonus: Tensor) -> Tensor:
 
 
 def combine(left: Element, right: Element) -> Element:
-    """Compose two elements, `left` first. Associative, not commutative (RECURRENCES.md §4.10)."""
+    """Compose two elements, `left` first. Associative, not commutative.
+
+    See docs/recurrences.md#stabilised-ratio.
+    """
     m, u, z = follow((left[1], left[2], left[3]), right)
     return left[0] + right[0], m, u, z
 

@@ -1,6 +1,7 @@
 """All pairs of steps of a tile at once, exponents shifted by the largest of each row; tile after tile.
 
-The stable form of attention with decaying exponential weights; RECURRENCES.md §4.7 and §4.10.
+The stable form of attention with decaying exponential weights; docs/recurrences.md#surrogate and
+#stabilised-ratio.
 """
 
 from __future__ import annotations

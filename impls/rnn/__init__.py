@@ -1,4 +1,7 @@
-"""GRU and LSTM: baselines whose gates depend on the state, so no scan computes them (RECURRENCES.md F0)."""
+"""GRU and LSTM: baselines whose gates depend on the state, so no scan computes them.
+
+See docs/recurrences.md#rnn.
+"""
 
 from __future__ import annotations
 

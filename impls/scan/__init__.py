@@ -1,4 +1,4 @@
-"""Elementwise diagonal scan h_t = a_t ⊙ h_{t-1} + b_t (RECURRENCES.md F1).
+"""Elementwise diagonal scan h_t = a_t ⊙ h_{t-1} + b_t (docs/recurrences.md#scan).
 
 The gate is a_t = exp(log_a_t)·exp(i·phase_t); log_a = -inf is a reset.
 """

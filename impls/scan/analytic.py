@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssmperf import analytic
 
-SOURCE = "RECURRENCES.md §6.2"
+SOURCE = "docs/recurrences.md#analytic-cases"
 B, T, C = 2, 40, 5
 
 Answer = tuple[dict[str, Tensor], Tensor, Tensor]

@@ -134,7 +134,8 @@ class AdjointScan(torch.autograd.Function):
     """h = inclusive(log_a, phase, b, h_0), whose backward is the same scan run from the end.
 
     λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  d log_a + i d phase = λ_t conj(a_t h_{t-1});
-    dh_0 = conj(a_1) λ_1 (RECURRENCES.md §5, F1). Gates have all T steps and broadcast over the other axes.
+    dh_0 = conj(a_1) λ_1 (docs/recurrences.md#gradients-of-scans). Gates have all T steps and broadcast over
+    the other axes.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 """A scan with the same gate at every step: a convolution with the gate's powers, by padded transforms.
 
-RECURRENCES.md §4.12, with the kernel K_j = a^j; the initial state enters as a^t h_0.
+docs/recurrences.md#fft, with the kernel K_j = a^j; the initial state enters as a^t h_0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Step-efficient parallel prefix: each element absorbs the element 1, 2, 4, ... steps before it.
 
-Hillis and Steele, Data parallel algorithms (1986); RECURRENCES.md §4.4.
+Hillis and Steele, Data parallel algorithms (1986); docs/recurrences.md#hillis_steele.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The scan as two prefix sums in the log domain.
 
-Heinsen, Efficient parallelization of a ubiquitous sequential computation (2023); RECURRENCES.md §4.5.
+Heinsen, Efficient parallelization of a ubiquitous sequential computation (2023);
+docs/recurrences.md#logspace.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The whole scan as one lower-triangular T × T matrix per channel, all exponents ≤ 0.
 
-The stable form of GateLoop's surrogate attention (Katsch, 2023); RECURRENCES.md §4.7.
+The stable form of GateLoop's surrogate attention (Katsch, 2023); docs/recurrences.md#surrogate.
 """
 
 from __future__ import annotations

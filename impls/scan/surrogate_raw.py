@@ -1,6 +1,6 @@
 """The scan by cumulative gate products and their inverse, which overflow: kept to show where.
 
-GateLoop's eqs. 14-21 (Katsch, 2023) as printed; RECURRENCES.md §4.6.
+GateLoop's eqs. 14-21 (Katsch, 2023) as printed; docs/recurrences.md#surrogate_raw.
 """
 
 from __future__ import annotations

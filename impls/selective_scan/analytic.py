@@ -1,4 +1,7 @@
-"""Cases of selective_scan whose answers are known in closed form (RECURRENCES.md §6.2), all in float64."""
+"""Cases of selective_scan whose answers are known in closed form, all in float64.
+
+See docs/recurrences.md#analytic-cases.
+"""
 
 from __future__ import annotations
 

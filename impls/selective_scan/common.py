@@ -201,7 +201,7 @@ def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
     """Output and final state by a scan that forms all T matrix states.
 
-    This is F3 as an F1 scan of D·N channels (RECURRENCES.md §2.1): exact, and hungry for memory.
+    This is F3 as an F1 scan of D·N channels (docs/recurrences.md#inclusions): exact, and hungry for memory.
     """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
@@ -242,8 +242,9 @@ def of_logs(scan: LogScan) -> StateScan:
 class GateScan(torch.autograd.Function):
     """h_t = a_t ⊙ h_{t-1} + b_t by a scan over log a, with the gradient of a itself.
 
-    λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  da = λ_t conj(h_{t-1});  dh_0 = conj(a_1) λ_1 (RECURRENCES.md
-    §5, F1). A gate that reaches 0 other than by an exponential has a gradient there, which its log has lost.
+    λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  da = λ_t conj(h_{t-1});  dh_0 = conj(a_1) λ_1
+    (docs/recurrences.md#gradients-of-scans). A gate that reaches 0 other than by an exponential has a gradient
+    there, which its log has lost.
     """
 
     @staticmethod

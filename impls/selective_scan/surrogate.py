@@ -1,6 +1,7 @@
 """Each tile of time as one lower-triangular matrix of decays per element, all exponents ≤ 0.
 
-The stable form of GateLoop's surrogate attention (Katsch, 2023) over matrix states; RECURRENCES.md §4.7.
+The stable form of GateLoop's surrogate attention (Katsch, 2023) over matrix states;
+docs/recurrences.md#surrogate.
 """
 
 from __future__ import annotations

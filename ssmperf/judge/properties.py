@@ -1,4 +1,4 @@
-"""Properties that a backend must have beside its accuracy: those of RECURRENCES.md §6.4.
+"""Properties that a backend must have beside its accuracy: those of docs/recurrences.md#properties.
 
 They are tested on float64 operands of a small shape, or float32 ones for a backend without float64. Each test
 compares a backend with itself or with the definition, and applies only if the definition has the property.

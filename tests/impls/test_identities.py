@@ -1,4 +1,6 @@
-"""Cross-model identities (RECURRENCES.md §6.3): all that are registered hold, and near misses do not.
+"""Cross-model identities: all that are registered hold, and near misses do not.
+
+See docs/recurrences.md#identities.
 
 The identities themselves lie in `impls/identities`; the correctness suite puts every backend to them.
 """

@@ -19,7 +19,7 @@ CODES = [
     f"lcsm:{e}-{o}-{s}-0" for e, o, s in itertools.product("01", OSCILLATIONS, "01")
     if (e, s) == ("1", "1") or o not in ("11", "ssm")
 ]  # fmt: skip
-# rows of Table 4: M parameters of the language model, width inside its GLU (RECURRENCES.md §3.9)
+# rows of Table 4: M parameters of the language model, width inside its GLU (docs/recurrences.md#lcsm-grid)
 TABLE_4 = {
     "0-0-0-0": (43.45, 682), "1-0-0-0": (43.45, 682), "0-0-1-0": (43.45, 682), "0-1-0-0": (44.04, 550),
     "1-1-0-0": (44.04, 550), "1-0-1-0": (43.45, 682), "1-0f-1-0": (43.45, 682), "0-1-1-0": (44.04, 550),

@@ -32,7 +32,7 @@ def with_keys(drawn: Operands, k: Tensor) -> Operands:
 
 
 def exact_ratios(log_w: Tensor, k: Tensor, v: Tensor, bonus: Tensor | None) -> Tensor:
-    """y by the two sums of RECURRENCES.md §3.10 in 120 digits, from no state; k and v (1, T, C)."""
+    """y by the two sums of docs/recurrences.md#rwkv in 120 digits, from no state; k and v (1, T, C)."""
     y = torch.empty_like(v)
     _, T, C = v.shape
     with mp.workdps(120):
