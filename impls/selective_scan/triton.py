@@ -101,7 +101,9 @@ def selective_scan(
             x, delta, k, q, A, initial_state, call,
             skip=skip, output_gate=output_gate, delta_bias=delta_bias,
         )  # fmt: skip
-    o, final = SelectiveScan.apply(x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call)
+    o, final = SelectiveScan.apply(  # type: ignore[no-untyped-call]
+        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call
+    )
     return o, final
 
 
