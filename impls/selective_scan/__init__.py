@@ -16,7 +16,7 @@ from torch.nn import functional
 from ssmperf import Cost, Shape, Spec, recurrence
 
 from ._sampler import GATE_KINDS, decay_span, sample
-from ._signature import HUGE, check, check_options, gate_kind, outer, sequence_bounds, working_dtype
+from ._signature import HUGE, check, check_options, gate_kind, outer, present, sequence_bounds, working_dtype
 
 PRESETS = {
     "smoke": [
@@ -133,8 +133,9 @@ def selective_scan(
         for start, (first, end) in zip(starts.to(wide).split(1), pairwise(bounds), strict=True):
             states.append(start)
             if first < end:
-                x_i, delta_i, k_i, q_i, g_i, z_i = (
-                    None if each is None else each[:, first:end] for each in (x, delta, k, q, g, output_gate)
+                x_i, k_i, q_i = (each[:, first:end] for each in (x, k, q))
+                delta_i, g_i, z_i = (
+                    None if each is None else each[:, first:end] for each in (delta, g, output_gate)
                 )
                 output, states[-1] = selective_scan(
                     x_i, delta_i, k_i, q_i, A, start, gate=gate, g=g_i, tau=tau,
@@ -164,12 +165,13 @@ def selective_scan(
     ):
         written = x_t * k_t if delta_t is None else delta_t * x_t * k_t
         if gate == "implicit":
-            gate_t = 1 - delta_t * k_t.square()
+            gate_t = 1 - present(delta_t) * k_t.square()
         elif gate == "sigmoid":
-            gate_t = torch.exp(functional.logsigmoid(g_t * rate) / tau)
+            gate_t = torch.exp(functional.logsigmoid(present(g_t) * present(rate)) / tau)
         else:
-            size = delta_t.clamp(max=HUGE) if gate == "exp" else 1
-            exponent = size * rate if turn is None else torch.complex(size * rate, size * turn)
+            size = present(delta_t).clamp(max=HUGE) if gate == "exp" else 1
+            exponent = size * present(rate)
+            exponent = exponent if turn is None else torch.complex(exponent, size * turn)
             gate_t = torch.exp(exponent)
             if discretization == "zoh":
                 written = size * mean_exponential(exponent) * x_t * k_t

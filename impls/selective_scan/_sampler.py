@@ -143,7 +143,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
 
 def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
     """(B|1, T, D, N) in float64."""
-    given = {
+    given: dict[str, Tensor] = {
         name: operands[name].detach()[:, steps].double()
         for name in ("x", "delta", "k", "g")
         if operands.get(name) is not None and not operands[name].is_complex()
@@ -155,10 +155,11 @@ def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
     kind = operands.get("gate") or "exp"
     if kind == "implicit":
         return torch.log1p((-given["delta"].unsqueeze(-1) * given["k"].unsqueeze(-2).square()).clamp(min=-1))
-    A = operands["A"].detach().real.double().clamp(-HUGE, HUGE)
+    A: Tensor = operands["A"].detach().real.double().clamp(-HUGE, HUGE)
     if kind == "exp":
         return given["delta"].unsqueeze(-1).clamp(max=HUGE) * A
     if kind == "sigmoid":
         g = outer(given["g"], *A.shape).clamp(-HUGE, HUGE)
-        return functional.logsigmoid(g * A) / operands.get("tau", 1.0)
+        tau: float = operands.get("tau", 1.0)
+        return functional.logsigmoid(g * A) / tau
     return A.expand(1, given["x"].shape[1], *A.shape)

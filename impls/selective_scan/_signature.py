@@ -95,6 +95,12 @@ def check_options(
         raise UsageError("delta_bias and delta_softplus need delta, got None")
 
 
+def present(operand: Tensor | None) -> Tensor:
+    """Return an operand that `check` has found to be given."""
+    assert operand is not None
+    return operand
+
+
 def sequence_bounds(cu_seqlens: Tensor, x: Tensor, k: Tensor, initial_state: Tensor | None) -> list[int]:
     """Where packed sequences begin, and T: cu_seqlens on the host, checked.
 

@@ -1,7 +1,8 @@
-"""What the selective_scan backends share: gates and writes of the D·N elements, and their adjoint scan."""
+"""Code shared by the backends of selective_scan: gates and writes of D·N elements, and their adjoint scan."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from torch.nn import functional
 
 from ssmperf import Shape
 
-from ..scan.common import from_the_end, gate, over_time
-from ._signature import HUGE, check, check_options, outer, sequence_bounds, working_dtype
+from ..scan.common import from_the_end, gate, named_after, over_time
+from ._signature import HUGE, check, check_options, outer, present, sequence_bounds, working_dtype
 
 Result = tuple[Tensor, Tensor]  # output, final state
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
@@ -51,33 +52,35 @@ class Operands:
     def log_gate(self) -> Tensor:
         """(B|1, T|1, D, N). An implicit gate below 0 has no logarithm: NaN, save for rounding of a 0."""
         if self.kind == "implicit":
-            loss = self.delta * self.k.square()
+            loss = present(self.delta) * self.k.square()
             rounding = 16 * torch.finfo(loss.dtype).eps
             return torch.log1p(-torch.where(loss < 1 + rounding, loss.clamp(max=1), loss))
         if self.kind == "sigmoid":
-            return functional.logsigmoid(self.g * self.rate) / self.tau
+            return functional.logsigmoid(present(self.g) * present(self.rate)) / self.tau
         if self.kind == "const":
-            return self.rate[None, None]
-        return self.delta.clamp(max=HUGE) * self.rate
+            return present(self.rate)[None, None]
+        return present(self.delta).clamp(max=HUGE) * present(self.rate)
 
     def phase(self) -> Tensor | None:
         """The gate's phase like `log_gate`, in float64 for sums over time, None if it is real."""
         if self.turn is None:
             return None
         turn = self.turn.double()[None, None]
-        return turn if self.kind == "const" else self.delta.double() * turn
+        return turn if self.kind == "const" else present(self.delta).double() * turn
 
     def gate(self) -> Tensor:
         """(B|1, T|1, D, N), differentiable at 0 too where it is implicit."""
         if self.kind == "implicit":
-            return 1 - self.delta * self.k.square()
+            return 1 - present(self.delta) * self.k.square()
         return gate(self.log_gate(), self.phase())
 
     def write(self) -> Tensor:
         """What a step adds to the state, (B, T, D, N)."""
         if self.zoh:
-            A = self.rate if self.turn is None else torch.complex(self.rate, self.turn)
-            return HeldStep.apply(self.delta.clamp(max=HUGE), A) * self.x * self.k  # type: ignore[no-untyped-call]
+            delta, A = present(self.delta).clamp(max=HUGE), present(self.rate)
+            A = A if self.turn is None else torch.complex(A, self.turn)
+            held: Tensor = HeldStep.apply(delta, A)  # type: ignore[no-untyped-call]
+            return held * self.x * self.k
         return (self.x if self.delta is None else self.delta * self.x) * self.k
 
     def read(self, states: Tensor) -> Tensor:
@@ -188,27 +191,27 @@ def widen(
 
 
 def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..., Result]:
-    """Make a function of the operands and S_0, as `widen` gives them, take what the recurrence takes."""
+    """Give a function of `Operands` and S_0 the recurrence's signature, which is that of `widen`."""
 
     def function(*arguments: Any, **options: Any) -> Result:
         return compute(*widen(*arguments, **options))
 
-    function.__module__, function.__qualname__ = compute.__module__, compute.__qualname__
-    function.__name__, function.__doc__ = compute.__name__, compute.__doc__
-    return function
+    signature = inspect.signature(widen).replace(return_annotation="tuple[Tensor, Tensor]")
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return named_after(compute, function)
 
 
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
     """Output and final state by a scan that forms all T matrix states.
 
-    This is F3 as an F1 scan of D·N channels (RECURRENCES.md §2.1): exact, and hungry for memory.
+    This is F3 as an F1 scan of D·N channels (RECURRENCES.md §2.1). It is exact and needs much memory.
     """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
 
 
 def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """A differentiable scan that takes gates, writes and S_0, made to take operands."""
+    """Let a differentiable scan over gates, writes and S_0 take `Operands` instead."""
 
     def states(operands: Operands, state: Tensor) -> Tensor:
         gates = over_time(operands.gate(), operands.T).to(state.dtype)
@@ -221,7 +224,7 @@ def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
 
 
 def of_logs(scan: LogScan) -> StateScan:
-    """A scan that takes log gates, made to take operands and differentiable by the same scan from the end."""
+    """Let a scan over log gates take `Operands`, and differentiate it by the same scan from the end."""
 
     def states(operands: Operands, state: Tensor) -> Tensor:
         with torch.no_grad():
