@@ -1,7 +1,7 @@
 """Matrix state shared by channels, gate not separable: S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t.
 
 S is D × N; k and q are the same for all D channels; G_t is formed element by element (RECURRENCES.md F3).
-What a layer does around it (step sizes by softplus, a skip, an output gate, packed sequences) is optional.
+A layer's parts around it (step sizes by softplus, a skip, an output gate, packed sequences) are optional.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ PRESETS = {
     "long": [{"B": 1, "T": 65536, "D": 1536, "N": 16}],
 }
 OPERANDS = ("x", "delta", "k", "q", "A", "g", "skip", "output_gate", "delta_bias", "cu_seqlens")
-# by what forms the gate of one element: floating-point operations forwards, backwards; special functions
+# by kind of gate, per element: floating-point operations forwards, backwards; special functions
 GATE_WORK = {"exp": (1, 4, 1), "implicit": (2, 5, 0), "sigmoid": (3, 6, 3), "const": (0, 1, 0)}
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Operands read once, the output written once; backward reads them and do, and writes gradients.
+    """Compute the least cost: forward reads every operand once and writes the output once.
 
-    An element (d, n) of a step takes a write, a gated sum and a read. Backward forms the states once more and
-    runs their adjoint. What forms the gate is read off the operands that are there.
+    Backward reads the operands and do, and writes gradients. An element (d, n) of a step takes a write, a
+    gated sum and a read. Backward forms the states once more and runs their adjoint. The operands present
+    tell how the gate is formed.
     """
     tokens = shape["B"] * shape["T"]
     elements = tokens * shape["D"] * shape["N"]
@@ -100,16 +101,16 @@ def selective_scan(
         initial_state: S_0 (B, D, N), zeros if None.
         gate: "exp": exp(Δ_t ⊗ A), Re A ≤ 0 (S6). "implicit": 1 − Δ_t ⊗ k_t², legal where it lies in [0, 1]
             (Longhorn). "sigmoid": σ(g_t ⊙ A)^(1/tau) (LCSM o_codes 6-9). "const": exp(A), Re A ≤ 0.
-        g: (B, T, D) or (B, T, N) for gate="sigmoid"; (B, T, D, 1) or (B, T, 1, N) say which if D = N.
+        g: (B, T, D) or (B, T, N) for gate="sigmoid"; if D = N, (B, T, D, 1) or (B, T, 1, N).
         tau: temperature of gate="sigmoid".
         discretization: "euler" writes Δ_t k_t; "zoh", with gate="exp", writes expm1(Δ_t ⊗ A) / A ⊙ k_t, which
             is Δ_t k_t at A = 0.
         skip: (D,), real; o_t gains skip ⊙ x_t (Mamba's D).
         output_gate: z (B, T, D), real; o_t, skip included, is multiplied by silu(z_t).
         delta_bias: (D,), real, and delta_softplus: Δ = softplus(delta + delta_bias), or without either.
-        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: sequences that lie one after
-            another in the time of the one batch element, each from its own state; one of no length is legal.
-            initial_state and S_T then are (n, D, N). Its values are checked, so a GPU is waited for.
+        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
+            after another in the one batch element. Each starts from its own state, and may be empty.
+            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU.
 
     Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
 
@@ -117,7 +118,7 @@ def selective_scan(
         o (B, T, D) in the dtype of x and S_T (B, D, N), float32/complex64 or wider.
 
     Raises:
-        UsageError: a combination of operands that means nothing, or shapes that do not fit.
+        UsageError: the operands contradict one another, or their shapes that do not fit.
     """
     check(x, delta, k, q, A, gate, g, tau, discretization)
     check_options(
@@ -187,7 +188,7 @@ def selective_scan(
 
 
 def mean_exponential(z: Tensor) -> Tensor:
-    """(exp(z) − 1) / z, 1 at z = 0: a Taylor series near 0, where the quotient's derivative is rounding."""
+    """Compute (exp(z) − 1) / z, 1 at z = 0; near 0 by a Taylor series, as rounding spoils the slope."""
     near = z.abs() < 0.5
     tail = torch.ones_like(z)
     for n in range(17, 1, -1):
