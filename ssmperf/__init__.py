@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ssmperf.judge.reference import make_reference
     from ssmperf.judge.tolerance import relative_error
     from ssmperf.judge.verdict import Verdict, judge_call
-    from ssmperf.layers.block import Block, State, build_block, carry
+    from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
@@ -99,7 +99,7 @@ _LAZY = {
     "judge.reference": ("make_reference",),
     "judge.tolerance": ("relative_error",),
     "judge.verdict": ("Verdict", "judge_call"),
-    "layers.block": ("Block", "State", "build_block", "carry"),
+    "layers.block": ("BackendLike", "Block", "State", "build_block", "carry"),
     "layers.model": ("Model", "gate_precision"),
     "layers.network": ("Network", "count_parameters"),
     "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
@@ -132,6 +132,7 @@ __all__ = [
     "VERDICTS",
     "Analytic",
     "Backend",
+    "BackendLike",
     "Block",
     "Case",
     "Ceilings",

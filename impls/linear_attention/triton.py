@@ -89,7 +89,8 @@ def _real(
     if state is not None:
         state = _contiguous(state, torch.float32)
     q, k, v = _contiguous(q, dtype), _contiguous(k, dtype), _contiguous(v, dtype)
-    return LinearAttention.apply(q, k, v, log_a, state, phase)
+    o, final = LinearAttention.apply(q, k, v, log_a, state, phase)  # type: ignore[no-untyped-call]
+    return o, final
 
 
 def _contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:

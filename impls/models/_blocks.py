@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Block, Compute, Model, State, UsageError, carry
+from ssmperf import BackendLike, Block, Model, State, UsageError, carry
 
 from ._parts import (
     EXPANSION,
@@ -67,7 +67,7 @@ class MambaBlock(Block):
     def width(self) -> int:
         return self.mixer.width // self.expansion
 
-    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
         u, z = self.input(x).chunk(2, dim=-1)
         u, tail = self.convolution(u, tail)
@@ -92,7 +92,7 @@ class Mamba2Block(Block):
         self.convolution = ShortConvolution(inner + 2 * model.shape["K"])
         self.gated_norm = RMSNorm(inner)
 
-    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
         projected, step = self.mixer.project(x)
         convolved, tail = self.convolution(projected, tail)
@@ -116,7 +116,7 @@ class ChannelBlock(Block):
         self.channels = type(self).channels_type(self.width, hidden)
 
     def forward(
-        self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
     ) -> tuple[Tensor, State | None]:
         x, state = super().forward(x, backend=backend, state=state)
         return x + self.channels(self.channel_norm(x)), state
@@ -147,7 +147,7 @@ class NormedBlock(ChannelBlock):
         heads = model.shape.get("H", 1)
         self.output_norm = type(self).output_norm_type(heads, self.output.in_features)
 
-    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
         return self.output(self.finished(self.output_norm(y), x)), carry(after)
 
@@ -220,7 +220,7 @@ class DeltaNetBlock(NormedBlock):
         super().__init__(model, hidden=hidden)
         self.convolution = ShortConvolution(self.width)
 
-    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
         u, tail = self.convolution(x, tail)
         y, after = self.mixer(u, backend=backend, state=before)
@@ -247,7 +247,7 @@ class RWKV4Block(Block):
         self.channels = type(self).channels_type(self.width)
 
     def forward(
-        self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
     ) -> tuple[Tensor, State | None]:
         before, last, channel_last = self.carried(state, 3)
         normed = self.norm(x)

@@ -1,7 +1,8 @@
 """Three gated variants of the delta rule, one per kind of transition that the recurrence allows.
 
-`f4_scalar` is the recurrence of Gated DeltaNet with another gate, `f4_vector` that of Kimi Delta Attention.
-`f4_decoupled` is defined by this project: a form like the rows M1 to M3 of LCSM's Table 7, and none of them.
+All three are defined by this project; none is a published model. `f4_scalar` has the recurrence of Gated
+DeltaNet and `f4_vector` that of Kimi Delta Attention, both with another gate. `f4_decoupled` has a form like
+the rows M1 to M3 of LCSM's Table 7, and is none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ssmperf import Model, gate_precision, model
 from . import _papers as papers
 from .deltanet import unit
 
+OURS = "defined by this project, not a published model"
 RANK = 16
 TEMPERATURE = 16
 
@@ -75,7 +77,7 @@ class Corrected(Model):
 @model(
     "f4_scalar",
     recurrence="delta_rule",
-    paper=f"{papers.GATED_DELTANET}, the gated delta rule, with another gate",
+    paper=f"{papers.GATED_DELTANET}, the gated delta rule with another gate: {OURS}",
     gate="scalar",
 )
 class F4Scalar(Corrected):
@@ -101,7 +103,7 @@ class F4Scalar(Corrected):
 @model(
     "f4_vector",
     recurrence="delta_rule",
-    paper=f"{papers.KIMI}, Kimi Delta Attention, with another gate",
+    paper=f"{papers.KIMI}, Kimi Delta Attention with another gate: {OURS}",
     gate="key",
 )
 class F4Vector(Corrected):
@@ -132,7 +134,7 @@ class F4Vector(Corrected):
 @model(
     "f4_decoupled",
     recurrence="delta_rule",
-    paper=f"{papers.LCSM}, Table 7, a form like its M1–M3 that this project defines",
+    paper=f"{papers.LCSM}, Table 7, a form like its M1–M3: {OURS}",
     gate="dplr_key",
 )
 class F4Decoupled(F4Vector):

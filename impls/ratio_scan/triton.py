@@ -68,7 +68,7 @@ def ratio_scan(
         bonus = _float32(bonus if bonus.shape == (C,) else bonus.expand(C))
     if initial_state is not None:
         initial_state = _float32(initial_state)
-    y, final = RatioScan.apply(log_w, k, v, initial_state, bonus)
+    y, final = RatioScan.apply(log_w, k, v, initial_state, bonus)  # type: ignore[no-untyped-call]
     return y, final
 
 

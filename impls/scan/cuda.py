@@ -70,7 +70,7 @@ def scan(
         initial_state = packed(initial_state.to(wide))
     if b.device.type != "cuda":
         raise Unsupported("runs on cuda only")
-    h, final = Scan.apply(log_a, phase, packed(b), initial_state)
+    h, final = Scan.apply(log_a, phase, packed(b), initial_state)  # type: ignore[no-untyped-call]
     return h, final
 
 

@@ -70,9 +70,11 @@ def scan(
     if b.shape[1] == 1 and not differentiates(log_a, phase, b, initial_state):
         return decode(log_a, phase, b, initial_state)
     if is_time_last(b):
-        h, final = TimeLastScan.apply(log_a, phase, b, initial_state)
+        h, final = TimeLastScan.apply(log_a, phase, b, initial_state)  # type: ignore[no-untyped-call]
     else:
-        h, final = Scan.apply(_channels_last(log_a), _channels_last(phase), b, initial_state)
+        h, final = Scan.apply(  # type: ignore[no-untyped-call]
+            _channels_last(log_a), _channels_last(phase), b, initial_state
+        )
     return h, final
 
 

@@ -1,8 +1,8 @@
 """Matrix state shared by channels, gate not separable: S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t.
 
 S is D × N; k and q are the same for all D channels; G_t is formed element by element
-(docs/recurrences.md#selective_scan). What a layer does around it (step sizes by softplus, a skip, an output
-gate, packed sequences) is optional.
+(docs/recurrences.md#selective_scan). A layer's parts around it (step sizes by softplus, a skip, an output gate,
+packed sequences) are optional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from ssmperf import Cost, Shape, Spec, recurrence
 
 from ._sampler import GATE_KINDS, decay_span, sample
-from ._signature import HUGE, check, check_options, gate_kind, outer, sequence_bounds, working_dtype
+from ._signature import HUGE, check, check_options, gate_kind, outer, present, sequence_bounds, working_dtype
 
 PRESETS = {
     "smoke": [
@@ -29,15 +29,16 @@ PRESETS = {
     "long": [{"B": 1, "T": 65536, "D": 1536, "N": 16}],
 }
 OPERANDS = ("x", "delta", "k", "q", "A", "g", "skip", "output_gate", "delta_bias", "cu_seqlens")
-# by what forms the gate of one element: floating-point operations forwards, backwards; special functions
+# by kind of gate, per element: floating-point operations forwards, backwards; special functions
 GATE_WORK = {"exp": (1, 4, 1), "implicit": (2, 5, 0), "sigmoid": (3, 6, 3), "const": (0, 1, 0)}
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Operands read once, the output written once; backward reads them and do, and writes gradients.
+    """Compute the least cost: forward reads every operand once and writes the output once.
 
-    An element (d, n) of a step takes a write, a gated sum and a read. Backward forms the states once more and
-    runs their adjoint. What forms the gate is read off the operands that are there.
+    Backward reads the operands and do, and writes gradients. An element (d, n) of a step takes a write, a
+    gated sum and a read. Backward forms the states once more and runs their adjoint. The operands present
+    tell how the gate is formed.
     """
     tokens = shape["B"] * shape["T"]
     elements = tokens * shape["D"] * shape["N"]
@@ -101,16 +102,16 @@ def selective_scan(
         initial_state: S_0 (B, D, N), zeros if None.
         gate: "exp": exp(Δ_t ⊗ A), Re A ≤ 0 (S6). "implicit": 1 − Δ_t ⊗ k_t², legal where it lies in [0, 1]
             (Longhorn). "sigmoid": σ(g_t ⊙ A)^(1/tau) (LCSM o_codes 6-9). "const": exp(A), Re A ≤ 0.
-        g: (B, T, D) or (B, T, N) for gate="sigmoid"; (B, T, D, 1) or (B, T, 1, N) say which if D = N.
+        g: (B, T, D) or (B, T, N) for gate="sigmoid"; if D = N, (B, T, D, 1) or (B, T, 1, N).
         tau: temperature of gate="sigmoid".
         discretization: "euler" writes Δ_t k_t; "zoh", with gate="exp", writes expm1(Δ_t ⊗ A) / A ⊙ k_t, which
             is Δ_t k_t at A = 0.
         skip: (D,), real; o_t gains skip ⊙ x_t (Mamba's D).
         output_gate: z (B, T, D), real; o_t, skip included, is multiplied by silu(z_t).
         delta_bias: (D,), real, and delta_softplus: Δ = softplus(delta + delta_bias), or without either.
-        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: sequences that lie one after
-            another in the time of the one batch element, each from its own state; one of no length is legal.
-            initial_state and S_T then are (n, D, N). Its values are checked, so a GPU is waited for.
+        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
+            after another in the one batch element. Each starts from its own state, and may be empty.
+            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU.
 
     Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
 
@@ -118,7 +119,7 @@ def selective_scan(
         o (B, T, D) in the dtype of x and S_T (B, D, N), float32/complex64 or wider.
 
     Raises:
-        UsageError: a combination of operands that means nothing, or shapes that do not fit.
+        UsageError: the operands contradict one another, or their shapes that do not fit.
     """
     check(x, delta, k, q, A, gate, g, tau, discretization)
     check_options(
@@ -134,8 +135,9 @@ def selective_scan(
         for start, (first, end) in zip(starts.to(wide).split(1), pairwise(bounds), strict=True):
             states.append(start)
             if first < end:
-                x_i, delta_i, k_i, q_i, g_i, z_i = (
-                    None if each is None else each[:, first:end] for each in (x, delta, k, q, g, output_gate)
+                x_i, k_i, q_i = (each[:, first:end] for each in (x, k, q))
+                delta_i, g_i, z_i = (
+                    None if each is None else each[:, first:end] for each in (delta, g, output_gate)
                 )
                 output, states[-1] = selective_scan(
                     x_i, delta_i, k_i, q_i, A, start, gate=gate, g=g_i, tau=tau,
@@ -165,12 +167,13 @@ def selective_scan(
     ):
         written = x_t * k_t if delta_t is None else delta_t * x_t * k_t
         if gate == "implicit":
-            gate_t = 1 - delta_t * k_t.square()
+            gate_t = 1 - present(delta_t) * k_t.square()
         elif gate == "sigmoid":
-            gate_t = torch.exp(functional.logsigmoid(g_t * rate) / tau)
+            gate_t = torch.exp(functional.logsigmoid(present(g_t) * present(rate)) / tau)
         else:
-            size = delta_t.clamp(max=HUGE) if gate == "exp" else 1
-            exponent = size * rate if turn is None else torch.complex(size * rate, size * turn)
+            size = present(delta_t).clamp(max=HUGE) if gate == "exp" else 1
+            exponent = size * present(rate)
+            exponent = exponent if turn is None else torch.complex(exponent, size * turn)
             gate_t = torch.exp(exponent)
             if discretization == "zoh":
                 written = size * mean_exponential(exponent) * x_t * k_t
@@ -186,7 +189,7 @@ def selective_scan(
 
 
 def mean_exponential(z: Tensor) -> Tensor:
-    """(exp(z) − 1) / z, 1 at z = 0: a Taylor series near 0, where the quotient's derivative is rounding."""
+    """Compute (exp(z) − 1) / z, 1 at z = 0; near 0 by a Taylor series, as rounding spoils the slope."""
     near = z.abs() < 0.5
     tail = torch.ones_like(z)
     for n in range(17, 1, -1):

@@ -33,7 +33,7 @@ NO_GATE = -746.0  # the exponential of anything below is 0 in every precision
 def sample(
     shape: Shape, *, regime: str, generator: Generator, gate_kind: str = "exp"
 ) -> dict[str, Tensor | Any]:
-    """Random float32 operands whose gates follow a regime; q carries the scale N^-1/2.
+    """Draw random float32 operands whose gates follow a regime; q carries the scale N^-1/2.
 
     exp: `mamba` has Δ log-uniform in [1e-3, 1e-1] and A = −(1 .. N), `s4d` the same Δ and A = −1/2, `retnet`
         Δ = 1 and its constants as A, `ones` and `phase` such Δ and A = 0. Elsewhere −Δ is the regime's log
@@ -132,7 +132,7 @@ def _half_to_three_halves(size: tuple[int, int], generator: Generator) -> Tensor
 
 
 def decay_span(operands: Mapping[str, Any]) -> float:
-    """The largest sum over time of an element's −log gate; gates of 0 in every precision do not count."""
+    """Compute the largest sum over time of an element's −log gate, except gates that are 0 in all dtypes."""
     T = operands["x"].shape[1]
     total: Tensor | float = 0.0
     for start in range(0, T, 64):  # not all T × D × N gates at once
@@ -142,8 +142,8 @@ def decay_span(operands: Mapping[str, Any]) -> float:
 
 
 def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
-    """(B|1, T, D, N) in float64."""
-    given = {
+    """Compute log gates (B|1, T, D, N) in float64."""
+    given: dict[str, Tensor] = {
         name: operands[name].detach()[:, steps].double()
         for name in ("x", "delta", "k", "g")
         if operands.get(name) is not None and not operands[name].is_complex()
@@ -155,10 +155,11 @@ def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
     kind = operands.get("gate") or "exp"
     if kind == "implicit":
         return torch.log1p((-given["delta"].unsqueeze(-1) * given["k"].unsqueeze(-2).square()).clamp(min=-1))
-    A = operands["A"].detach().real.double().clamp(-HUGE, HUGE)
+    A: Tensor = operands["A"].detach().real.double().clamp(-HUGE, HUGE)
     if kind == "exp":
         return given["delta"].unsqueeze(-1).clamp(max=HUGE) * A
     if kind == "sigmoid":
         g = outer(given["g"], *A.shape).clamp(-HUGE, HUGE)
-        return functional.logsigmoid(g * A) / operands.get("tau", 1.0)
+        tau: float = operands.get("tau", 1.0)
+        return functional.logsigmoid(g * A) / tau
     return A.expand(1, given["x"].shape[1], *A.shape)

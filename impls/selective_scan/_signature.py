@@ -1,4 +1,4 @@
-"""What the operands of selective_scan may be: valid combinations, shapes, working precision."""
+"""Checks of selective_scan's operands: valid combinations, shapes, working precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 1e15
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
-    """`exp`, `exp_zoh`, `implicit`, `sigmoid` or `const`, with `_complex` where A is complex."""
+    """Name the gate: `exp`, `exp_zoh`, `implicit`, `sigmoid` or `const`, with `_complex` if A is complex."""
     kind: str = operands.get("gate") or "exp"
     if operands.get("discretization") == "zoh":
         kind += "_zoh"
@@ -39,11 +39,11 @@ def check(
     tau: float,
     discretization: str,
 ) -> None:
-    """Refuse what the operation does not define.
+    """Refuse operands for which the operation is not defined.
 
     Raises:
         UsageError: an unknown gate or discretization, a missing or meaningless operand, a wrong shape, or a
-            complex operand where only a real one means something.
+            complex operand where only a real one is defined.
     """
     for name, value, valid in (("gate", gate, GATES), ("discretization", discretization, DISCRETIZATIONS)):
         if value not in valid:
@@ -77,7 +77,7 @@ def check_options(
     """Refuse options that do not fit the operands.
 
     Raises:
-        UsageError: a wrong shape, a complex option, or something done to a delta that is not there.
+        UsageError: a wrong shape, a complex option, or a bias or softplus without a delta.
     """
     channels = x.shape[2:]
     for name, tensor, shape in (
@@ -95,12 +95,18 @@ def check_options(
         raise UsageError("delta_bias and delta_softplus need delta, got None")
 
 
+def present(operand: Tensor | None) -> Tensor:
+    """Return an operand that `check` has found to be given."""
+    assert operand is not None
+    return operand
+
+
 def sequence_bounds(cu_seqlens: Tensor, x: Tensor, k: Tensor, initial_state: Tensor | None) -> list[int]:
-    """Where packed sequences begin, and T: cu_seqlens on the host, checked.
+    """Check cu_seqlens and list it on the host: where packed sequences begin, and T.
 
     Raises:
         UsageError: it is no vector of integers that rises from 0 to T, there is more than one batch element,
-            or the initial state is not one of each sequence.
+            or there is not one initial state per sequence.
     """
     if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise UsageError(
@@ -151,10 +157,10 @@ def _check_fields(
 
 
 def outer(g: Tensor, D: int, N: int) -> Tensor:
-    """g as (B, T, D, 1) or (B, T, 1, N), to be multiplied by A (D, N).
+    """View g as (B, T, D, 1) or (B, T, 1, N), to be multiplied by A (D, N).
 
     Raises:
-        UsageError: g has neither shape, or (B, T, D) with D = N, which says not which of the two is meant.
+        UsageError: g has neither shape, or is ambiguous: (B, T, D) with D = N.
     """
     if g.dim() == 3 and D != N and g.shape[2] in (D, N):
         return g.unsqueeze(-1) if g.shape[2] == D else g.unsqueeze(-2)
@@ -165,7 +171,7 @@ def outer(g: Tensor, D: int, N: int) -> Tensor:
 
 
 def working_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """float32, or wider where an operand is; complex where one is."""
+    """Find the working dtype: float32, wider if an operand is wider, complex if one is complex."""
     wide = torch.float32
     for tensor in tensors:
         if tensor is not None:

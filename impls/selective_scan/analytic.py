@@ -22,12 +22,12 @@ def _normal(*size: int, seed: int = 0) -> Tensor:
 
 
 def _constant(row: Tensor) -> Tensor:
-    """A row as (1, T, row)."""
+    """Repeat a row over time, as (1, T, row)."""
     return row.expand(1, T, -1).clone()
 
 
 def _counted(first: int = 1) -> Tensor:
-    """first, first + 1, ... as (1, T, 1, 1)."""
+    """Count first, first + 1, ... as (1, T, 1, 1)."""
     return torch.arange(first, first + T, dtype=torch.float64).view(1, T, 1, 1)
 
 

@@ -1,7 +1,8 @@
-"""What the selective_scan backends share: gates and writes of the D·N elements, and their adjoint scan."""
+"""Code shared by the backends of selective_scan: gates and writes of D·N elements, and their adjoint scan."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from torch.nn import functional
 
 from ssmperf import Shape
 
-from ..scan.common import from_the_end, gate, over_time
-from ._signature import HUGE, check, check_options, outer, sequence_bounds, working_dtype
+from ..scan.common import from_the_end, gate, named_after, over_time
+from ._signature import HUGE, check, check_options, outer, present, sequence_bounds, working_dtype
 
 Result = tuple[Tensor, Tensor]  # output, final state
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
@@ -49,39 +50,44 @@ class Operands:
         return self.x.shape[1]
 
     def log_gate(self) -> Tensor:
-        """(B|1, T|1, D, N). An implicit gate below 0 has no logarithm: NaN, save for rounding of a 0."""
+        """Compute log gates (B|1, T|1, D, N).
+
+        An implicit gate below 0 has no logarithm: it gives NaN, unless it is a 0 with a rounding error.
+        """
         if self.kind == "implicit":
-            loss = self.delta * self.k.square()
+            loss = present(self.delta) * self.k.square()
             rounding = 16 * torch.finfo(loss.dtype).eps
             return torch.log1p(-torch.where(loss < 1 + rounding, loss.clamp(max=1), loss))
         if self.kind == "sigmoid":
-            return functional.logsigmoid(self.g * self.rate) / self.tau
+            return functional.logsigmoid(present(self.g) * present(self.rate)) / self.tau
         if self.kind == "const":
-            return self.rate[None, None]
-        return self.delta.clamp(max=HUGE) * self.rate
+            return present(self.rate)[None, None]
+        return present(self.delta).clamp(max=HUGE) * present(self.rate)
 
     def phase(self) -> Tensor | None:
-        """The gate's phase like `log_gate`, in float64 for sums over time, None if it is real."""
+        """Compute the gates' phase, with the axes of `log_gate`, in float64 for sums; None for real gates."""
         if self.turn is None:
             return None
         turn = self.turn.double()[None, None]
-        return turn if self.kind == "const" else self.delta.double() * turn
+        return turn if self.kind == "const" else present(self.delta).double() * turn
 
     def gate(self) -> Tensor:
-        """(B|1, T|1, D, N), differentiable at 0 too where it is implicit."""
+        """Compute gates (B|1, T|1, D, N), an implicit one so that it is differentiable at 0, too."""
         if self.kind == "implicit":
-            return 1 - self.delta * self.k.square()
+            return 1 - present(self.delta) * self.k.square()
         return gate(self.log_gate(), self.phase())
 
     def write(self) -> Tensor:
-        """What a step adds to the state, (B, T, D, N)."""
+        """Compute the summand of each step's state, (B, T, D, N)."""
         if self.zoh:
-            A = self.rate if self.turn is None else torch.complex(self.rate, self.turn)
-            return HeldStep.apply(self.delta.clamp(max=HUGE), A) * self.x * self.k  # type: ignore[no-untyped-call]
+            delta, A = present(self.delta).clamp(max=HUGE), present(self.rate)
+            A = A if self.turn is None else torch.complex(A, self.turn)
+            held: Tensor = HeldStep.apply(delta, A)  # type: ignore[no-untyped-call]
+            return held * self.x * self.k
         return (self.x if self.delta is None else self.delta * self.x) * self.k
 
     def read(self, states: Tensor) -> Tensor:
-        """o_t = S_t q_t of all states (B, T, D, N): (B, T, D) in the output's dtype."""
+        """Compute o_t = S_t q_t (B, T, D) from all states (B, T, D, N), in the output's dtype."""
         output = (states @ self.q).squeeze(-1)
         output = 2 * output.real if output.is_complex() else output
         if self.skip is not None:
@@ -91,7 +97,7 @@ class Operands:
         return output.to(self.dtype)
 
     def sequences(self, state: Tensor) -> Iterator[tuple[Operands, Tensor]]:
-        """The operands of each packed sequence with its own state; without packing, these."""
+        """Split packed operands and states into those of each sequence; yield unpacked ones unchanged."""
         if self.bounds is None:
             yield self, state
             return
@@ -99,7 +105,7 @@ class Operands:
             yield self.steps(first, end), start
 
     def blocks(self, count: int) -> Iterator[Operands]:
-        """These operands in runs of so many time steps, the last one shorter."""
+        """Split the operands into runs of `count` time steps, of which the last one may be shorter."""
         for first in range(0, self.T, count):
             yield self.steps(first, min(first + count, self.T))
 
@@ -108,9 +114,9 @@ class Operands:
         return replace(self, bounds=None, **{name: getattr(self, name)[:, first:end] for name in names})
 
     def restart(self, gates: Tensor, write: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Packed sequences as one from no state: each first step forgets, and writes what its state becomes.
+        """Turn packed sequences into one sequence from zeros: a first step resets and writes its new state.
 
-        Returns the mask of first steps (T, 1, 1), gates and writes (1, T, D, N) and no state (1, D, N).
+        Returns the mask of first steps (T, 1, 1), gates and writes (1, T, D, N), and zeros (1, D, N).
         """
         which, first, _ = self._filled(gates.device)
         reset = torch.zeros(self.T, 1, 1, dtype=torch.bool, device=gates.device)
@@ -119,14 +125,14 @@ class Operands:
         return reset, gates.masked_fill(reset, 0), write, torch.zeros_like(state[:1])
 
     def final(self, states: Tensor, state: Tensor) -> Tensor:
-        """The last of all states (B, T, D, N), of each packed sequence if any, whose S_0 is `state`."""
+        """Pick the last of all states (B, T, D, N), per packed sequence if there are any; S_0 is `state`."""
         if self.bounds is None:
             return states[:, -1]
         which, _, last = self._filled(states.device)
         return state.index_copy(0, which, states[0, last])
 
     def _filled(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """The packed sequences that have steps, and their first and last ones."""
+        """List the packed sequences that have steps, and the first and last steps of each."""
         bounds = torch.tensor(self.bounds)
         which = bounds.diff().nonzero().squeeze(-1)
         return which.to(device), bounds[which].to(device), (bounds[which + 1] - 1).to(device)
@@ -150,10 +156,10 @@ def widen(
     delta_softplus: bool = False,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Operands, Tensor]:
-    """The operands, and S_0, in working precision: float32 or wider, complex with a complex A.
+    """Convert operands and S_0 to working precision: float32 or wider, complex with a complex A.
 
     Raises:
-        UsageError: a combination of operands that means nothing, or shapes that do not fit.
+        UsageError: the operands contradict one another, or their shapes that do not fit.
     """
     check(x, delta, k, q, A, gate, g, tau, discretization)
     check_options(
@@ -188,27 +194,27 @@ def widen(
 
 
 def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..., Result]:
-    """Make a function of the operands and S_0, as `widen` gives them, take what the recurrence takes."""
+    """Give a function of `Operands` and S_0 the recurrence's signature, which is that of `widen`."""
 
     def function(*arguments: Any, **options: Any) -> Result:
         return compute(*widen(*arguments, **options))
 
-    function.__module__, function.__qualname__ = compute.__module__, compute.__qualname__
-    function.__name__, function.__doc__ = compute.__name__, compute.__doc__
-    return function
+    signature = inspect.signature(widen).replace(return_annotation="tuple[Tensor, Tensor]")
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return named_after(compute, function)
 
 
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
-    """Output and final state by a scan that forms all T matrix states.
+    """Compute output and final state by a scan that forms all T matrix states.
 
-    This is F3 as an F1 scan of D·N channels (docs/recurrences.md#inclusions): exact, and hungry for memory.
+    This is F3 as an F1 scan of D·N channels (docs/recurrences.md#inclusions). It is exact and needs much memory.
     """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
 
 
 def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """A differentiable scan that takes gates, writes and S_0, made to take operands."""
+    """Let a differentiable scan over gates, writes and S_0 take `Operands` instead."""
 
     def states(operands: Operands, state: Tensor) -> Tensor:
         gates = over_time(operands.gate(), operands.T).to(state.dtype)
@@ -221,7 +227,7 @@ def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
 
 
 def of_logs(scan: LogScan) -> StateScan:
-    """A scan that takes log gates, made to take operands and differentiable by the same scan from the end."""
+    """Let a scan over log gates take `Operands`, and differentiate it by the same scan from the end."""
 
     def states(operands: Operands, state: Tensor) -> Tensor:
         with torch.no_grad():
@@ -323,7 +329,7 @@ FORMING = 24  # kernels that form gates and writes, and read the states
 
 
 def copies(count: int) -> Callable[[Shape, int, str], float]:
-    """The workspace of so many copies of all T matrix states, twice as wide where they are complex."""
+    """Describe a workspace of `count` copies of all T matrix states, twice as wide if they are complex."""
 
     def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
         return count * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
@@ -332,5 +338,5 @@ def copies(count: int) -> Callable[[Shape, int, str], float]:
 
 
 def matrix_bytes(shape: Shape, itemsize: int) -> float:
-    """Bytes of one copy of all T states in working precision."""
+    """Compute the bytes of one copy of all T states in working precision."""
     return shape["B"] * shape["T"] * shape["D"] * shape["N"] * max(4, itemsize)

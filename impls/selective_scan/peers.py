@@ -94,7 +94,7 @@ def mamba_ssm(
 
 
 class MambaScan(torch.autograd.Function):
-    """The extension's forward and backward; what is gated by z, it keeps without."""
+    """The extension's forward and backward. It saves the output before z gates it."""
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> tuple[Tensor, Tensor]:
@@ -128,12 +128,12 @@ def _finish(raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _time_last(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, T, D) -> (B, D, T), contiguous."""
+    """Turn (B, T, D) into (B, D, T), contiguous."""
     return values.to(dtype).transpose(1, 2).contiguous()
 
 
 def _groups(keys: Tensor, dtype: torch.dtype, *, paired: bool) -> Tensor:
-    """(B, T, N) -> one group (B, 1, N, T), or (B, 1, N, 2T) with real and imaginary parts in turn."""
+    """Turn (B, T, N) into one group (B, 1, N, T), or (B, 1, N, 2T) with real and imaginary parts in turn."""
     if not paired:
         return _time_last(keys, dtype).unsqueeze(1)
     parts = torch.view_as_real(keys.to(torch.complex64).transpose(1, 2).resolve_conj())

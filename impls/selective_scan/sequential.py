@@ -14,19 +14,19 @@ BLOCK = 16  # steps whose gates and writes are formed at once
 
 
 def launches(shape: Shape) -> float:
-    """One gated sum per step; gates, writes and reads of every block."""
+    """Count one gated sum per step, and the gates, writes and reads of every block."""
     return shape["T"] * (1 + 24 / BLOCK) + 24
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Gates, writes and states of a block, the operands in working precision, and the output once more."""
+    """Sum gates, writes and states of a block, operands in working precision, and the output once more."""
     wide = max(4, itemsize) * (2 if gate_kind.endswith("complex") else 1)
     block = 6 * BLOCK * shape["B"] * shape["D"] * shape["N"]
     return (block + shape["B"] * shape["T"] * (4 * shape["D"] + 2 * shape["N"])) * wide
 
 
 def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Exponents, gates, writes and states of every step."""
+    """Sum exponents, gates, writes and states of every step."""
     wide = max(4, itemsize) * (2 if gate_kind.endswith("complex") else 1)
     return 5 * shape["T"] * shape["B"] * shape["D"] * shape["N"] * wide
 

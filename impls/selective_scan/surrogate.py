@@ -20,7 +20,7 @@ TILE = 16  # steps; a tile takes TILE numbers per step and element
 
 
 def pairwise(logs: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
-    """All states (B, T, D, N), not differentiable: pairs of steps within a tile, tile after tile."""
+    """Compute all states (B, T, D, N), not differentiable, by pairs of steps within a tile, in tile order."""
     states = []
     phases = [None] * math.ceil(logs.shape[1] / TILE) if phase is None else phase.split(TILE, dim=1)
     for log_tile, phase_tile, inputs in zip(
@@ -36,7 +36,7 @@ def pairwise(logs: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """Copies of all T matrix states, and segment sums, decays and products of a tile."""
+    """Sum copies of all T matrix states, and segment sums, decays and products of a tile."""
     tile = 5 * TILE * min(TILE, shape["T"]) / shape["T"]
     return (5 + tile) * matrix_bytes(shape, itemsize) * (3 if gate_kind.endswith("complex") else 1)
 

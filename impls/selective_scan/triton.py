@@ -1,11 +1,12 @@
 """Fused selective scan in Triton: states in registers, channels across threads, time in order.
 
-A warp holds the states of a few channels and walks time in step blocks, with the next block's operands
-under way; the states never reach memory, except for the checkpoints that backward starts from. Where batch
-and channels are too few to fill the device, time is cut into segments: a first launch finds what each segment
-does to the state, a second begins each with its true state. Packed sequences are cut into segments one by
-one. Step sizes, skip and output gate are formed on the way, each value by one lane. Backward recomputes the
-states, and sums over channels by partial sums of channel blocks: nothing depends on the order of programs.
+A warp holds the states of a few channels and walks time in step blocks, with the next block's operands being
+loaded; the states never reach memory, except for the checkpoints that backward starts from. Where batch and
+channels are too few to fill the device, time is cut into segments: a first launch computes the map of each
+segment on the state, a second starts each from its true state. Each packed sequence is cut into segments
+separately. Step sizes, skip and output gate are formed on the way, each value by one lane. Backward
+recomputes the states, and sums over channels by partial sums of channel blocks: nothing depends on the order
+of programs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LARGEST_N = 256
 
 
 def saved(shape: Shape, itemsize: int, gate: str) -> float:
-    """Bytes: one state per CHECKPOINT steps, and backward's partial sums of dk and dq."""
+    """Sum the bytes of one state per CHECKPOINT steps, and of backward's partial sums of dk and dq."""
     block = TILES.row(key("backward", shape["N"], "exp", wide=itemsize == 4)).block
     return shape["B"] * shape["T"] * shape["D"] * shape["N"] * (4 / CHECKPOINT + 8 / block)
 
@@ -101,7 +102,9 @@ def selective_scan(
             x, delta, k, q, A, initial_state, call,
             skip=skip, output_gate=output_gate, delta_bias=delta_bias,
         )  # fmt: skip
-    o, final = SelectiveScan.apply(x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call)
+    o, final = SelectiveScan.apply(  # type: ignore[no-untyped-call]
+        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call
+    )
     return o, final
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # the mixer's state, then other tensors that a block carries over to the next piece of a sequence
 State = tuple[Tensor, ...]
-Compute = str | Callable[..., Any]  # a backend by name, or a function with a recurrence's signature
+BackendLike = str | Callable[..., Any]  # a backend by name, or a function with a recurrence's signature
 
 
 class Block(nn.Module):
@@ -41,7 +41,7 @@ class Block(nn.Module):
         return self.mixer.width
 
     def forward(
-        self, x: Tensor, *, backend: Compute = "sequential", state: State | None = None
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
     ) -> tuple[Tensor, State | None]:
         """Compute y (B, T, width) and the state after x, from the state before it (None at the beginning).
 
@@ -57,7 +57,7 @@ class Block(nn.Module):
         y, state = self.mix(self.norm(x), backend, state)
         return x + y, state
 
-    def mix(self, x: Tensor, backend: Compute, state: State | None) -> tuple[Tensor, State | None]:
+    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         """Compute the residual branch for the normalised x, and the state after it."""
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])
         return self.output(y), carry(after)

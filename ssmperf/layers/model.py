@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ssmperf import registry
 from ssmperf.errors import Unsupported
-from ssmperf.layers.block import Block, Compute
+from ssmperf.layers.block import BackendLike, Block
 
 GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
@@ -73,7 +73,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, x: Tensor, *, backend: Compute = "sequential", state: Tensor | None = None
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Compute y and the final state with a backend, from an optional initial state.
 
@@ -87,7 +87,7 @@ class Model(nn.Module):
         return self.readout(output, x), final_state
 
     def compute(
-        self, operands: dict[str, Any], backend: Compute, state: Tensor | None
+        self, operands: dict[str, Any], backend: BackendLike, state: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the recurrence's output and final state from operands; raises what `forward` raises."""
         compute = registry.backend(self.name, backend).function if isinstance(backend, str) else backend

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ssmperf import registry
 from ssmperf.errors import UsageError
-from ssmperf.layers.block import Block, Compute, State
+from ssmperf.layers.block import BackendLike, Block, State
 from ssmperf.layers.model import Model
 
 
@@ -75,7 +75,7 @@ class Network(nn.Module):
         self,
         tokens: Tensor,
         *,
-        backend: Compute = "sequential",
+        backend: BackendLike = "sequential",
         states: Sequence[State | None] | None = None,
     ) -> tuple[Tensor, tuple[State | None, ...]]:
         """Logits (B, T, classes) and every block's state after the tokens, from the states before them.

@@ -45,7 +45,7 @@ def enqueue(
 
     free = _rooms[len(arguments)]
     room = free.pop() if free else Room(len(arguments))
-    room.values[:] = arguments
+    room.values[:] = arguments  # type: ignore[call-overload]  # its stub takes lists alone
     configuration = (handle, grid, 1, 1, threads, 1, 1, shared_bytes, stream or LEGACY_STREAM, room.at, 0)
     (error,) = driver.cuLaunchKernel(*configuration)
     if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # this thread has called nothing of CUDA yet

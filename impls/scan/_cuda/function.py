@@ -81,7 +81,8 @@ def processors(device: int) -> int:
 @functools.cache
 def shared_memory(device: int) -> int:
     """Bytes that a block can have."""
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # not in torch's stubs
 
 
 def launch(ready: Loaded, grid: int, arguments: list[int], stream: int) -> None:

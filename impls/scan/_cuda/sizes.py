@@ -85,14 +85,14 @@ _TABLE = {
 }
 
 
-def candidates(*key: str | int) -> Iterator[Tiles]:
+def candidates(pass_: str, schedule: str, gate_bytes: int, data_bytes: int) -> Iterator[Tiles]:
     """Tiles that differ from the curated ones in one size, or in how a row's channels lie in a warp."""
-    cut = _TABLE[key]
+    cut = _TABLE[pass_, schedule, gate_bytes, data_bytes]
     changed = [{"steps": cut.steps // 2}, {"steps": 2 * cut.steps}, {"warps": cut.warps // 2}]
     changed += [{"warps": 2 * cut.warps}, {"lanes": cut.lanes // 2}, {"lanes": 2 * cut.lanes}]
     changed += [{"lanes": 2 * cut.lanes, "vector": cut.vector // 2}, {"slots": cut.slots + 1}]
     changed += [{"slots": cut.slots - 1}, {"blocks": cut.blocks - 1}, {"blocks": cut.blocks + 1}]
-    changed += [{"group": cut.group // 2}] if key[1] == "chain" else []
+    changed += [{"group": cut.group // 2}] if schedule == "chain" else []
     for sizes in changed:
         with contextlib.suppress(ValueError):
             yield replace(cut, **sizes)

@@ -58,7 +58,8 @@ def spare(x: Tensor | None) -> int:
     """Elements of memory behind the last one of x, as far as they may fill up a vector."""
     if x is None or (own := span(x)) % LONGEST == 0:
         return 0
-    return min(x.untyped_storage().nbytes() // x.element_size() - x.storage_offset() - own, LONGEST)
+    elements = int(x.untyped_storage().nbytes()) // x.element_size()
+    return min(elements - int(x.storage_offset()) - own, LONGEST)
 
 
 def missing(x: Slot, steps: int) -> int:
