@@ -1,8 +1,8 @@
 """Matrix state shared by channels, gate not separable: S_t = G_t ⊙ S_{t-1} + (Δ_t ⊙ x_t) k_tᵀ, o_t = S_t q_t.
 
 S is D × N; k and q are the same for all D channels; G_t is formed element by element
-(docs/recurrences.md#selective_scan). A layer's parts around it (step sizes by softplus, a skip, an output gate,
-packed sequences) are optional.
+(docs/recurrences.md#selective_scan). A layer's parts around it (step sizes by softplus, a skip, an output
+gate, packed sequences) are optional.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
     """Compute output and final state by a scan that forms all T matrix states.
 
-    This is F3 as an F1 scan of D·N channels (docs/recurrences.md#inclusions). It is exact and needs much memory.
+    This is F3 as an F1 scan of D·N channels (docs/recurrences.md#inclusions): exact, at the cost of memory.
     """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
@@ -249,8 +249,8 @@ class GateScan(torch.autograd.Function):
     """h_t = a_t ⊙ h_{t-1} + b_t by a scan over log a, with the gradient of a itself.
 
     λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  da = λ_t conj(h_{t-1});  dh_0 = conj(a_1) λ_1
-    (docs/recurrences.md#gradients-of-scans). A gate that reaches 0 other than by an exponential has a gradient
-    there, which its log has lost.
+    (docs/recurrences.md#gradients-of-scans). A gate that reaches 0 other than by an exponential has a
+    gradient there, which its log has lost.
     """
 
     @staticmethod
