@@ -37,7 +37,7 @@ class Driver:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver(*[Result.CUDA_SUCCESS] * 2)
     monkeypatch.setattr(driver, "cuLaunchKernel", found.launch)
-    monkeypatch.setattr(module, "_rooms", type(module._rooms)(list))
+    monkeypatch.setattr(module, "_free", type(module._free)(list))
     return found
 
 
@@ -46,10 +46,10 @@ def test_arguments_of_64_bits_and_the_configuration(fake: Driver) -> None:
     enqueue("kernel", 8, 64, 0, 0, [1, 2, 3], 0)
     assert fake.calls[0] == (("kernel", 7, 1, 1, 128, 1, 1, 4096, 55), [2**40, 0, -1])
     assert fake.calls[1] == (("kernel", 8, 1, 1, 64, 1, 1, 0, module.LEGACY_STREAM), [1, 2, 3])
-    assert len(module._rooms[3]) == 1, "the second launch takes the room of the first"
+    assert len(module._free[3]) == 1, "the second launch takes the buffer of the first"
 
 
-def test_launches_at_the_same_time_take_different_rooms(fake: Driver) -> None:
+def test_launches_at_the_same_time_take_different_free(fake: Driver) -> None:
     inner = fake.launch
 
     def nested(*given: Any) -> tuple[Any]:

@@ -11,7 +11,7 @@ LEGACY_STREAM = 1  # CU_STREAM_LEGACY, which is what PyTorch's stream 0 means
 BYTES = 8  # of every argument
 
 
-class Room:
+class ArgumentBuffer:
     """Memory for the arguments of a launch, and for the list of their addresses, which the driver reads."""
 
     def __init__(self, count: int) -> None:
@@ -21,7 +21,7 @@ class Room:
         self.at = ctypes.addressof(self.addresses)
 
 
-_rooms: defaultdict[int, list[Room]] = defaultdict(list)  # by number of arguments; those not in use
+_free: defaultdict[int, list[ArgumentBuffer]] = defaultdict(list)  # buffers not in use, by their length
 
 
 def enqueue(
@@ -35,7 +35,7 @@ def enqueue(
 ) -> None:
     """Launch a kernel on a stream of a device, which is the current one. Arguments have 64 bits.
 
-    The driver copies them during its call, so that the room is free again after it; threads that launch at
+    The driver copies them during its call, so that the buffer is free again after it; threads that launch at
     the same time take different ones.
 
     Raises:
@@ -43,16 +43,16 @@ def enqueue(
     """
     from cuda.bindings import driver
 
-    free = _rooms[len(arguments)]
-    room = free.pop() if free else Room(len(arguments))
-    room.values[:] = arguments  # type: ignore[call-overload]  # its stub takes lists alone
-    configuration = (handle, grid, 1, 1, threads, 1, 1, shared_bytes, stream or LEGACY_STREAM, room.at, 0)
+    free = _free[len(arguments)]
+    buffer = free.pop() if free else ArgumentBuffer(len(arguments))
+    buffer.values[:] = arguments  # type: ignore[call-overload]  # its stub takes lists alone
+    configuration = (handle, grid, 1, 1, threads, 1, 1, shared_bytes, stream or LEGACY_STREAM, buffer.at, 0)
     (error,) = driver.cuLaunchKernel(*configuration)
     if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # this thread has called nothing of CUDA yet
         from cuda.core import Device
 
         Device(device).set_current()
         (error,) = driver.cuLaunchKernel(*configuration)
-    free.append(room)
+    free.append(buffer)
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"cuLaunchKernel: {error.name}")
