@@ -5,28 +5,22 @@ Nothing here imports torch before a verb runs.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ssmperf.cases.axis import Axis
-from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
+from ssmperf.terminal.axis_options import with_axes
 
 if TYPE_CHECKING:
     from ssmperf.runs.comparison import RunComparison
-
-AXES = "Axes of a case"  # heading in the help
 
 app = typer.Typer(
     name="ssmperf",
@@ -50,34 +44,6 @@ Force = Annotated[
     bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
-
-
-def with_axes(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb that takes `**axes` one option per axis of a case."""
-    hints = get_type_hints(verb, include_extras=True)
-    kept = [
-        each.replace(annotation=hints[each.name])
-        for each in inspect.signature(verb).parameters.values()
-        if each.kind is not each.VAR_KEYWORD
-    ]
-    parameters = [*kept, *map(_option, chosen_axes().values())]
-
-    @functools.wraps(verb)
-    def taking_axes(**given: Any) -> None:
-        verb(**given)
-
-    taking_axes.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    taking_axes.__annotations__ = {each.name: each.annotation for each in parameters}
-    return taking_axes
-
-
-def _option(axis: Axis) -> inspect.Parameter:
-    """Make a verb's parameter for an axis; an axis that takes many values gets comma-separated names."""
-    default = None if axis.many else axis.default
-    type_ = (str | None) if axis.many else type(axis.default)
-    option = typer.Option(axis.option, help=axis.help, rich_help_panel=AXES)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(axis.argument, kind, default=default, annotation=Annotated[type_, option])
 
 
 class Listing(StrEnum):

@@ -119,8 +119,8 @@ MUTATIONS = (
     Mutation(
         "gate on the value axis",
         "impls/linear_attention/sequential.py",
-        "gate(log_a, phase).expand(-1, T, -1, -1).unsqueeze(-1)",
-        "gate(log_a, phase).expand(-1, T, -1, -1).unsqueeze(-2)",
+        "over_time(gate(x.log_a, x.phase), x.T).unsqueeze(-1)",
+        "over_time(gate(x.log_a, x.phase), x.T).unsqueeze(-2)",
         "gla",
         "sequential",
     ),
@@ -135,8 +135,8 @@ MUTATIONS = (
     Mutation(
         "bonus read after the update",
         "impls/linear_attention/common.py",
-        "output = output + (q * bonus.to(wide) * k)",
-        "output = output + (q * (1 + bonus.to(wide)) * k)",
+        "output = output + (x.q * bonus.to(x.q.dtype) * x.k)",
+        "output = output + (x.q * (1 + bonus.to(x.q.dtype)) * x.k)",
         "rwkv5",
         "chunkwise",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             code = code.replace(before, f"{line}\n{before}")
         file.write_text(code)
     command = [sys.executable, str(TESTS / "support" / "public_only.py"), *map(str, files.values())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    # the root comes first: the folder tests/ssmperf would otherwise stand for the package
+    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: found[str(file)] for name, file in files.items()}

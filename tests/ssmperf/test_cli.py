@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ssmperf import api, cli, registry
+from ssmperf import cli, registry
 from ssmperf.cases.record import SCHEMA_VERSION
 from ssmperf.terminal import display, listing
 
@@ -68,7 +68,6 @@ BAD = {
     "unknown preset": (["--preset", "huge"], "smoke"),
     "unknown regime": (["--regime", "wild"], "sigmoid"),
     "unknown device": (["--device", "tpu"], "auto, cpu, cuda"),
-    "unknown executor": (["--executor", "slurm"], "local"),
     "unknown layout": (["--layout", "sideways"], "channels_last"),
     "T=0": (["--axis", "T=0"], "at least 1"),
     "negative size": (["--axis", "T=-8"], "axis 'T=-8'"),
@@ -90,10 +89,7 @@ def test_bad_input_is_one_line_and_exit_2(
     name: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args, expected = BAD[name]
-    if name == "unknown executor" or "--out" in args:
-        out: list[str] = []
-    else:
-        out = ["--out", str(tmp_path / "run")]
+    out = [] if "--out" in args else ["--out", str(tmp_path / "run")]
     monkeypatch.chdir(tmp_path)
     code, _, err = call("run", *SMALL, *out, *args)
     assert code == 2, err
@@ -129,7 +125,7 @@ def interrupt(*args: Any, **kwargs: Any) -> Any:
 
 
 def test_an_interrupt_says_how_to_go_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "execute", interrupt)
+    monkeypatch.setattr("ssmperf.execute.run.execute", interrupt)
     code, _, err = call("run", *SMALL, "--out", tmp_path)
     assert code == 130
     assert f"--resume --out {tmp_path}" in err

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 import pytest
+from support.commands import repeated
 
 from ssmperf import UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
@@ -15,37 +15,6 @@ from ssmperf.plan.plan import make_plan
 from ssmperf.plan.refusal import gate_kind
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.sections import Section
-
-OPTIONS = {
-    "--models": "models",
-    "--backends": "backends",
-    "--preset": "preset",
-    "--axis": "axis",
-    "--regime": "regime",
-    "--dtype": "dtype",
-    "--gate-dtype": "gate_dtype",
-    "--layout": "layout",
-    "--level": "level",
-    "--timing": "timing",
-    "--pass": "pass_",
-    "--device": "device",
-    "--seed": "seed",
-}
-
-
-def repeated(command: str) -> list[Case]:
-    """List the cases that a command plans."""
-    words = shlex.split(command)
-    assert words[:3] == ["ssmperf", "run", "--suite"]
-    choices: dict[str, object] = {}
-    axes: list[str] = []
-    for option, value in zip(words[4::2], words[5::2], strict=True):
-        if option == "--axis":
-            axes.append(value)
-        elif option != "--plugin":
-            choices[OPTIONS[option]] = int(value) if option == "--seed" else value
-    selection, _ = select(axis=axes, **choices)  # type: ignore[arg-type]
-    return [item.case for item in make_plan(selection, [words[3]]).cases]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

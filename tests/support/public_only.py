@@ -1,6 +1,6 @@
 """A script: runs the suites of plug-ins that may import the public names of ssmperf and nothing else.
 
-    python public_only.py FILE...
+    PYTHONPATH=.:tests python tests/support/public_only.py FILE...
 
 Each file's suite has the name of the file. The result is printed as JSON: per file, its records or an error.
 """
