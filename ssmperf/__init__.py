@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
-    from ssmperf.execute.processes import available_memory_bytes
     from ssmperf.execute.tuning import tuned
     from ssmperf.execute.worker import is_out_of_memory
     from ssmperf.judge.known_answers import (
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
+    from ssmperf.machine.host_memory import available_memory_bytes
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
     from ssmperf.measure.passes import TimedPass, pass_of
     from ssmperf.measure.provenance import fell_back, launched_kernels
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from ssmperf.operands.samplers import log_gates, phases
     from ssmperf.operands.time_axis import steps
     from ssmperf.operands.values import Values, call_of, specs
-    from ssmperf.plan.plan import Subject, bare_subjects, product, subjects
+    from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
     from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.comparison import BROKEN, VERDICTS, Pair, RunComparison, compare_runs
@@ -84,7 +84,7 @@ _LAZY = {
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
-    "execute.processes": ("available_memory_bytes",),
+    "machine.host_memory": ("available_memory_bytes",),
     "execute.tuning": ("tuned",),
     "execute.worker": ("is_out_of_memory",),
     "judge.known_answers": (
@@ -112,7 +112,7 @@ _LAZY = {
     "operands.samplers": ("log_gates", "phases"),
     "operands.time_axis": ("steps",),
     "operands.values": ("Values", "call_of", "specs"),
-    "plan.plan": ("Subject", "bare_subjects", "product", "subjects"),
+    "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
     "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
     "runs.comparison": ("BROKEN", "VERDICTS", "Pair", "RunComparison", "compare_runs"),
@@ -151,6 +151,7 @@ __all__ = [
     "Network",
     "Pair",
     "Place",
+    "PlannedSubject",
     "PluginError",
     "Prepared",
     "Probe",
@@ -165,7 +166,6 @@ __all__ = [
     "SsmperfError",
     "State",
     "Status",
-    "Subject",
     "Table",
     "TimedPass",
     "Timing",

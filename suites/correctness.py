@@ -14,13 +14,13 @@ from ssmperf import (
     Case,
     Context,
     Judging,
+    PlannedSubject,
     Probe,
     Record,
     Section,
     Selection,
     Shape,
     Status,
-    Subject,
     Verdict,
     bare_subjects,
     check_properties,
@@ -186,7 +186,7 @@ def another_function(name: str, error: float | None = None) -> Verdict:
     return Verdict(Status.UNSUPPORTED, reason)
 
 
-def sampled_subjects(selection: Selection) -> Iterator[Subject]:
+def sampled_subjects(selection: Selection) -> Iterator[PlannedSubject]:
     """List models with their own operands and recurrences under gate regimes, as far as they are chosen."""
     regimes = selection.regimes
     if regimes is not None:

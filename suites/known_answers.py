@@ -11,10 +11,10 @@ from ssmperf import (
     Context,
     Identity,
     Judging,
+    PlannedSubject,
     Record,
     Selection,
     Shape,
-    Subject,
     dtype_of,
     first_length,
     judge_analytic,
@@ -32,7 +32,7 @@ SOURCES = ("analytic", "identity")
 def known_answer_cases(selection: Selection, suite: str) -> Iterator[Case]:
     """List the cases of closed forms and identities, in float64 if selection and backend allow it."""
     for case in product(
-        replace(selection, axes=()).choosing(passes=None),
+        replace(selection, sizes=()).choosing(passes=None),
         suite,
         passes=("forward",),
         dtypes=("float64",),
@@ -66,7 +66,7 @@ def judge_known_answer(case: Case, context: Context) -> Record:
     return context.record(case, verdict, error_output=worst)
 
 
-def _subjects(selection: Selection) -> Iterator[Subject]:
+def _subjects(selection: Selection) -> Iterator[PlannedSubject]:
     """List closed forms and identities: of the recurrences named, or of all.
 
     A model's name finds the identities that mention the model, if a regime asks for identities.
@@ -85,8 +85,8 @@ def _subjects(selection: Selection) -> Iterator[Subject]:
             yield _subject(identity, f"identity/{name}")
 
 
-def _subject(entry: Analytic | Identity, source: str) -> Subject:
-    return Subject(entry.of, source, (Shape(T=first_length(entry)),))
+def _subject(entry: Analytic | Identity, source: str) -> PlannedSubject:
+    return PlannedSubject(entry.of, source, (Shape(T=first_length(entry)),))
 
 
 def _in_widest_dtype(case: Case) -> Case:

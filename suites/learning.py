@@ -16,11 +16,11 @@ from ssmperf import (
     Backend,
     Case,
     Context,
+    PlannedSubject,
     Record,
     Selection,
     Shape,
     Status,
-    Subject,
     UnknownName,
     Unsupported,
     Verdict,
@@ -63,7 +63,7 @@ def learned_cases(selection: Selection, suite: str) -> Iterable[Case]:
     return cases if selection.backends else quickest(cases, training)
 
 
-def learners(selection: Selection) -> Iterator[Subject]:
+def learners(selection: Selection) -> Iterator[PlannedSubject]:
     """List the tasks named, or all, with the models named, or those that the preset trains.
 
     Raises:
@@ -78,15 +78,15 @@ def learners(selection: Selection) -> Iterator[Subject]:
         for name in trained_models(selection):
             recurrence = registry.recurrence_of(name)
             widths = registry.shapes(registry.model(name), "smoke")[0]
-            shape = Shape({**widths, "B": TRAIN_BATCH, "T": selection.size.train_length})
-            yield Subject(recurrence, f"{TASK}/{task}", (shape,), name)
+            shape = Shape({**widths, "B": TRAIN_BATCH, "T": selection.scale.train_length})
+            yield PlannedSubject(recurrence, f"{TASK}/{task}", (shape,), name)
 
 
 def trained_models(selection: Selection) -> list[str]:
     """List the models named, or all; a preset that limits their number takes one per recurrence."""
     if selection.models is not None:
         return [name for name in selection.models if name not in registry.recurrences()]
-    most = selection.size.trained_models
+    most = selection.scale.trained_models
     if most is None:
         return list(registry.models())
     firsts: dict[str, str] = {}

@@ -83,7 +83,7 @@ class MemoryUse:
                 passes=PASSES,
                 dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
                 cache="hot",
-                shapes=longest if selection.size.thinned else tuple,
+                shapes=longest if selection.scale.thinned else tuple,
                 about=subjects(selection, families=False),
             )
             if selection.passes or case.pass_ == _widest_pass(case)

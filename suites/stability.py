@@ -15,12 +15,12 @@ from ssmperf import (
     Chart,
     Context,
     Judging,
+    PlannedSubject,
     Record,
     Section,
     Selection,
     Shape,
     Status,
-    Subject,
     Unsupported,
     Verdict,
     bare_subjects,
@@ -126,7 +126,7 @@ class Stability:
         )
 
 
-def regime_subjects(selection: Selection) -> Iterator[Subject]:
+def regime_subjects(selection: Selection) -> Iterator[PlannedSubject]:
     """List the recurrences named, or those of the models named, under gate regimes."""
     regimes = selection.regimes or tuple(REGIMES)
     for name in dict.fromkeys(selection.models or registry.recurrences()):

@@ -80,7 +80,7 @@ class Throughput:
             dtypes=("float32",) if on_cpu else ("bfloat16",),
             cache="hot" if on_cpu else "cold",
             about=subjects(selection, families=False),
-            shapes=middle if selection.size.thinned else tuple,
+            shapes=middle if selection.scale.thinned else tuple,
         )
 
     def measure(self, case: Case, context: Context) -> Record:

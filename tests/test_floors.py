@@ -126,7 +126,7 @@ def test_every_folder_says_what_question_it_answers() -> None:
 
 
 PLANTED = {
-    "upwards": ("registry/nosy.py", "from ssmperf.plan.axes import spread\n", "not on a lower floor"),
+    "upwards": ("registry/nosy.py", "from ssmperf.plan.sizes import spread\n", "not on a lower floor"),
     "upwards, in a function": (
         "runs/nosy.py",
         "def f():\n    from ssmperf.execute import run\n",

@@ -82,9 +82,9 @@ class S5(Model):
     paper=f"{papers.LCSM}, Table 1",
     gate="const_complex",
     presets={
-        "smoke": [{"B": 2, "T": T, "H": 1, "K": 8, "V": 16} for T in (64, 128, 256)],
-        "standard": [{"B": 8, "T": 2048, "H": 1, "K": 32, "V": 1024}],
-        "long": [{"B": 1, "T": 65536, "H": 1, "K": 32, "V": 1024}],
+        "smoke": [{"B": 2, "H": 1, "K": 8, "V": 16}],
+        "standard": [{"B": 8, "H": 1, "K": 32, "V": 1024}],
+        "long": [{"B": 1, "H": 1, "K": 32, "V": 1024}],
     },
 )
 class S5SharedSISO(Model):

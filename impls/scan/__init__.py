@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
 
 PRESETS = {
-    "smoke": [{"B": 2, "T": 64, "C": 64}, {"B": 2, "T": 128, "C": 64}, {"B": 2, "T": 256, "C": 64}],
-    "standard": [{"B": 8, "T": 2048, "C": 1536}],
+    "smoke": [{"B": 2, "C": 64}],
+    "standard": [{"B": 8, "C": 1536}],
     "long": [
         {"B": 8, "T": 16384, "C": 1536},
         {"B": 1, "T": 131072, "C": 1536},

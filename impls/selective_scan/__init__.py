@@ -20,13 +20,9 @@ from ._sampler import GATE_KINDS, decay_span, sample
 from ._signature import HUGE, check, check_options, gate_kind, outer, present, sequence_bounds, working_dtype
 
 PRESETS = {
-    "smoke": [
-        {"B": 1, "T": 64, "D": 32, "N": 8},
-        {"B": 1, "T": 128, "D": 32, "N": 8},
-        {"B": 1, "T": 256, "D": 32, "N": 8},
-    ],
-    "standard": [{"B": 8, "T": 2048, "D": 1536, "N": 16}],
-    "long": [{"B": 1, "T": 65536, "D": 1536, "N": 16}],
+    "smoke": [{"B": 1, "D": 32, "N": 8}],
+    "standard": [{"B": 8, "D": 1536, "N": 16}],
+    "long": [{"B": 1, "D": 1536, "N": 16}],
 }
 OPERANDS = ("x", "delta", "k", "q", "A", "g", "skip", "output_gate", "delta_bias", "cu_seqlens")
 # by kind of gate, per element: floating-point operations forwards, backwards; special functions

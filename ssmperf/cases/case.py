@@ -166,7 +166,10 @@ class Case:
 
     @property
     def id(self) -> str:
-        """A stable id: a hash of all fields and nothing else (no device index, path or version)."""
+        """A stable id: a hash of the fields and nothing else (no device index, path or version).
+
+        An axis that is not `always_hashed` is left out at its default.
+        """
         fields = self.to_json()
         for name, declared in axes().items():
             if not declared.always_hashed and getattr(self, name) == declared.default:

@@ -35,7 +35,7 @@ _NUMERIC = (*_ONLY_WHEN_OK, "_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The outcome of one case: a status, a reason, and numbers whose names end with their SI unit.
+    """The outcome of one case: a status, a reason, and numbers and notes by name, units at the end of names.
 
     Missing numbers are None, never 0. A record whose status is not `ok` carries no time, rate, energy or
     fraction: the constructor raises ValueError if it is given one. The reason, which may be the message of

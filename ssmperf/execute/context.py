@@ -19,7 +19,7 @@ from ssmperf.measure.stopwatch import Stopwatch, Timing
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
-from ssmperf.plan.command import repeating
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
 from ssmperf.tune.tables import as_json, noted
@@ -164,7 +164,7 @@ class Context:
 
     def command(self, case: Case) -> str:
         """Compose the command that repeats a case."""
-        return repeating(case, self.options)
+        return command_that_repeats(case, self.options)
 
     def _stopwatch(self, case: Case) -> Stopwatch:
         if case.cache not in self._stopwatches:

@@ -17,8 +17,8 @@ from typing import Any
 
 from ssmperf.cases.case import Case
 from ssmperf.execute.lane import Events, Lane, needs_fresh_process
-from ssmperf.execute.processes import available_memory_bytes
-from ssmperf.execute.worker_process import Config, WorkerProcess
+from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
+from ssmperf.machine.host_memory import available_memory_bytes
 from ssmperf.registry.presets import Preset
 from ssmperf.tune.files import CURATED, Tuning
 
@@ -70,7 +70,7 @@ class LocalExecutor:
 
         ceilings: those that an earlier worker of this device has measured, if any.
         """
-        config = Config(
+        config = WorkerConfig(
             device=device,
             plugins=tuple(self.plugins),
             min_time_s=self.preset.min_time_s,

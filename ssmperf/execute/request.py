@@ -14,8 +14,8 @@ from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
-from ssmperf.plan.axes import parse_axes
 from ssmperf.plan.selection import Selection
+from ssmperf.plan.sizes import parse_sizes
 from ssmperf.tune.files import CURATED, Tuning
 
 Names = str | Sequence[str]
@@ -113,7 +113,7 @@ def select(
         models=names(models),
         backends=names(backends),
         preset=preset,
-        axes=parse_axes([axis] if isinstance(axis, str) else axis),
+        sizes=parse_sizes([axis] if isinstance(axis, str) else axis),
         choices=values,
     )
     return selection, tuple(found)

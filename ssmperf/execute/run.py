@@ -15,7 +15,7 @@ from ssmperf.errors import UsageError
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import Request
-from ssmperf.plan.command import repeating
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import store
 from ssmperf.runs.store import Run, Writer
@@ -95,7 +95,7 @@ def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], prog
         devices=request.devices,
         log_dir=writer.path / "logs",
         timeout_s=request.timeout_s,
-        preset=request.selection.size,
+        preset=request.selection.scale,
         plugins=registry.plugins(),
         tuning=request.tuning,
         options=options,
@@ -104,7 +104,7 @@ def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], prog
     try:
         for item in plan.refused:
             if item.case.id not in done:
-                command = repeating(item.case, options)
+                command = command_that_repeats(item.case, options)
                 on_record(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
         todo = [case for case in plan.to_run if case.id not in done]
         executor.run(todo, Events(on_environment, on_start, on_record, on_progress))

@@ -1,10 +1,11 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
-It is started as `python -m ssmperf.execute.worker` with a `Config` as JSON in argv[1]. Requests and answers
-are JSON, one object per line, on two inherited descriptors (`requests`, `answers`). A request is a case. Its
-answer is `{"record", "healthy", "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle"
-when the reference is being made, "backend" when time counts against the backend again; the latter has a
-`{"progress"}` text during a search. stdout and stderr go to the log.
+It is started as `python -m ssmperf.execute.worker` with a `WorkerConfig` and two inherited descriptors
+(`requests`, `answers`) as JSON in argv[1]. Requests and answers are JSON, one object per line. The first
+answer is `{"env_id", "environment"}`: the worker is ready. A request is a case; its answer is `{"record", "healthy",
+"forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
+"backend" when time counts against the backend again; the latter has a `{"progress"}` text during a search.
+stdout and stderr go to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
 run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.
@@ -41,13 +42,13 @@ def main() -> None:
     _die_with_parent(config["parent_pid"])
     requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
     context, environment = _prepare(config, answers)
-    answers.send({"ready": True, "env_id": context.env_id, "environment": environment})
+    answers.send({"env_id": context.env_id, "environment": environment})
     _limit_memory(config)
     initial_state = process_state()
     for line in requests:
         case = Case.from_json(json.loads(line))
         if config["device"] == "cpu" and registry.suite(case.suite).fresh_process:
-            _run_forked(case, context, answers)
+            run_case_in_fork(case, context, answers)
             continue
         record = run_case(case, context)
         healthy = _healthy(config, record) and not context.broken and process_state() == initial_state
@@ -70,7 +71,7 @@ def run_case(case: Case, context: Any) -> Record:
         return _failed(case, context, Status.CRASH, _with_name(name, message))
 
 
-def _run_forked(case: Case, context: Any, answers: _Answers) -> None:
+def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
     """Run one case in a forked child. If the child dies without answering, die the same way."""
     with contextlib.suppress(SsmperfError, ImportError):  # the case itself will report it
         registry.backend(case.owner, case.backend)  # import it here, once for all forks

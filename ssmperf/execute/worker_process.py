@@ -19,7 +19,7 @@ from typing import Any
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, WorkerFailed
-from ssmperf.execute.processes import MARK, kill_marked, signal_name
+from ssmperf.execute.leftovers import MARK, kill_marked, signal_name
 
 WORKER = "ssmperf.execute.worker"  # the module that the process runs
 START_TIMEOUT_S = 300.0
@@ -30,7 +30,7 @@ LOG_CHECK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class WorkerConfig:
     """The settings of a worker, as plain data.
 
     memory_limit_bytes: address space that the worker may add, on a CPU.
@@ -60,7 +60,7 @@ class WorkerProcess:
         OSError: the process could not be started.
     """
 
-    def __init__(self, config: Config, log_dir: Path) -> None:
+    def __init__(self, config: WorkerConfig, log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"worker-{config.device.replace(':', '')}.log"
         self._mark = secrets.token_hex(8)

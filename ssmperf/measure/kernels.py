@@ -129,7 +129,7 @@ def _the_case(selection: Selection) -> Case:
     )
     if not cases:
         raise UsageError("nothing is selected: the model has no such backend (see `ssmperf list`)")
-    if selection.axes and len(cases) > 1:
+    if selection.sizes and len(cases) > 1:
         raise UsageError(f"one call is profiled, but {len(cases)} cases are named: give each axis one size")
     case = cases[-1]
     reason = refusal(case, selection)

@@ -1,10 +1,10 @@
 """The cases of a run: selections, sizes, and the plan with its refusals."""
 
-from ssmperf.plan.axes import parse_axes
-from ssmperf.plan.command import repeating
-from ssmperf.plan.plan import Plan, Planned, Subject, bare_subjects, make_plan, product, subjects
+from ssmperf.plan.command import command_that_repeats
+from ssmperf.plan.plan import Plan, Planned, PlannedSubject, bare_subjects, make_plan, product, subjects
 from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
 from ssmperf.plan.selection import Device, Selection, is_regime
+from ssmperf.plan.sizes import parse_sizes
 
 __all__ = [
     "BYTES_PER_SECOND",
@@ -12,14 +12,14 @@ __all__ = [
     "Device",
     "Plan",
     "Planned",
+    "PlannedSubject",
     "Selection",
-    "Subject",
     "bare_subjects",
+    "command_that_repeats",
     "is_regime",
     "make_plan",
-    "parse_axes",
+    "parse_sizes",
     "product",
     "refusal",
-    "repeating",
     "subjects",
 ]

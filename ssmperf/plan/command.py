@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ssmperf.cases.case import Case, axes
 
 
-def repeating(case: Case, options: Sequence[str] = ()) -> str:
+def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:
     """Compose the command line that repeats a case; most options at their default are left out.
 
     options: further options of the run, such as the preset, which sets how long a case is measured.

@@ -12,15 +12,15 @@ from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import DTYPES, Case, axes, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
-from ssmperf.plan.axes import spread
 from ssmperf.plan.refusal import refusal
 from ssmperf.plan.selection import Selection, is_regime
+from ssmperf.plan.sizes import spread
 
 USUAL_REGIMES = ("sigmoid",)  # for a recurrence that is selected without a regime
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PlannedSubject:
     """The subject of cases: a model or a bare recurrence, with the source of its operands."""
 
     recurrence: str
@@ -74,7 +74,7 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             cases.setdefault(case.id, case)
     if not cases:
         raise UsageError(_why_empty(selection))
-    for axis in selection.axes:
+    for axis in selection.sizes:
         if not any(axis.name in case.shape for case in cases.values()):
             raise UsageError(f"axis {axis.name!r} is no dimension of the selected models: leave it out")
     planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
@@ -84,7 +84,7 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
 def _cases_of(name: str, selection: Selection) -> Iterable[Case]:
     """List the cases that a suite makes of a selection. Raises UsageError if it cannot take the selection."""
     suite = registry.suite(name)
-    confined = registry.confined("suite", name)
+    confined = registry.hidden_from_workers("suite", name)
     if confined:
         raise UsageError(confined)
     if selection.level not in suite.levels:
@@ -106,7 +106,7 @@ def product(
     dtypes: tuple[str, ...],
     cache: str,
     shapes: Callable[[tuple[Shape, ...]], tuple[Shape, ...]] = lambda shapes: shapes,
-    about: Iterable[Subject] | None = None,
+    about: Iterable[PlannedSubject] | None = None,
 ) -> Iterator[Case]:
     """Make one case per legal combination of a selection, for a suite with these defaults.
 
@@ -116,7 +116,7 @@ def product(
     about: subjects of the cases; None means `subjects(selection)`.
     """
     for subject in subjects(selection) if about is None else about:
-        sizes = spread(subject.shapes, selection.axes) if selection.axes else shapes(subject.shapes)
+        sizes = spread(subject.shapes, selection.sizes) if selection.sizes else shapes(subject.shapes)
         tokens = tuple(dict.fromkeys(shape.with_(T=1) for shape in sizes))
         supported = DTYPES if subject.model is None else registry.model(subject.model).dtypes
         usual = {
@@ -145,7 +145,7 @@ def _values(selection: Selection, declared: Axis, usual: tuple[Any, ...] | None)
     return tuple(chosen_values) if declared.many else (chosen_values,)
 
 
-def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject]:
+def subjects(selection: Selection, *, families: bool = True) -> Iterator[PlannedSubject]:
     """List the subjects of a selection: the named models and recurrences.
 
     If none is named: all models or, if regimes are named, all recurrences under these.
@@ -164,19 +164,19 @@ def subjects(selection: Selection, *, families: bool = True) -> Iterator[Subject
         for source in selection.regimes or ("model",):
             if split_source(source)[1] in (None, entry.gate):
                 shapes = registry.shapes(entry, selection.preset_name)
-                yield Subject(entry.recurrence, source, shapes, entry.name)
+                yield PlannedSubject(entry.recurrence, source, shapes, entry.name)
 
 
 def bare_subjects(
     selection: Selection, recurrences: Iterable[str], regimes: Iterable[str]
-) -> Iterator[Subject]:
+) -> Iterator[PlannedSubject]:
     """List one subject per recurrence, regime and gate kind. A regime is REGIME or REGIME/KIND."""
     for name, source in itertools.product(recurrences, regimes):
         entry = registry.recurrence(name)
         regime, only_kind = split_source(source)
         for kind in entry.gate_kinds if is_regime(source) else ():
             if only_kind in (None, kind) and (regime != "phase" or kind.endswith("_complex")):
-                yield Subject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
+                yield PlannedSubject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
 
 
 def _backends_of(owner: str, names: tuple[str, ...] | None) -> list[str]:

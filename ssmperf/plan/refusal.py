@@ -56,14 +56,14 @@ def refusal(case: Case, selection: Selection) -> str | None:
 def _confined(case: Case, backend: Backend) -> str | None:
     things = [("recurrence", case.recurrence), ("backend", f"{backend.of}/{backend.name}")]
     things += [("model", case.model)] if case.model else []
-    return next(filter(None, (registry.confined(kind, label) for kind, label in things)), None)
+    return next(filter(None, (registry.hidden_from_workers(kind, label) for kind, label in things)), None)
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
     """Refuse a preset's case on a GPU if its call is predicted to take too long or too much memory."""
     if (
         case.device == "cpu"
-        or selection.axes
+        or selection.sizes
         or not (case.operand_source == "model" or is_regime(case.operand_source))
     ):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes, split_source
 from ssmperf.errors import UnknownName, UsageError
-from ssmperf.plan.axes import Axis
+from ssmperf.plan.sizes import Sizes
 from ssmperf.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
 from ssmperf.registry.regimes import REGIMES
 
@@ -31,7 +31,7 @@ class Selection:
     """Everything that determines the cases of a run, whatever the suite. None means the suite's default.
 
     models: names of models, or of recurrences to run bare, on operands of gate regimes.
-    axes: sizes of dimensions.
+    sizes: of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
 
     Raises:
@@ -42,7 +42,7 @@ class Selection:
     models: tuple[str, ...] | None = None
     backends: tuple[str, ...] | None = None
     preset: str | None = None
-    axes: tuple[Axis, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -53,11 +53,11 @@ class Selection:
         models: tuple[str, ...] | None = None,
         backends: tuple[str, ...] | None = None,
         preset: str | None = None,
-        axes: tuple[Axis, ...] = (),
+        sizes: tuple[Sizes, ...] = (),
         **choices: Any,
     ) -> Selection:
         """Make a selection from the plurals of axes: `dtypes=("float32",)`, `level="block"`."""
-        return cls(device, models, backends, preset, axes).choosing(**choices)
+        return cls(device, models, backends, preset, sizes).choosing(**choices)
 
     def __post_init__(self) -> None:
         if self.preset is not None:
@@ -95,7 +95,7 @@ class Selection:
         return self.preset or (ON_CPU if self.device.type == "cpu" else ON_GPU)
 
     @property
-    def size(self) -> Preset:
+    def scale(self) -> Preset:
         """The preset, which says how large cases are and how long they are measured."""
         return PRESETS[self.preset_name]
 
@@ -121,7 +121,7 @@ class Selection:
 
     def _check_together(self) -> None:
         """Refuse choices that exclude each other."""
-        lengths = next((each.sizes for each in self.axes if each.name == "T"), (1,))
+        lengths = next((each.sizes for each in self.sizes if each.name == "T"), (1,))
         if self.passes == ("decode",) and lengths != (1,):
             raise UsageError("the pass decode takes one token, so its T is 1: leave out the axis T")
         if self.level != "block":
@@ -137,12 +137,12 @@ class Selection:
 
 def check_source(source: str) -> None:
     """Raise UnknownName for a source of operands that is no regime and that nothing declares."""
-    others = own_sources()
+    others = other_sources()
     if split_source(source)[0] not in (*REGIMES, *others):
         raise UnknownName("regime", source, [*REGIMES, *(f"{other}/NAME" for other in others)])
 
 
-def own_sources() -> tuple[str, ...]:
+def other_sources() -> tuple[str, ...]:
     """List the sources of operands beside models and regimes: closed forms, identities, suites' own."""
     of_suites = (source for suite in registry.suites().values() for source in suite.sources)
     return ("analytic", "identity", *dict.fromkeys(of_suites))

@@ -3,7 +3,7 @@
 `from ssmperf import registry` imports the look-up; decorators and declared types are in `ssmperf` itself.
 """
 
-from ssmperf.registry.discovery import confined, load_plugin, loading, plugins
+from ssmperf.registry.discovery import hidden_from_workers, load_plugin, loading, plugins
 from ssmperf.registry.lookup import (
     all_backend_names,
     analytics,
@@ -33,7 +33,7 @@ __all__ = [
     "backend_names",
     "backends",
     "check_backend_names",
-    "confined",
+    "hidden_from_workers",
     "identities",
     "import_problem",
     "load_plugin",

@@ -118,7 +118,7 @@ def loading() -> bool:
     return bool(tables.loading)
 
 
-def confined(kind: str, label: str) -> str | None:
+def hidden_from_workers(kind: str, label: str) -> str | None:
     """Say why a worker process cannot find a registered entry, or return None if it can.
 
     kind, label: those of the entry, such as ("backend", "scan/blelloch") or ("model", "gla").

@@ -136,7 +136,7 @@ def backend(of: str, name: str) -> Backend:
 
 
 def backend_names(of: str) -> list[str]:
-    """List the backends of a recurrence or model, without importing their files."""
+    """List the backends of a recurrence or model; of their files, only `peers.py` is imported."""
     discover("impls")
     names: set[str] = set()
     for owner in _owners(of):

@@ -1,4 +1,8 @@
-"""Presets: one table with the meaning of `smoke`, `standard` and `long`."""
+"""Presets: one table with the meaning of `smoke`, `standard` and `long`.
+
+The other sizes stand with each recurrence (`impls/<recurrence>/__init__.py`) or model, and so does a T that
+differs from the preset's.
+"""
 
 from __future__ import annotations
 

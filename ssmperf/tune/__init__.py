@@ -1,1 +1,1 @@
-"""Choosing kernels' configurations: tables, files, searches, and compilation ahead of a backward pass."""
+"""Choosing the configurations of kernels: tables, files and searches."""

@@ -12,7 +12,7 @@ from torch import Tensor
 import ssmperf
 from ssmperf import Status, Unsupported, UsageError, direct
 from ssmperf.execute.request import select
-from ssmperf.plan.axes import Axis
+from ssmperf.plan.sizes import Sizes
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
 
@@ -51,7 +51,7 @@ def test_choices_are_named_as_on_the_command_line() -> None:
     )
     assert found == ("cpu",)
     assert selection.models == ("hgrn", "gla")
-    assert selection.axes == (Axis("T", (8, 16)),)
+    assert selection.sizes == (Sizes("T", (8, 16)),)
     assert (selection.dtypes, selection.chosen("gate_dtype"), selection.chosen("seed")) == (
         ("float32",),
         None,

@@ -16,7 +16,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
 from ssmperf.measure import kernels as profiling
-from ssmperf.plan.command import repeating
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.cost import Ceilings
@@ -107,7 +107,7 @@ def test_an_axis_over_its_one_token_is_refused() -> None:
 @pytest.mark.parametrize("subject", ["hgrn", "scan"])
 def test_its_command_repeats_it_alone(suite: str, subject: str) -> None:
     for item in plan(suite, models=subject).to_run[:5]:
-        words = repeating(item, ()).split()
+        words = command_that_repeats(item, ()).split()
         options = dict(zip(words[4::2], words[5::2], strict=True))
         axes = [f"{letter}={size}" for letter, size in item.shape.items()]
         again = plan(suite, models=subject, axis=axes, regime=options.get("--regime"), dtype=item.dtype)

@@ -11,7 +11,7 @@ import pytest
 
 from ssmperf import UnknownName, UsageError, registry
 from ssmperf.execute.request import select
-from ssmperf.plan import make_plan, repeating
+from ssmperf.plan import command_that_repeats, make_plan
 
 PLUGIN = '''
 import torch
@@ -80,7 +80,7 @@ def test_a_case_with_an_option_is_another_case_and_is_repeated() -> None:
         selection, _ = select(device="cpu", models=name, backends="sequential", preset="smoke")
         cases.append(make_plan(selection, ["throughput"]).cases[0].case)
     assert cases[0].id != cases[1].id
-    assert "--models pese_lr:n=8 " in repeating(cases[1])
+    assert "--models pese_lr:n=8 " in command_that_repeats(cases[1])
 
 
 def test_one_keyword_in_a_plug_in_declares_an_option(tmp_path: Path) -> None:

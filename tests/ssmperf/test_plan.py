@@ -10,7 +10,7 @@ from support.commands import repeated
 from ssmperf import UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
 from ssmperf.execute.request import select
-from ssmperf.plan.command import repeating
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import make_plan
 from ssmperf.plan.refusal import gate_kind
 from ssmperf.plan.selection import Selection
@@ -32,17 +32,19 @@ def test_the_repeating_command_plans_that_case_alone(dtype: str, gate_dtype: str
         seed=7,
     )
     for item in make_plan(selection, ["throughput"]).cases:
-        assert repeated(repeating(item.case, ())) == [item.case]
-        assert repeated(repeating(item.case, ["--preset", "smoke", "--plugin", "a b.py"])) == [item.case]
+        assert repeated(command_that_repeats(item.case, ())) == [item.case]
+        assert repeated(command_that_repeats(item.case, ["--preset", "smoke", "--plugin", "a b.py"])) == [
+            item.case
+        ]
 
 
 def test_the_command_names_what_is_not_default() -> None:
     selection = Selection.of(models=("hgrn",), backends=("blelloch",))
     case = make_plan(selection, ["throughput"]).cases[0].case
-    plain = repeating(case, ())
+    plain = command_that_repeats(case, ())
     assert not any(word in plain for word in ("--gate-dtype", "--layout", "--level", "--timing", "--preset"))
     other = replace(case, layout="time_last", level="block", timing="end-to-end")
-    command = repeating(other, ["--preset", "long", "--plugin", "my kernel.py"])
+    command = command_that_repeats(other, ["--preset", "long", "--plugin", "my kernel.py"])
     assert all(part in command for part in ("--layout time_last", "--level block", "--timing end-to-end"))
     assert "--preset long" in command
     assert command.endswith("--plugin 'my kernel.py'")
@@ -58,7 +60,7 @@ def test_a_bare_recurrence_is_repeated_by_its_own_command(regime: str) -> None:
     )
     assert {(case.model, case.recurrence) for case in cases} == {(None, "scan")}
     for case in cases[:4]:
-        assert repeated(repeating(case, ())) == [case]
+        assert repeated(command_that_repeats(case, ())) == [case]
 
 
 def test_a_regime_without_names_asks_for_every_recurrence() -> None:

@@ -75,26 +75,26 @@ def test_a_plugin_that_fails_leaves_nothing_and_can_be_loaded_when_mended(
     registry.load_plugin(file)
     assert name in registry.backend_names("scan")
     assert registry.plugins()[-1] == str(file)
-    assert registry.confined("backend", f"scan/{name}") is None
+    assert registry.hidden_from_workers("backend", f"scan/{name}") is None
 
 
 def test_what_only_this_process_registers_is_told_and_shared_by_its_file() -> None:
     @ssmperf.backend("scan", name="confined_to_a_test")
-    def confined(log_a, b): ...
+    def hidden_from_workers(log_a, b): ...
 
-    assert __file__ in (registry.confined("backend", "scan/confined_to_a_test") or "")
+    assert __file__ in (registry.hidden_from_workers("backend", "scan/confined_to_a_test") or "")
     registry.load_plugin(__file__)
-    assert registry.confined("backend", "scan/confined_to_a_test") is None
+    assert registry.hidden_from_workers("backend", "scan/confined_to_a_test") is None
     assert __file__ in registry.plugins()
 
 
 def test_built_in_things_reach_the_workers() -> None:
     for of in registry.recurrences():
-        assert registry.confined("recurrence", of) is None
+        assert registry.hidden_from_workers("recurrence", of) is None
         for entry in registry.backends(of):
-            assert registry.confined("backend", f"{of}/{entry.name}") is None
+            assert registry.hidden_from_workers("backend", f"{of}/{entry.name}") is None
     for name in registry.models():
-        assert registry.confined("model", name) is None
+        assert registry.hidden_from_workers("model", name) is None
 
 
 @pytest.mark.parametrize("name", ["", "Scan", "a-b", "a b", "1a", "a/b", "x\n", "é", 3])

@@ -23,7 +23,7 @@ from ssmperf.execute.judging import Judging
 from ssmperf.execute.worker import run_case
 from ssmperf.judge.tolerance import perturb
 from ssmperf.operands.decay import decay_span
-from ssmperf.plan.command import repeating
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.registry import tables
@@ -80,7 +80,7 @@ def test_the_default_selection_covers_models_regimes_closed_forms_and_identities
 )
 def test_every_kind_of_case_can_be_repeated_alone(of: str, source: str) -> None:
     (case,) = (item.case for item in plan(models=(of,), regimes=(source,), backends=("sequential",)).cases)
-    command = repeating(case, ())
+    command = command_that_repeats(case, ())
     assert {("--models", of), ("--backends", "sequential"), ("--regime", source)} <= set(
         pairwise(shlex.split(command))
     )

@@ -1,14 +1,11 @@
-"""Processes and memory as the operating system sees them: remains of a worker, and available memory."""
+"""Ending what a dead worker left behind: processes in sessions of their own, found by a mark."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from pathlib import Path
-
-from ssmperf.errors import SsmperfError
 
 MARK = "SSMPERF_WORKER"  # variable in the environment of a worker and of every process that it starts
 
@@ -46,19 +43,3 @@ def _kill_if_marked(pid: int, entry: bytes) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def available_memory_bytes() -> int:
-    """Get the memory that a new process may take: the machine's available memory, or less in a container."""
-    limits = [_meminfo_available()]
-    with contextlib.suppress(OSError, ValueError):
-        bound = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        limits.append(bound - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return max(min(limits), 0)
-
-
-def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise SsmperfError("/proc/meminfo does not report the available memory")

@@ -15,14 +15,14 @@ MOST_VALUES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Sizes:
     """A dimension and the sizes it takes, in order."""
 
     name: str
     sizes: tuple[int, ...]
 
 
-def parse_axis(text: str) -> Axis:
+def parse_one(text: str) -> Sizes:
     """Read one axis.
 
     Raises:
@@ -36,18 +36,18 @@ def parse_axis(text: str) -> Axis:
     sizes = _range(text, values) if ":" in values else _list(text, values)
     if any(size < 1 for size in sizes):
         raise UsageError(f"axis {text!r}: sizes must be at least 1")
-    return Axis(name, tuple(dict.fromkeys(sizes)))
+    return Sizes(name, tuple(dict.fromkeys(sizes)))
 
 
-def parse_axes(texts: Iterable[str]) -> tuple[Axis, ...]:
+def parse_sizes(texts: Iterable[str]) -> tuple[Sizes, ...]:
     """Read several axes. A dimension that is given twice takes the sizes of both. Raises UsageError."""
     sizes: dict[str, tuple[int, ...]] = {}
-    for axis in map(parse_axis, texts):
+    for axis in map(parse_one, texts):
         sizes[axis.name] = sizes.get(axis.name, ()) + axis.sizes
-    return tuple(Axis(name, tuple(dict.fromkeys(values))) for name, values in sizes.items())
+    return tuple(Sizes(name, tuple(dict.fromkeys(values))) for name, values in sizes.items())
 
 
-def spread(shapes: tuple[Shape, ...], axes: tuple[Axis, ...]) -> tuple[Shape, ...]:
+def spread(shapes: tuple[Shape, ...], axes: tuple[Sizes, ...]) -> tuple[Shape, ...]:
     """Make one shape per combination of sizes; a shape that lacks a dimension ignores that axis."""
     for axis in axes:
         shapes = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import Shape, UsageError
-from ssmperf.plan.axes import Axis, parse_axes, parse_axis, spread
+from ssmperf.plan.sizes import Sizes, parse_one, parse_sizes, spread
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from ssmperf.plan.axes import Axis, parse_axes, parse_axis, spread
     ],
 )
 def test_forms(text: str, sizes: tuple[int, ...]) -> None:
-    axis = parse_axis(text)
+    axis = parse_one(text)
     assert (axis.name, axis.sizes) == (text[0], sizes)
 
 
@@ -45,15 +45,15 @@ def test_forms(text: str, sizes: tuple[int, ...]) -> None:
 )
 def test_bad_axes_are_one_line_errors(text: str) -> None:
     with pytest.raises(UsageError) as error:
-        parse_axis(text)
+        parse_one(text)
     assert "\n" not in str(error.value)
 
 
 def test_a_dimension_given_twice_takes_the_sizes_of_both() -> None:
-    assert parse_axes(["T=8", "C=2", "T=16,8"]) == (Axis("T", (8, 16)), Axis("C", (2,)))
+    assert parse_sizes(["T=8", "C=2", "T=16,8"]) == (Sizes("T", (8, 16)), Sizes("C", (2,)))
 
 
 def test_spread_replaces_sizes_and_drops_duplicates() -> None:
     shapes = (Shape(B=1, T=4, C=2), Shape(B=1, T=8, C=2))
-    spread_ = spread(shapes, (parse_axis("T=16,32"), parse_axis("H=3")))
+    spread_ = spread(shapes, (parse_one("T=16,32"), parse_one("H=3")))
     assert spread_ == (Shape(B=1, T=16, C=2), Shape(B=1, T=32, C=2))
