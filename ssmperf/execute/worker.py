@@ -2,10 +2,10 @@
 
 It is started as `python -m ssmperf.execute.worker` with a `WorkerConfig` and two inherited descriptors
 (`requests`, `answers`) as JSON in argv[1]. Requests and answers are JSON, one object per line. The first
-answer is `{"env_id", "environment"}`: the worker is ready. A request is a case; its answer is `{"record", "healthy",
-"forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
-"backend" when time counts against the backend again; the latter has a `{"progress"}` text during a search.
-stdout and stderr go to the log.
+answer is `{"env_id", "environment"}`: the worker is ready. A request is a case; its answer is `{"record",
+"healthy", "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is
+being made, "backend" when time counts against the backend again; the latter has a `{"progress"}` text during
+a search. stdout and stderr go to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
 run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.
