@@ -139,7 +139,7 @@ def test_lengths_go_from_an_eighth_to_64_times_that() -> None:
 
 def test_smoke_trains_one_model_of_a_recurrence_unless_models_are_named() -> None:
     found = learned(cases())
-    smoke = Selection.of(Device("cpu")).size
+    smoke = Selection.of(Device("cpu")).scale
     assert 0 < len(found) <= smoke.trained_models
     assert len({case.recurrence for case in found}) == len(found)
     assert {case.shape["T"] for case in found} == {smoke.train_length}
