@@ -157,7 +157,9 @@ def timed_record(
     """
     cost = None
     if case.level == "op":
-        cost = context.recurrence(case).cost(case.shape, reads or specs(values.tensors), case.pass_)
+        cost = context.recurrence(case).cost(
+            context.operand_shape(case), reads or specs(values.tensors), case.pass_
+        )
     latency = timing.latency_s
     ceilings = context.ceilings
     floor = floor_s(cost, ceilings, case.dtype, ceilings.cache_bytes) if cost else 0.0

@@ -13,9 +13,11 @@ from torch import Tensor
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
+from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.stopwatch import Stopwatch, Timing
+from ssmperf.operands.build import build_model
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
@@ -73,6 +75,15 @@ class Context:
     def subject(self, case: Case) -> Subject:
         """Make the operation or layer that the case is about."""
         return subject_of(case, self.device)
+
+    def operand_shape(self, case: Case) -> Shape:
+        """The sizes of the case's operands: those of its shape unless an option of the model changes them."""
+        if case.model is None:
+            return case.shape
+        sizes = build_model(case.model, case.shape.with_(B=1, T=1), case.seed).shape
+        return case.shape.with_(
+            **{letter: sizes[letter] for letter in case.shape if letter not in ("B", "T")}
+        )
 
     def function(self, case: Case) -> Callable[..., Any]:
         """Make the function that the case calls with its operands: the backend, or a block around it."""

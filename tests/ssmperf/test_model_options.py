@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ssmperf import UnknownName, UsageError, registry
+from ssmperf import Case, Shape, UnknownName, UsageError, registry
+from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.request import select
 from ssmperf.plan import command_that_repeats, make_plan
 
@@ -81,6 +83,16 @@ def test_a_case_with_an_option_is_another_case_and_is_repeated() -> None:
         cases.append(make_plan(selection, ["throughput"]).cases[0].case)
     assert cases[0].id != cases[1].id
     assert "--models pese_lr:n=8 " in command_that_repeats(cases[1])
+
+
+def test_an_option_that_changes_the_operands_changes_their_shape() -> None:
+    context = Context("cpu", "env", Settings(), ceilings=None)  # type: ignore[arg-type]
+    shape = Shape(B=2, T=9, H=2, K=16, V=16)
+    case = Case("throughput", "linear_attention", "sequential", shape, "hgrn2:expand=8")
+    assert context.operand_shape(case) == Shape(B=2, T=9, H=4, K=8, V=8)
+    values = context.values(case, 0, with_state=False)
+    assert values.operands["k"].shape == (2, 9, 4, 8)
+    assert context.operand_shape(replace(case, model="hgrn2")) == shape
 
 
 def test_one_keyword_in_a_plug_in_declares_an_option(tmp_path: Path) -> None:
