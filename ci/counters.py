@@ -114,7 +114,7 @@ def command(program: str, name: str) -> list[str]:
 
 
 def rows(output: str) -> list[dict[str, Any]]:
-    """Of ncu's CSV, which has a row of units below the names."""
+    """Read ncu's CSV, which has a row of units below the names."""
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     table = list(csv.DictReader(io.StringIO(text)))
     return [counters(row) for row in table if row.get("ID")]

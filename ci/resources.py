@@ -35,7 +35,7 @@ def usage(job: tuple[int, int]) -> tuple[dict[str, Usage], float]:
 
 
 def measured(backends: str) -> dict[tuple[int, int], dict[str, Usage]]:
-    """What the kernels need, by place of the case and architecture."""
+    """Compile the kernels; give their resources by place of the case and architecture."""
     jobs = [
         (place, arch)
         for place, case in enumerate(CASES)

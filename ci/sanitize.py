@@ -195,7 +195,7 @@ def command(program: str, tool: str, case: str) -> list[str]:
 
 
 def errors(output: str) -> int | None:
-    """What the tool's last summary counts; None without one."""
+    """Read the count of the tool's last summary; None without one."""
     found = re.findall(
         r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output.replace("no errors", "0 errors")
     )

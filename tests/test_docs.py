@@ -1,4 +1,4 @@
-"""What the documents say: their code works, their links lead somewhere, and they name what is registered."""
+"""The documents: their code works, their links lead somewhere, and they name what is registered."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def built_in_names(entries: dict[str, Any]) -> list[str]:
 
 
 def test_the_documents_stay_small() -> None:
-    """What `gunzip --keep` unpacked beside its archive does not count."""
+    """Leave out what `gunzip --keep` unpacked beside its archive."""
     files = [file for file in DOCS.rglob("*") if file.is_file()]
     kept = [file for file in files if not file.with_name(f"{file.name}.gz").exists()]
     assert sum(file.stat().st_size for file in kept) < LARGEST

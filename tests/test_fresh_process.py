@@ -1,4 +1,4 @@
-"""What importing does and does not do, each in a process of its own."""
+"""Effects of importing, each in a process of its own."""
 
 from __future__ import annotations
 

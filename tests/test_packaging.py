@@ -25,7 +25,7 @@ ROOMS = {
 
 
 def computed(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What setup.py hands to setuptools when it runs in a folder."""
+    """Collect what setup.py hands to setuptools when it runs in a folder."""
     given: dict[str, Any] = {}
     monkeypatch.chdir(root)
     monkeypatch.setattr(setuptools, "setup", given.update)

@@ -61,7 +61,7 @@ class Launch:
         return compiled
 
     def _given(self, memory: Callable[[Slot], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a jit function is called with: something in the place of each slot."""
+        """Give the arguments of a call of the jit function, with something in the place of each slot."""
         named = {name: resolved(x, memory) for name, x in self.constants.items()}
         return resolved(self.arguments, memory), named
 

@@ -98,7 +98,7 @@ class Step(Protocol):
 
 
 class Plan:
-    """What one kind of call allocates and launches. A buffer lives from its first launch to its last one."""
+    """The allocations and launches of one kind of call. A buffer lives from its first launch to its last."""
 
     def __init__(self, operands: Sequence[Slot | None]) -> None:
         given = [slot for slot in operands if slot is not None]

@@ -138,7 +138,7 @@ def noted() -> Iterator[dict[Place, Any]]:
 
 
 def in_force() -> tuple[Layer, ...]:
-    """What decides, beside the tables, which rows are in force: equal as long as they are the same."""
+    """Give the overrides in force; equal as long as the same rows are in force."""
     return _layers
 
 

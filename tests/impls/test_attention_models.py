@@ -1,4 +1,4 @@
-"""What attention models with fixed decays, phases, bonuses and gates on both sides are, by other formulas."""
+"""Attention models with fixed decays, phases, bonuses and gates on both sides, by other formulas."""
 
 from __future__ import annotations
 

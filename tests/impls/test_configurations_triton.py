@@ -1,4 +1,4 @@
-"""What is in force in a table of configurations is what a kernel is launched with, in both passes."""
+"""A kernel is launched with the configuration in force in its table, in both passes."""
 
 from __future__ import annotations
 

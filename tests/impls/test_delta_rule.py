@@ -1,4 +1,4 @@
-"""What holds of delta_rule alone: its two forms, chunks of any size, hard gates, and shared keys."""
+"""Properties of delta_rule alone: its two forms, chunks of any size, hard gates, and shared keys."""
 
 from __future__ import annotations
 

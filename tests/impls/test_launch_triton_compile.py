@@ -1,4 +1,4 @@
-"""What a planned launch hands to the driver is what Triton's own launch of the same kernel does."""
+"""A planned launch hands the driver the same arguments as Triton's own launch of the kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def copy_block(to, source, R: tl.constexpr, C: tl.constexpr):
 
 @pytest.fixture
 def handed() -> Iterator[list[tuple[Any, ...]]]:
-    """What compiled kernels hand to the driver, call by call; they are loaded as function 5."""
+    """Record the arguments that compiled kernels hand to the driver; they are loaded as function 5."""
     calls: list[tuple[Any, ...]] = []
 
     def run(kernel: CompiledKernel) -> Any:

@@ -1,4 +1,4 @@
-"""What holds of ratio_scan alone: its precision, its state's scale and the gradient convention, its bonus."""
+"""Properties of ratio_scan alone: its precision, its state's scale and the gradient convention, its bonus."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TYPES = {2: "bfloat16", 4: "float", 8: "complex64"}
 
 
 def variant(pass_: str, schedule: str, gate: int, data: int, arch: int) -> Variant:
-    """Of gates and data of some bytes."""
+    """List the variants for gates and data of some widths."""
     chained = schedule == "chain"
     cut = sizes.tiles(pass_, gate, data, chained=chained)
     flags = {"const": (False, False), "aligned": True, "chained": chained}

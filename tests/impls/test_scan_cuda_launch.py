@@ -1,4 +1,4 @@
-"""What the CUDA scan hands to the driver, with a stand-in for the driver."""
+"""The arguments that the CUDA scan hands to the driver, seen by a stand-in."""
 
 from __future__ import annotations
 

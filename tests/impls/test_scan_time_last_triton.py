@@ -260,9 +260,9 @@ class TestOnDevice:
 
     pytestmark = needs_gpu
 
-    @pytest.fixture(autouse=True, params=["a warp a row", "warps a row"])
+    @pytest.fixture(autouse=True, params=["one warp per row", "several warps per row"])
     def schedule(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(time_last, "ENOUGH_ROWS", 0 if request.param == "a warp a row" else 10_000)
+        monkeypatch.setattr(time_last, "ENOUGH_ROWS", 0 if request.param == "one warp per row" else 10_000)
 
     @pytest.mark.parametrize("regime", REGIMES)
     @pytest.mark.parametrize("kind", KINDS)

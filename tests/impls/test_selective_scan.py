@@ -1,4 +1,4 @@
-"""What holds of selective_scan alone: its gates, discretisations, resets, and the recurrences it contains."""
+"""Properties of selective_scan alone: its gates, discretisations, resets, and the recurrences it contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the selective scan compiles ahead of its backward pass is what that launches, and nothing is left."""
+"""The selective scan compiles ahead of its backward pass exactly what that launches, and nothing is left."""
 
 from __future__ import annotations
 

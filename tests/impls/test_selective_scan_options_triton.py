@@ -55,7 +55,7 @@ def operands(
     kind: str, size: tuple[int, int, int, int], wanted: tuple[str, ...] = ALL,
     lengths: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:  # fmt: skip
-    """Of (B, T, D, N), with options such that step sizes are the sampled ones; packed with lengths."""
+    """Draw operands, with options such that step sizes are the sampled ones; packed with lengths."""
     B, T, D, N = size
     generator = torch.Generator().manual_seed(0)
     regime = "longhorn" if kind == "implicit" else "mamba"

@@ -1,4 +1,4 @@
-"""What sets the backends apart from toys: the amount of work, and that nothing is quietly refused."""
+"""Properties that tell the backends from toys: the amount of work, and that nothing is quietly refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for any input: cases, records and sizes survive their texts, and nonsense is refused."""
+"""Properties for any input: cases, records and sizes survive their texts, and nonsense is refused."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Usage:
 
     @classmethod
     def of(cls, cubin: bytes, dynamic_shared: int) -> Usage:
-        """What a cubin with one kernel in it says, by Triton's cuobjdump."""
+        """Read the resources of a cubin with one kernel, by Triton's cuobjdump."""
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             Path(file.name).write_bytes(cubin)
             command = [str(cuobjdump()), "--dump-resource-usage", file.name]
@@ -82,7 +82,7 @@ class Device:
 
 
 def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
-    """What a call on CPU tensors would launch on a GPU: compiled kernels in order, by name.
+    """Compile what a call on CPU tensors would launch on a GPU: kernels in order, by name.
 
     A kernel launched again in another specialisation is `name 2`, and so on. Nothing runs: results are
     whatever the memory held.

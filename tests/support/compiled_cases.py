@@ -49,7 +49,7 @@ class Case(ABC):
 
     @abstractmethod
     def usage(self, arch: int) -> dict[str, Usage]:
-        """What each of its kernels needs, by name."""
+        """Give the resources of each of its kernels, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class TritonCase(Case):
 
 @dataclass(frozen=True, eq=False)
 class CudaCase(Case):
-    """Of scan's `cuda` backend; operands: as Scan.apply takes them, None where there is none."""
+    """A case of scan's `cuda` backend; operands: as Scan.apply takes them, None where there is none."""
 
     operands: Mapping[str, Operand]
     processors: int = field(default=ONE, kw_only=True)

@@ -97,7 +97,7 @@ def differences(table: Table, case: Case, arch: int, found: Mapping[str, Usage])
 
 
 def faults(table: Table) -> list[str]:
-    """What is wrong with the table itself: cases that are not, spills without a reason, reasons without."""
+    """List the faults of the table itself: cases that are not, spills without a reason, reasons without."""
     cases = {(case.backend, case.name): case for case in CASES}
     lines = []
     for key, row in table.items():

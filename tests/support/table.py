@@ -54,7 +54,7 @@ Operands = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """What one forward and backward call gave."""
+    """The results of one forward and backward call."""
 
     output: Tensor
     final_state: Tensor

@@ -50,7 +50,7 @@ def work(pass_: str, width: int) -> int:
 
 
 class Scan(torch.autograd.Function):
-    """Of float32."""
+    """The pass in float32."""
 
     @staticmethod
     def forward(ctx: Any, log_a: Tensor, b: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What the kernels share: where a program stands, and decay factors that never exceed one.
+"""Parts that the kernels share: where a program stands, and decay factors that never exceed one.
 
 Every exponent is a sum of log gates that starts afresh in its chunk or block of SUB steps, so it is ≤ 0,
 keeps float32's relative accuracy after a reset, and -inf gives 0 without an -inf - -inf.

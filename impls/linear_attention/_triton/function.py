@@ -107,7 +107,7 @@ class Schedule:
         return self.scores(q, k, log_a, self.gate)
 
     def increments(self, x: Slot, y: Slot, log_a: Slot | None, totals: Slot, *, reverse: bool) -> Slot:
-        """What each chunk adds to the state, or to its adjoint: (B·H, chunks, K, V) float32."""
+        """Compute what each chunk adds to the state, or to its adjoint: (B·H, chunks, K, V) float32."""
         out = self.per_chunk(self.K, self.V)
         grid = self.programs * triton.cdiv(self.K, self.BK) * triton.cdiv(self.V, self.BV)
         self.plan.launch(

@@ -49,7 +49,7 @@ CURATED = {
 
 
 def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
-    """What differs from the curated row in one size."""
+    """List the configurations that differ from the curated one in one size."""
     cut = CURATED[widths, K, V]
     yield from (replace(cut, chunk=chunk) for chunk in (cut.chunk // 2, 2 * cut.chunk))
     yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)

@@ -1,4 +1,4 @@
-"""What both passes do with a tile of R steps × BC channels: a thread holds all steps of its channels.
+"""Arithmetic of both passes on a tile of R steps × BC channels: a thread holds all steps of its channels.
 
 So scans over the steps stay within a thread: a step costs what it costs one after another.
 """

@@ -1,4 +1,4 @@
-"""What spans side by side need of one another: the states before them, and the adjoints after them."""
+"""Exchange between parallel segments: the states before them, and the adjoints after them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def cache_folder() -> Path:
 
 
 def stored(entry: Path) -> bytes | None:
-    """What was kept, or None: an entry starts with the digest of the rest."""
+    """Read a kept entry, or None if it is damaged: it starts with the digest of the rest."""
     try:
         content = entry.read_bytes()
     except OSError:

@@ -103,7 +103,7 @@ TABLE = Table("scan/cuda", Tiles, _TABLE, candidates)
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a kernel is compiled for: one pass over some types, on one schedule."""
+    """The parameters of one compiled kernel: a pass over some types, on one schedule."""
 
     pass_: str
     gate: str  # a type of WIDTHS, of log_a and phase

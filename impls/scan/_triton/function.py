@@ -22,7 +22,7 @@ ENOUGH = 1
 
 
 def widths(data: Slot, *gates: Slot | None) -> str:
-    """What the table of tiles calls the widths of data and of the gates that differ from step to step."""
+    """Name the widths of data, and of gates that differ from step to step, as the table of tiles does."""
     if data.is_complex():
         return "complex"
     if data.element_size() == 4:

@@ -22,7 +22,7 @@ from .zoh import finite_size
 
 
 class Strides(NamedTuple):
-    """Of every operand of a step, over the batch and over its last axis."""
+    """Give the strides of every operand of a step, over the batch and over its last axis."""
 
     x: Any
     delta: Any

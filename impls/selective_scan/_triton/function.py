@@ -16,7 +16,7 @@ from .schedule import Call
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward: the checkpoints; k, q and A as given, and the others contiguous."""
+    """Tensors kept for backward: the checkpoints; k, q and A as given, and the others contiguous."""
 
     x: Tensor
     delta: Tensor

@@ -51,7 +51,7 @@ class Arriving(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What backward writes; sums over channels, batches or segments are left to the host.
+    """Results of backward; sums over channels, batches or segments are left to the host.
 
     x, delta, z: (B, T, D). kq: (B, blocks of channels, T, G, 2, M). A: (B, segments, G·M, D).
     state: (B, D, N). skip, bias: (B, segments, D).

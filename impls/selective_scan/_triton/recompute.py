@@ -34,7 +34,7 @@ class Block(NamedTuple):
 
 @triton.jit
 def fetch_writes(operands, at, step, lanes, TASK: tl.constexpr, TILE: tl.constexpr):
-    """What a step block's states are made of: x, Δ and k."""
+    """Operands from which a step block's states are made: x, Δ and k."""
     return fetch_inputs(operands.x, operands.delta, operands.k, None, None, at, step, lanes, TASK, TILE)
 
 

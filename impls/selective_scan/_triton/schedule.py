@@ -27,7 +27,7 @@ NOTHING_FUSED = Fused()
 
 
 class Call(NamedTuple):
-    """What a call asks for beside its tensors. bounds: of packed sequences, see `packed.Packed.of`."""
+    """Options of a call beside its tensors. bounds: of packed sequences, see `packed.Packed.of`."""
 
     gate: str
     zoh: bool = False

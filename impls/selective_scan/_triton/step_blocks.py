@@ -82,7 +82,7 @@ def fetch_spread(x, at, step, lanes, D: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def take_from_group(x, which: tl.constexpr, ADJACENT: tl.constexpr):
-    """What one group has of x (BD, G), for every group."""
+    """Broadcast one group's column of x (BD, G) to every group."""
     G: tl.constexpr = x.shape[1]
     LANES: tl.constexpr = 32 // G
     if G == 1:

@@ -71,7 +71,7 @@ def curated(pass_: str, rows: int, widths: str, work: str) -> Tiles:
 
 
 def candidates(pass_: str, rows: int, widths: str, work: str) -> Iterator[Tiles]:
-    """What differs from the curated row in one size, or in states and groups."""
+    """List the configurations that differ from the curated one in one size, or in states and groups."""
     cut = curated(pass_, rows, widths, work)
     yield from (replace(cut, steps=steps) for steps in (cut.steps // 2, 2 * cut.steps) if 1 <= steps <= 16)
     yield from (replace(cut, channels=channels) for channels in (1, 2, 4) if channels * 32 >= cut.groups)
@@ -106,7 +106,7 @@ TILES = Table(
 
 
 def streamed(pass_: str, rows: int, widths: str, gate: str) -> Tiles:
-    """Of the passes whose operands can come by way of shared memory, which takes no registers."""
+    """Tiles of the passes whose operands can come through shared memory, which takes no registers."""
     wide, whole = widths == "wide", pass_ == "forward"
     states = 4 if rows <= 16 else 8
     long = rows <= 16 and pass_ != "forward_spans"
@@ -142,7 +142,7 @@ STREAMED = Table(
 
 
 def key(pass_: str, N: int, work: str, *, wide: bool) -> tuple[str, int, str, str]:
-    """Of the table: the pass, the states filled up to a power of two, whether k or q is float32, the work."""
+    """Make a key of the table: pass, states filled up to a power of two, whether k or q is float32, work."""
     return pass_, max(4, 1 << (N - 1).bit_length()), "wide" if wide else "narrow", work
 
 
