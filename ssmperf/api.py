@@ -11,7 +11,7 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
-from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, keyword_default
+from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request
 from ssmperf.execute.run import execute
 from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import store
@@ -86,7 +86,7 @@ def _show_axes(function: Any) -> None:
     kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
     shown = [
-        inspect.Parameter(declared.argument, keyword, default=keyword_default(declared))
+        inspect.Parameter(declared.argument, keyword, default=declared.argument_default)
         for declared in chosen_axes().values()
     ]
     function.__signature__ = signature.replace(parameters=[*kept, *shown])

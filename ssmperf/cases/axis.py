@@ -49,6 +49,11 @@ class Axis:
         return self.keyword or self.name
 
     @property
+    def argument_default(self) -> Any:
+        """The default of its keyword: None where the suite decides, otherwise the default of the case."""
+        return None if self.many else self.default
+
+    @property
     def option(self) -> str:
         """The option on the command line."""
         return "--" + self.argument.rstrip("_").replace("_", "-")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
@@ -149,8 +148,3 @@ def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False)
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'-'.join(suites)}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())
-
-
-def keyword_default(declared: Axis) -> Any:
-    """Get the default of an axis's keyword: None if the suite decides, otherwise the case's default."""
-    return None if declared.many else declared.default

@@ -36,8 +36,9 @@ def with_axes(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _option(axis: Axis) -> inspect.Parameter:
     """Make a verb's parameter for an axis; an axis that takes many values gets comma-separated names."""
-    default = None if axis.many else axis.default
     type_ = (str | None) if axis.many else type(axis.default)
     option = typer.Option(axis.option, help=axis.help, rich_help_panel=HEADING)
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(axis.argument, kind, default=default, annotation=Annotated[type_, option])
+    return inspect.Parameter(
+        axis.argument, kind, default=axis.argument_default, annotation=Annotated[type_, option]
+    )
