@@ -24,19 +24,19 @@ class Driver:
         self.results = list(results)
         self.calls: list[tuple[tuple[Any, ...], list[int]]] = []
 
-    def launch(self, *given: Any) -> tuple[Any]:
+    def launch(self, *given: Any) -> int:
         *configuration, at, _ = given
         count = 3
         addresses = (ctypes.c_void_p * count).from_address(at)
         values = [ctypes.c_longlong.from_address(address).value for address in addresses]
         self.calls.append((tuple(configuration), values))
-        return (self.results.pop(0),)
+        return int(self.results.pop(0))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Driver:
     found = Driver(*[Result.CUDA_SUCCESS] * 2)
-    monkeypatch.setattr(driver, "cuLaunchKernel", found.launch)
+    monkeypatch.setattr(module, "driver_function", lambda name, types: found.launch)
     monkeypatch.setattr(module, "_free", type(module._free)(list))
     return found
 
@@ -49,17 +49,17 @@ def test_arguments_of_64_bits_and_the_configuration(fake: Driver) -> None:
     assert len(module._free[3]) == 1, "the second launch takes the buffer of the first"
 
 
-def test_launches_at_the_same_time_take_different_free(fake: Driver) -> None:
+def test_launches_at_the_same_time_take_different_free(fake: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = fake.launch
 
-    def nested(*given: Any) -> tuple[Any]:
+    def nested(*given: Any) -> int:
         if len(fake.results) == 2:
             fake.results.append(Result.CUDA_SUCCESS)
             fake.results.append(Result.CUDA_SUCCESS)
             enqueue("inner", 1, 32, 0, 5, [4, 5, 6], 0)
         return inner(*given)
 
-    driver.cuLaunchKernel = nested
+    monkeypatch.setattr(module, "driver_function", lambda name, types: nested)
     enqueue("outer", 1, 32, 0, 5, [1, 2, 3], 0)
     assert [(call[0][0], call[1]) for call in fake.calls] == [("inner", [4, 5, 6]), ("outer", [1, 2, 3])]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
-from .enqueue import enqueue
+from .enqueue import enqueue, fill
 from .program import cubin
 from .sizes import Tiles, Variant, tiles, variant
 
@@ -23,7 +23,7 @@ TYPES = {
     torch.complex64: "complex64",
 }
 HEAD = 16  # words before the maps, as in walk.cuh
-EMPTY = -1
+EMPTY = 2**32 - 1  # each half of a word that nothing has been published in
 
 # Strands a multiprocessor; with fewer, a pass is a chain.
 ENOUGH = 0.65
@@ -33,7 +33,7 @@ ENOUGH = 0.65
 class Loaded:
     """A kernel on a device. handle: what the driver launches. resident: blocks that fit there at once."""
 
-    handle: Any
+    handle: int
     code: Any
     variant: Variant
     resident: int
@@ -69,7 +69,7 @@ def loaded(
         raise RuntimeError(f"cuKernelSetAttribute({made.shared_bytes} bytes of shared memory): {error.name}")
     blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(made.tiles.threads, made.shared_bytes)
     resident = max(1, blocks) * properties.multi_processor_count
-    return Loaded(driver.CUfunction(int(kernel.handle)), code, made, resident, device)
+    return Loaded(int(kernel.handle), code, made, resident, device)
 
 
 @functools.cache
@@ -97,15 +97,21 @@ def is_const(gate: Tensor | Slot | None) -> bool:
 
 
 class Launch:
-    """A step of a plan: a kernel, its grid, the slots that it reads and writes, and its other arguments."""
+    """A step of a plan: a kernel, its grid, the slots that it reads and writes, and its other arguments.
+
+    The last slot is a chain's words, which are emptied before it; None where there is no chain.
+    """
 
     def __init__(self, ready: Loaded, grid: int, slots: Sequence[Slot | None], sizes: Sequence[int]) -> None:
         self.ready, self.grid, self.sizes = ready, grid, list(sizes)
+        self.halves = 0 if slots[-1] is None else 2 * slots[-1].numel()
         self.indices = [None if slot is None else slot.index for slot in slots]
         self.uses = frozenset(index for index in self.indices if index is not None)
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
         given = [0 if index is None else pointers[index] or 0 for index in self.indices]
+        if self.halves:
+            fill(given[-1], EMPTY, self.halves, stream, self.ready.device)
         launch(self.ready, self.grid, given + self.sizes, stream)
 
 
@@ -152,7 +158,7 @@ class Schedule:
         if not self.chained:
             return None
         rows = self.shape[0] * (self.tiles * (2 if is_complex else 1) + -(-self.tiles // self.cut.group))
-        return plan.full((HEAD + rows * self.shape[2],), EMPTY, torch.int64)
+        return plan.empty((HEAD + rows * self.shape[2],), torch.int64)
 
     def launch(self, plan: Plan, log_a: Slot, phase: Slot | None, data: Slot, *operands: Slot | None) -> None:
         """Launch the pass: the kernel's arguments are the gates, operands and results, words, and sizes.
