@@ -88,6 +88,10 @@ class Host:
         self.launched.append(variant)
         library.run(grid, (ctypes.c_longlong * len(arguments))(*arguments))
 
+    def fill(self, address: int, value: int, count: int, stream: int, device: int) -> None:
+        words = (ctypes.c_uint32 * count).from_address(address)
+        words[:] = [value] * count
+
     def install(self, function: ModuleType, variant_of: object, monkeypatch: object) -> None:
         def loaded(pass_, gate, data, const, aligned, chained, cut, device):  # type: ignore[no-untyped-def]
             types = (function.TYPES[gate], function.TYPES[data])
@@ -98,3 +102,4 @@ class Host:
         monkeypatch.setattr(function, "shared_memory", lambda device: self.shared_bytes)  # type: ignore[attr-defined]
         monkeypatch.setattr(function, "loaded", loaded)  # type: ignore[attr-defined]
         monkeypatch.setattr(function, "launch", self.launch)  # type: ignore[attr-defined]
+        monkeypatch.setattr(function, "fill", self.fill)  # type: ignore[attr-defined]
