@@ -35,6 +35,7 @@ def run(
     autotune: bool = False,
     configurations: File | None = None,
     write_configurations: File | None = None,
+    nonce: str | None = None,
     **axes: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
@@ -51,6 +52,7 @@ def run(
         autotune: search for configurations and time cases with the best ones instead of the curated ones.
         configurations: file of configurations to use. write_configurations: file for those that the search
             finds.
+        nonce: the secret on which all values depend, as a run's `run.json` has it; None draws a fresh one.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -75,6 +77,7 @@ def run(
         autotune=autotune,
         configurations=configurations,
         write_configurations=write_configurations,
+        nonce=nonce,
         **axes,
     )
     return execute(request)

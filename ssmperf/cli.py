@@ -125,6 +125,10 @@ def run(
     write_configurations: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the configurations that --autotune finds.")
     ] = None,
+    nonce: Annotated[
+        str | None,
+        typer.Option(metavar="HEX", help="Secret on which all values depend, to repeat a run's case."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
@@ -155,6 +159,7 @@ def run(
         autotune=autotune,
         configurations=configurations,
         write_configurations=write_configurations,
+        nonce=nonce,
         argv=sys.argv[1:],
         **axes,
     )

@@ -5,6 +5,7 @@ Every error that a user can cause is a SsmperfError with a one-line message:
 SsmperfError
 ├── Unsupported          a backend cannot compute this; the message is the reason
 ├── WorkerFailed         a worker process could not be started: no case could be run
+├── JudgeFailed          the process that judges answers ended, or could not make a reference
 └── UsageError           wrong usage or unreadable input
     ├── UnknownName      a name that is not registered
     ├── DuplicateName    a name that was registered twice
@@ -43,6 +44,12 @@ class Unsupported(SsmperfError):
 
 class WorkerFailed(SsmperfError):
     """A worker process could not be started."""
+
+    exit_code = ExitCode.BAD_CASE
+
+
+class JudgeFailed(SsmperfError):
+    """The judge's process ended, or could not make a reference. The case is recorded as `crash`."""
 
     exit_code = ExitCode.BAD_CASE
 

@@ -27,10 +27,8 @@ from ssmperf import (
     decay_span,
     is_regime,
     judge_lowering,
-    make_reference,
     product,
     registry,
-    relative_error,
     split_source,
     subjects,
     suite,
@@ -167,14 +165,7 @@ def judge_another_function(case: Case, context: Context) -> Record:
     verdict, _ = judging.first()
     if verdict.status is not Status.OK:
         return context.record(case, verdict)
-    values, definition = judging.values(1), context.recurrence(case).definition
-    exact = context.memoised(
-        case,
-        "recurrence",
-        lambda: make_reference(context.subject(case), definition, values, gradients=False).exact,
-    )
-    assert verdict.output is not None
-    error = relative_error(verdict.output, exact.output)
+    error = judging.distance(verdict)
     return context.record(case, another_function(case.backend, error), error_output=error)
 
 

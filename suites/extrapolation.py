@@ -15,8 +15,6 @@ from ssmperf import (
     Shape,
     Status,
     decay_span,
-    dtype_of,
-    judge_call,
     pass_of,
     product,
     subjects,
@@ -93,15 +91,12 @@ def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 def measure_growth(case: Case, context: Context) -> Record:
     """Measure the error against float64, and the time of a call that is right."""
-    gradients = case.gradients
     judging = Judging(case, context)
-    reference, values = judging.reference(0, gradients=gradients), judging.values(0)
+    values = judging.values(0)
     backend = context.backend(case)
     span = decay_span(context.recurrence(case), values.operands)
     bound = judging.bound(values.operands)
-    verdict = judge_call(
-        backend.function, values, reference, dtype=dtype_of(case.dtype), gradients=gradients, bound=bound
-    )
+    verdict = judging.once()
     numbers = {"decay_span": span, "error_bound": bound}
     if verdict.status is not Status.OK:
         return context.record(case, verdict, **numbers)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ssmperf import (
     REGIMES,
@@ -24,10 +23,7 @@ from ssmperf import (
     Unsupported,
     Verdict,
     bare_subjects,
-    build_operands,
     decay_span,
-    dtype_of,
-    judge_call,
     product,
     registry,
     steps,
@@ -57,6 +53,7 @@ SECTION = Section(
 )
 
 GROWTH = (1, 8)  # lengths, as multiples of the preset's shortest
+ALONG_TIME = ("first_nan_step", "largest_finite_error", "error_envelope")
 PIECES = 16  # into which the sequence is divided, each with its largest error and state
 
 
@@ -93,23 +90,15 @@ class Stability:
         )
 
     def measure(self, case: Case, context: Context) -> Record:
-        gradients = case.gradients
         judging = Judging(case, context)
-        reference, values = judging.reference(0, gradients=gradients), judging.values(0)
+        values = judging.values(0)
         span = decay_span(context.recurrence(case), values.operands)
         bound = judging.bound(values.operands)
         ends, envelope = context.memoised(
-            case, "state_envelope", lambda: state_envelope(case, context.device)
+            case, "state_envelope", lambda: state_envelope(case, values.operands)
         )
         try:
-            verdict = judge_call(
-                context.backend(case).function,
-                values,
-                reference,
-                dtype=dtype_of(case.dtype),
-                gradients=gradients,
-                bound=bound,
-            )
+            verdict = judging.once(ends=ends)
         except Unsupported as refused:
             verdict = Verdict(Status.UNSUPPORTED, str(refused) or "the backend gave no reason")
         error = verdict.errors.get("output")
@@ -122,7 +111,7 @@ class Stability:
             steps=list(ends),
             state_envelope=None if envelope is None else list(envelope),
             largest_state=None if envelope is None else max(envelope),
-            **errors_along_time(verdict.output, reference.exact.output, ends),
+            **{name: verdict.extra.get(name) for name in ALONG_TIME},
         )
 
 
@@ -161,24 +150,9 @@ def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return tuple(shortest.with_(B=1, T=shortest["T"] * factor) for factor in GROWTH)
 
 
-def errors_along_time(output: Tensor | None, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
-    """Compare an output (B, T, ...) with the float64 output over time."""
-    if output is None:
-        return {"first_nan_step": None, "largest_finite_error": None, "error_envelope": None}
-    scale = float(expected.abs().max()) or 1.0
-    difference = (widen(output, torch.float64) - expected).abs() / scale
-    difference = difference.transpose(0, 1).flatten(1)  # (T, B·...)
-    broken = ~torch.isfinite(difference)
-    strange = broken.any(1).nonzero()
-    finite = difference[~broken]
-    return {
-        "first_nan_step": int(strange[0]) if len(strange) else None,
-        "largest_finite_error": float(finite.max()) if len(finite) else None,
-        "error_envelope": [float(piece.max()) for piece in difference.tensor_split(ends[:-1])],
-    }
-
-
-def state_envelope(case: Case, device: str) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+def state_envelope(
+    case: Case, operands: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
     """Find the ends of the sequence's pieces, and the largest magnitude in the float64 state at each of them.
 
     None for a recurrence without a state.
@@ -189,9 +163,7 @@ def state_envelope(case: Case, device: str) -> tuple[tuple[int, ...], tuple[floa
     recurrence = registry.recurrence(case.recurrence)
     if not recurrence.has_state:
         return ends, None
-    operands = {
-        name: widen(value, torch.float64) for name, value in build_operands(case, device=device).items()
-    }
+    operands = {name: widen(value, torch.float64) for name, value in operands.items()}
     state, largest, start = None, [], 0
     with torch.no_grad():
         for end in ends:

@@ -19,7 +19,6 @@ from ssmperf import (
     Shape,
     Spec,
     Status,
-    TimedPass,
     Timing,
     Values,
     Verdict,
@@ -70,6 +69,7 @@ class Throughput:
 
     name: str
     section: Section
+    least_judgements = 4  # two before the time is taken, one of an untimed variation, and a timed call
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         on_cpu = selection.device.type == "cpu"
@@ -106,15 +106,17 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
     if problem:
         return context.record(case, Verdict(Status.WRONG, problem, verdict.errors, verdict.tolerances))
     memory, memory_reason = peak_bytes(measured.call, context.device)
-    timing = context.time(case, measured.call, touched=measured.touched, peak_bytes=memory)
-    after = _judge_timed(judging, measured, buffers)
-    reads = measured.specs
-    del measured  # and its ready-made graph
+    answers = judging.timed_answers(measured, buffers)
+    after = answers.prepare()
     if after.status is Status.OK:
-        after = judging.after_timing(buffers)
+        timing = context.time(
+            case, measured.call, touched=measured.touched, peak_bytes=memory, observer=answers
+        )
+        after = answers.verdict()
     if after.status is not Status.OK:
-        reason = f"after it was timed: {after.reason}"
+        reason = f"when it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
+    reads = measured.specs
     return timed_record(
         case,
         context,
@@ -124,22 +126,6 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
         {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels, **tuning},
         reads=reads,
     )
-
-
-def _judge_timed(judging: Judging, measured: TimedPass, values: Values) -> Verdict:
-    """Judge whether the call that was timed still depends on the incoming gradient.
-
-    Gradients are linear in it: if it is multiplied by −2, so must be the answer.
-    """
-    if not judging.case.gradients:
-        return Verdict(Status.OK)
-    values.grad_output.mul_(-2)
-    found = measured.gradients()
-    missing = [name for name, gradient in found.items() if gradient is None]
-    if missing:
-        return Verdict(Status.WRONG, f"no gradient reaches {', '.join(missing)}")
-    halved = {name: gradient / -2 for name, gradient in found.items() if gradient is not None}
-    return judging.gradients(values, halved)
 
 
 def timed_record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
+from ssmperf.judge.answer import Answer
 from ssmperf.judge.verdict import Verdict
-from ssmperf.measure.stopwatch import Stopwatch, Timing
+from ssmperf.measure.stopwatch import Observer, Stopwatch, Timing
 from ssmperf.operands.build import build_model
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
@@ -24,7 +25,17 @@ from ssmperf.operands.values import Values, call_of
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
+from ssmperf.trial.judge import Judge, Question
 from ssmperf.tune.tables import as_json, noted
+
+
+class Asked(Protocol):
+    """A judge, in this process or in one of its own."""
+
+    def verdict(self, question: Question, answer: Answer) -> Verdict:
+        """Judge an answer."""
+        ...
+
 
 SEARCH_SHARE = 0.25  # time per candidate of a search, relative to the longest time of a case
 
@@ -47,10 +58,12 @@ class Context:
     """The worker's services for `Suite.measure`, and the values that cases share.
 
     device: torch device string, such as "cuda:1". env_id: the environment's id.
-    on_phase: called with "oracle" before a reference is made and with "backend" after it, since that time
-        does not count against the backend.
+    on_phase: called with "oracle" before a reference is made, since that time does not count against the
+        backend, with "timing" before calls are timed, and with "backend" after both.
     on_progress: called with a text about the next step of a search for configurations.
     options: the run's options, for the command that repeats a case.
+    nonce: the run's secret, added to the number of every draw of values.
+    judge: judges answers; None for a judge in this process.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -61,6 +74,8 @@ class Context:
     on_phase: Callable[[str], None] = lambda phase: None
     on_progress: Callable[[str], None] = lambda text: None
     options: tuple[str, ...] = ()
+    nonce: int = 0
+    judge: Asked | None = None
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
@@ -94,9 +109,19 @@ class Context:
         values: Values = self.memoised(
             case,
             ("values", number, with_state),
-            lambda: self.subject(case).values(number, with_state=with_state),
+            lambda: self.subject(case).values(self.nonce + number, with_state=with_state),
         )
         return values
+
+    def ask(self, question: Question, answer: Answer) -> Verdict:
+        """Ask the judge about an answer. Its time does not count as the backend's."""
+        if self.judge is None:
+            self.judge = Judge(self.device)
+        self.on_phase("oracle")
+        try:
+            return self.judge.verdict(question, answer)
+        finally:
+            self.on_phase("backend")
 
     def memoised(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
         """Call `make` once for all cases with the same operands; its time does not count as the backend's.
@@ -126,12 +151,20 @@ class Context:
         return any(stopwatch.broken for stopwatch in self._stopwatches.values())
 
     def time(
-        self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor], peak_bytes: int | None
+        self,
+        case: Case,
+        call: Callable[[], Any],
+        *,
+        touched: Sequence[Tensor],
+        peak_bytes: int | None,
+        observer: Observer | None = None,
     ) -> Timing:
         """Time a call with the device's clocks, in the case's cache state; see `Stopwatch.time`."""
         with noted() as consulted:
             call()
         settings = self.settings
+        self.on_phase("timing")
+        began_s = time.monotonic()
         timing = self._stopwatch(case).time(
             call,
             touched=touched,
@@ -139,8 +172,11 @@ class Context:
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
             peak_bytes=peak_bytes or 0,
+            observer=observer,
         )
-        return replace(timing, configuration=as_json(consulted) or None)
+        window_s = time.monotonic() - began_s
+        self.on_phase("backend")
+        return replace(timing, configuration=as_json(consulted) or None, window_s=window_s)
 
     def median_s(self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor]) -> float:
         """Time a call briefly, in the case's cache state."""

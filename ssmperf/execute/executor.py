@@ -10,18 +10,34 @@ import queue
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case
-from ssmperf.execute.lane import Events, Lane, needs_fresh_process
+from ssmperf.execute import worker_process
+from ssmperf.execute.lane import Events, Household, Lane, household, needs_fresh_process
 from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
+from ssmperf.processes.children import Nursery
 from ssmperf.registry.presets import Preset
+from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.files import CURATED, Tuning
 
+# What workers and the judge import anyway. The first two take most of a second each in every process.
+IMPORTS = (
+    "torch",
+    "sympy",
+    "ssmperf.execute.context",
+    "ssmperf.machine.ceilings",
+    "ssmperf.machine.environment",
+    "ssmperf.execute.worker",
+    "ssmperf.trial.server",
+    "ssmperf.trial.client",
+    "ssmperf.registry:models",
+    "ssmperf.registry:suites",
+)
+IMPORTS_CPU = ("torch._dynamo",)  # which a dispatch mode needs (judge/poison.py)
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 
@@ -35,6 +51,7 @@ class LocalExecutor:
     preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
     tuning: how kernels' configurations are chosen.
     options: the run's options, for the commands that repeat its cases.
+    nonce: the run's secret, added to the number of every draw of values.
     """
 
     devices: Sequence[str]
@@ -44,6 +61,7 @@ class LocalExecutor:
     plugins: Sequence[str] = ()
     tuning: Tuning = CURATED
     options: Sequence[str] = ()
+    nonce: int = 0
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases; return when every case has its record.
@@ -53,11 +71,11 @@ class LocalExecutor:
             KeyboardInterrupt: passed on after the workers were stopped.
         """
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for _, members in groupby(sorted(cases, key=needs_fresh_process), key=_group):
+        for _, members in groupby(_in_order(cases), key=_group):
             groups.put(list(members))
         stop = threading.Event()
         lanes = [
-            Lane(partial(self._start, device), device, self.timeout_s, groups, events, stop)
+            Lane(Processes(self, device), device, self.timeout_s, groups, events, stop)
             for device in self.devices
         ]
         if len(lanes) == 1:
@@ -65,30 +83,76 @@ class LocalExecutor:
         else:
             _run_threads(lanes, stop)
 
-    def _start(self, device: str, ceilings: Mapping[str, Any] | None) -> WorkerProcess:
-        """Start a worker process for a device.
 
-        ceilings: those that an earlier worker of this device has measured, if any.
+class Processes:
+    """Starts the processes of one lane. All of them are forked from one that has imported torch."""
+
+    def __init__(self, executor: LocalExecutor, device: str) -> None:
+        self.executor, self.device = executor, device
+        self._nursery: Nursery | None = None
+
+    def judge(self) -> JudgeProcess:
+        """Start the device's judge."""
+        nursery = self._ready_nursery()
+        config = {"device": self.device, "threads": self._threads, "plugins": list(self.executor.plugins)}
+        return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
+
+    def worker(
+        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None, judge: JudgeProcess
+    ) -> WorkerProcess:
+        """Start a worker.
+
+        ceilings: those that an earlier worker of this device has measured, if any. plugins: files to load.
         """
+        executor = self.executor
         config = WorkerConfig(
-            device=device,
-            plugins=tuple(self.plugins),
-            min_time_s=self.preset.min_time_s,
-            max_time_s=self.preset.max_time_s,
+            device=self.device,
+            plugins=tuple(executor.plugins if plugins is None else plugins),
+            min_time_s=executor.preset.min_time_s,
+            max_time_s=executor.preset.max_time_s,
             memory_limit_bytes=int(MEMORY_FRACTION * available_memory_bytes()),
             ceilings=ceilings,
-            autotune=self.tuning.autotune,
-            rows=self.tuning.rows,
-            options=tuple(self.options),
-            threads=None if "OMP_NUM_THREADS" in os.environ else self.preset.threads,
-            parent_pid=os.getpid(),
+            autotune=executor.tuning.autotune,
+            rows=executor.tuning.rows,
+            options=tuple(executor.options),
+            threads=self._threads,
+            nonce=executor.nonce,
         )
-        return WorkerProcess(config, self.log_dir)
+        return WorkerProcess(config, self._ready_nursery(), judge.worker_socket, self._log("worker"))
+
+    def close(self) -> None:
+        """End the nursery, and with it what is left of its children."""
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+    def _ready_nursery(self) -> Nursery:
+        if self._nursery is None:
+            self.executor.log_dir.mkdir(parents=True, exist_ok=True)
+            imports = IMPORTS if self.device.startswith("cuda") else (*IMPORTS, *IMPORTS_CPU)
+            self._nursery = Nursery(imports, self._log("nursery"))
+        return self._nursery
+
+    def _log(self, who: str) -> Path:
+        return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}.log"
+
+    @property
+    def _threads(self) -> int | None:
+        return None if "OMP_NUM_THREADS" in os.environ else self.executor.preset.threads
+
+
+def _in_order(cases: Iterable[Case]) -> list[Case]:
+    """Sort cases: those that need a process each come last, and those of one household stand together."""
+    places: dict[Household, int] = {}
+    keyed = [(needs_fresh_process(case), household(case), case) for case in cases]
+    for _, own, _ in keyed:
+        places.setdefault(own, len(places) if own != Household() else -1)
+    return [case for _, _, case in sorted(keyed, key=lambda each: (each[0], places[each[1]]))]
 
 
 def _group(case: Case) -> tuple[object, ...]:
     """Give the key of the group to which a case belongs. One worker runs a whole group, to share operands."""
-    return (case.id,) if needs_fresh_process(case) else case.operand_key
+    return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
 
 
 def _run_threads(lanes: list[Lane], stop: threading.Event) -> None:

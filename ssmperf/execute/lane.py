@@ -1,21 +1,27 @@
-"""A lane: one device, the worker process that runs its cases, and the loop that feeds it."""
+"""A lane: one device, its judge, the worker that runs its cases, and the loop that feeds it."""
 
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import WorkerFailed
+from ssmperf.errors import UnknownName, WorkerFailed
 from ssmperf.execute.worker_process import WorkerProcess
+from ssmperf.processes.children import NurseryEnded
+from ssmperf.trial.process import JudgeProcess
 
 RESTART_ATTEMPTS = 3
+# How much longer or shorter than by the driver's clock a worker may say that it has timed: messages and a
+# busy machine delay the driver, but not by more than this.
+WINDOW_SHARE, WINDOW_S = 0.25, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +43,55 @@ def needs_fresh_process(case: Case) -> bool:
     return bool(registry.suite(case.suite).fresh_process)
 
 
-Starter = Callable[[Mapping[str, Any] | None], WorkerProcess]
+@dataclass(frozen=True, slots=True)
+class Household:
+    """The code that a worker holds: cases of one household may share a process.
+
+    plugins: the plug-in files that it loads; None for all of the run's.
+    guest: a backend of other people, which has the process for itself, since it may leave the process
+        changed.
+    """
+
+    plugins: tuple[str, ...] | None = ()
+    guest: str = ""
+
+
+def household(case: Case) -> Household:
+    """Find the household of a case: the default one if all of its code is this package's."""
+    try:
+        backend = registry.backend(case.owner, case.backend)
+    except UnknownName:  # in this process; its workers may know it
+        return Household(None, case.backend)
+    label = f"{backend.of}/{backend.name}"
+    wanted = [("backend", label), ("suite", case.suite), ("recurrence", case.recurrence)]
+    wanted += [("model", case.model)] if case.model else []
+    files = dict.fromkeys(file for kind, name in wanted for file in registry.plugins_of(kind, name))
+    return Household(tuple(files), label if registry.foreign("backend", label) else "")
+
+
+class Starter(Protocol):
+    """Starts the processes of a lane."""
+
+    def judge(self) -> JudgeProcess:
+        """Start a judge."""
+        ...
+
+    def worker(
+        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None, judge: JudgeProcess
+    ) -> WorkerProcess:
+        """Start a worker that loads these plug-ins (None: all).
+
+        ceilings: those that an earlier worker of the device has measured, or None.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what is left of all of them."""
+        ...
 
 
 class Lane:
-    """Takes groups of cases from a queue until it is empty, and starts workers for them.
-
-    start: makes a worker process, given the ceilings that an earlier one has measured, or None.
-    """
+    """Takes groups of cases from a queue until it is empty, and starts workers for them."""
 
     def __init__(
         self,
@@ -59,6 +106,8 @@ class Lane:
         self.timeout_s = timeout_s
         self.events, self.stop = events, stop
         self.worker: WorkerProcess | None = None
+        self.judge: JudgeProcess | None = None
+        self.household = Household()
         self.env_id: str | None = None
         self.ceilings: Mapping[str, Any] | None = None
         self.attempts = 1
@@ -88,12 +137,15 @@ class Lane:
                     self._run_case(case)
         finally:
             self.close()
+            if self.judge is not None:
+                self.judge.close()
+            self.start.close()
 
     def kill(self) -> None:
         """Kill the worker's process, from another thread; the lane then notices and cleans up."""
         worker = self.worker
         if worker is not None:
-            worker.process.kill()
+            worker.child.kill()
 
     def close(self) -> None:
         if self.worker is not None:
@@ -101,10 +153,18 @@ class Lane:
             self.worker = None
 
     def _run_case(self, case: Case) -> None:
-        if self.worker is not None and self.worker.process.poll() is not None:
+        own = household(case)
+        if self.judge is not None and not self.judge.alive:
+            self.judge.close()
+            self.judge = None
+            self.close()
+        if self.worker is not None and self.worker.child.ended():
             self.close()  # it died after its last answer, which is not the fault of this case
         if self.worker is not None and self.worker.used and needs_fresh_process(case):
             self.close()
+        if self.household != own:
+            self.close()
+            self.household = own
         try:
             worker = self.worker or self._start_patiently()
         except WorkerFailed as error:
@@ -114,9 +174,14 @@ class Lane:
             self.events.on_record(Record(case, Status.CRASH, str(error), self.env_id))
             return
         self.events.on_start(case, self.device)
-        record, healthy = worker.run(case, self.timeout_s, partial(self.events.on_progress, case))
+        number = secrets.token_hex(8)
+        on_progress = partial(self.events.on_progress, case)
+        record, healthy = worker.run(case, number, self.timeout_s, on_progress)
         if self.stop.is_set():
             return
+        record = self._confirmed(record, number, worker.timing_s)
+        if self.household.guest and record.status not in (Status.OK, Status.UNSUPPORTED):
+            healthy = False  # who knows what it has done to the process
         if not healthy:
             self.close()
         self.events.on_record(record)
@@ -137,8 +202,12 @@ class Lane:
 
     def _start(self) -> WorkerProcess:
         try:
-            self.worker = worker = self.start(self.ceilings)
+            self.judge = self.judge or self.start.judge()
+            self.worker = worker = self.start.worker(self.ceilings, self.household.plugins, self.judge)
             self.env_id, environment = worker.wait_until_ready()
+        except NurseryEnded as error:
+            self.close()
+            raise WorkerFailed(f"a worker could not be started: {error}") from error
         except OSError as error:
             self.close()
             raise WorkerFailed(f"a worker could not be started: {error}") from error
@@ -148,3 +217,41 @@ class Lane:
         self.ceilings = environment["ceilings"]
         self.events.on_environment(self.env_id, environment)
         return worker
+
+    def _confirmed(self, record: Record, number: str, timing_s: float) -> Record:
+        """Return the record if it agrees with the judge and with this process's clock, or a wrong one."""
+        if record.status is not Status.OK or self.judge is None:
+            return record
+        entered = self.judge.entered(number)
+        problem = (
+            "the judge has ended, so that nothing confirms the record"
+            if entered is None
+            else contradiction(record, entered, timing_s)
+        )
+        if problem is None:
+            return record
+        kept = {"command": record.numbers.get("command")}
+        return Record(record.case, Status.WRONG, problem, record.env_id, kept)
+
+
+def contradiction(record: Record, entered: list[str], timing_s: float) -> str | None:
+    """Say how an `ok` record contradicts what the driver knows itself, or return None.
+
+    entered: the statuses that the judge has entered for the case. timing_s: how long it was being timed.
+    """
+    claimed = record.numbers.get("judgements")
+    wrong = [status for status in entered if status != "ok"]
+    if wrong:
+        return f"the record says ok, the judge says {wrong[0]}"
+    least = getattr(registry.suite(record.case.suite), "least_judgements", 0)
+    if claimed != len(entered) or len(entered) < least:
+        return f"the record speaks of {claimed} judgements, the judge has made {len(entered)}"
+    window_s = record.numbers.get("window_s")
+    if window_s is None:
+        return None
+    if abs(window_s - timing_s) > WINDOW_SHARE * timing_s + WINDOW_S:
+        return f"its clock is wrong: it says that it was timed for {window_s:.3g} s, it took {timing_s:.3g} s"
+    timed_s = sum(record.numbers.get("samples_s") or ())
+    if timed_s > timing_s + WINDOW_S:
+        return f"its clock is wrong: its samples take {timed_s:.3g} s, and there were {timing_s:.3g} s"
+    return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
+from ssmperf.execute.nonce import as_text, parse
 from ssmperf.machine import devices as devices_
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
@@ -27,6 +28,7 @@ class Request:
     """The cases to measure, the torch devices, the settings, and the folder of the run.
 
     argv: the command line of the request; empty for a call from Python.
+    nonce: the secret on which all values depend; None for that of the run to resume, or a fresh one.
 
     Raises:
         UsageError: the timeout is not a positive number of seconds.
@@ -41,6 +43,7 @@ class Request:
     resume: bool = False
     argv: tuple[str, ...] = ()
     tuning: Tuning = CURATED
+    nonce: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
@@ -58,6 +61,7 @@ class Request:
         autotune: bool = False,
         configurations: File | None = None,
         write_configurations: File | None = None,
+        nonce: str | None = None,
         argv: Sequence[str] = (),
         **choices: Any,
     ) -> Request:
@@ -70,13 +74,15 @@ class Request:
         suites = names(suite) or ()
         selection, devices = select(**choices)
         folder = run_folder(out, suites, resume=resume)
-        return cls(suites, selection, devices, folder, timeout, tag, resume, tuple(argv), tuning)
+        secret = None if nonce is None else parse(nonce)
+        return cls(suites, selection, devices, folder, timeout, tag, resume, tuple(argv), tuning, secret)
 
     @property
     def options(self) -> tuple[str, ...]:
         """The options of this run that a command must have to repeat one of its cases."""
         words = ["--preset", self.selection.preset] if self.selection.preset else []
         words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s != DEFAULT_TIMEOUT_S else []
+        words += [] if self.nonce is None else ["--nonce", as_text(self.nonce)]
         return (*words, *self.tuning.options)
 
 

@@ -12,6 +12,7 @@ from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
+from ssmperf.execute import nonce
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import Request
@@ -20,6 +21,10 @@ from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import store
 from ssmperf.runs.store import Run, Writer
 from ssmperf.tune.files import META, resumed, write_configurations
+
+# How runs measure: times of different versions are not times of the same thing.
+# 2: every timed call has values of its own.
+MEASUREMENT = 2
 
 
 class Progress(Protocol):
@@ -56,9 +61,12 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
     earlier: list[Record] = []
     if request.resume:
         request = replace(request, tuning=resumed(request.tuning, request.out))
+        meta = store.load(request.out).meta if (request.out / store.RUN_FILE).exists() else {}
+        request = replace(request, nonce=nonce.resumed(request.nonce, meta, str(request.out)))
         writer, before = Writer.resume(request.out, _meta(planned, request))
         earlier = before.records
     else:
+        request = request if request.nonce is not None else replace(request, nonce=nonce.fresh())
         writer = Writer.create(request.out, _meta(planned, request))
     try:
         _run_plan(planned, request, writer, {record.case.id for record in earlier}, progress or Silent())
@@ -99,6 +107,7 @@ def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], prog
         plugins=registry.plugins(),
         tuning=request.tuning,
         options=options,
+        nonce=request.nonce or 0,
     )
     progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
     try:
@@ -123,6 +132,8 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         "tag": request.tag,
         "argv": list(request.argv),
         META: request.tuning.to_json(),
+        nonce.META: nonce.as_text(request.nonce or 0),
+        "measurement": MEASUREMENT,
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

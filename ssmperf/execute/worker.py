@@ -1,11 +1,12 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
-It is started as `python -m ssmperf.execute.worker` with a `WorkerConfig` and two inherited descriptors
-(`requests`, `answers`) as JSON in argv[1]. Requests and answers are JSON, one object per line. The first
-answer is `{"env_id", "environment"}`: the worker is ready. A request is a case; its answer is `{"record",
-"healthy", "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is
-being made, "backend" when time counts against the backend again; the latter has a `{"progress"}` text during
-a search. stdout and stderr go to the log.
+A nursery forks it and calls `main` with a `WorkerConfig` and three inherited descriptors (`requests`,
+`answers`, `judge`). Requests and answers are JSON, one object per line. The first answer is `{"env_id",
+"environment"}`: the worker is ready. A request is `{"case", "number"}`; its answer is `{"record", "healthy",
+"forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
+"timing" while calls are being timed, "backend" when other time counts against the backend again; the latter
+has a `{"progress"}` text during a search. All messages about a request have its number. stdout and stderr go
+to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
 run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.
@@ -21,6 +22,7 @@ import os
 import resource
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +37,18 @@ ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend
 OUT_OF_MEMORY_WORDS = ("can't allocate memory", "out of memory", "bad_alloc", "failed to allocate")
 
 
-def main() -> None:
+def main(config: dict[str, Any]) -> None:
     """Answer requests until the pipe closes."""
     faulthandler.enable()
-    config = json.loads(sys.argv[1])
-    _die_with_parent(config["parent_pid"])
     requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
     context, environment = _prepare(config, answers)
     answers.send({"env_id": context.env_id, "environment": environment})
     _limit_memory(config)
     initial_state = process_state()
     for line in requests:
-        case = Case.from_json(json.loads(line))
+        request = json.loads(line)
+        case, answers.number = Case.from_json(request["case"]), request["number"]
+        context.judge.begin(request["number"])
         if config["device"] == "cpu" and registry.suite(case.suite).fresh_process:
             run_case_in_fork(case, context, answers)
             continue
@@ -60,7 +62,8 @@ def run_case(case: Case, context: Any) -> Record:
     try:
         record = registry.suite(case.suite).measure(case, context)
         assert isinstance(record, Record)
-        return record
+        asked = getattr(context.judge, "asked", None)
+        return record if asked is None else replace(record, numbers={**record.numbers, "judgements": asked})
     except Unsupported as error:
         return _failed(case, context, Status.UNSUPPORTED, message_of(error) or "the backend gave no reason")
     except BaseException as error:
@@ -156,6 +159,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture, env_id
     from ssmperf.registry.cost import Ceilings
+    from ssmperf.trial.client import RemoteJudge
 
     if config["device"].startswith("cuda"):
         torch.cuda.set_device(config["device"])
@@ -179,6 +183,8 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
         options=tuple(config["options"]),
+        nonce=config["nonce"],
+        judge=RemoteJudge(config["judge"], config["device"]),
     )
     return context, environment
 
@@ -240,6 +246,7 @@ class _Answers:
 
     def __init__(self, descriptor: int) -> None:
         self._pipe, self._pid = os.fdopen(descriptor, "w"), os.getpid()
+        self.number: str | None = None
 
     def adopt(self) -> None:
         """Allow the current process, a fork, to answer."""
@@ -248,9 +255,6 @@ class _Answers:
     def send(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
             os._exit(1)
-        self._pipe.write(json.dumps(message, allow_nan=False) + "\n")
+        numbered = {**message, "number": self.number}
+        self._pipe.write(json.dumps(numbered, allow_nan=False) + "\n")
         self._pipe.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,14 @@
-"""The driver's side of a worker: starting the process, sending it cases, and noticing its death."""
+"""The driver's side of a worker: starting the process, sending it cases, and noticing its death.
+
+A request has a secret number, and every message about it carries that number. A message without it comes
+from the backend, not from the suite: it is dropped, and the case is `wrong`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +18,8 @@ from typing import Any
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, WorkerFailed
-from ssmperf.execute.leftovers import MARK, kill_marked, signal_name
+from ssmperf.processes.children import Nursery
+from ssmperf.processes.names import signal_name
 
 WORKER = "ssmperf.execute.worker"  # the module that the process runs
 START_TIMEOUT_S = 300.0
@@ -33,6 +33,7 @@ LOG_CHECK_S = 2.0
 class WorkerConfig:
     """The settings of a worker, as plain data.
 
+    nonce: the run's secret, added to the number of every draw of values.
     memory_limit_bytes: address space that the worker may add, on a CPU.
     ceilings: those that an earlier worker of this device has measured, or None.
     rows: the rows of a file of configurations.
@@ -50,45 +51,38 @@ class WorkerConfig:
     rows: Mapping[str, Any]
     options: tuple[str, ...]
     threads: int | None
-    parent_pid: int
+    nonce: int
 
 
 class WorkerProcess:
     """One worker process, its two pipes and its log.
 
+    judge_socket: the descriptor by which it asks the judge.
+
     Raises:
-        OSError: the process could not be started.
+        OSError, NurseryEnded: the process could not be started.
     """
 
-    def __init__(self, config: WorkerConfig, log_dir: Path) -> None:
-        log_dir.mkdir(parents=True, exist_ok=True)
-        self.log = log_dir / f"worker-{config.device.replace(':', '')}.log"
-        self._mark = secrets.token_hex(8)
+    def __init__(self, config: WorkerConfig, nursery: Nursery, judge_socket: int, log: Path) -> None:
+        self.log = log
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
-        started = {**asdict(config), "requests": requests_read, "answers": answers_write}
+        inherited = {"requests": requests_read, "answers": answers_write, "judge": judge_socket}
         try:
-            with self.log.open("ab") as log:
-                self._log_start = log.tell()
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", WORKER, json.dumps(started)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, MARK: self._mark},
-                    start_new_session=True,
-                    pass_fds=(requests_read, answers_write),
-                )
-        except OSError:
+            with self.log.open("ab") as file:
+                self._log_start = file.tell()
+                descriptor = file.fileno()
+                self.child = nursery.start(WORKER, asdict(config), descriptor, inherited, START_TIMEOUT_S)
+        except BaseException:
             os.close(self._requests)
             os.close(self._answers)
             raise
         finally:
             os.close(requests_read)
             os.close(answers_write)
-        self._death = os.pidfd_open(self.process.pid)
         self._buffer = b""
         self.env_id: str | None = None
+        self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
@@ -109,17 +103,34 @@ class WorkerProcess:
         return message["env_id"], message["environment"]
 
     def run(
-        self, case: Case, timeout_s: float, on_progress: Callable[[str], None] = lambda text: None
+        self,
+        case: Case,
+        number: str,
+        timeout_s: float,
+        on_progress: Callable[[str], None] = lambda text: None,
     ) -> tuple[Record, bool]:
         """Run a case; return its record, and whether this worker can run another case.
 
         Each step of a search for configurations may take `timeout_s`.
+
+        number: the request's secret number.
         """
         phase, limit_s, progress = "backend", timeout_s, ""
+        self.timing_s, began_s = 0.0, None
+        forged = 0
         try:
-            os.write(self._requests, (json.dumps(case.to_json()) + "\n").encode())
-            while "record" not in (message := self._receive(time.monotonic() + limit_s)):
+            request = {"case": case.to_json(), "number": number}
+            os.write(self._requests, (json.dumps(request) + "\n").encode())
+            while "record" not in (message := self._receive(time.monotonic() + limit_s)) or (
+                message.get("number") != number
+            ):
+                if message.get("number") != number:
+                    forged += 1
+                    continue
+                if began_s is not None:
+                    self.timing_s += time.monotonic() - began_s
                 phase = message["phase"]
+                began_s = time.monotonic() if phase == "timing" else None
                 limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
                 if text := message.get("progress"):
                     on_progress(text)
@@ -131,20 +142,25 @@ class WorkerProcess:
             return self._lost(case, Status.TIMEOUT, f"{problem} within {limit_s:g} s{progress}"), False
         except (EOFError, BrokenPipeError):
             return self._lost(case, Status.CRASH, self._ending()), False
-        except (ValueError, TypeError, KeyError, UnreadableRun):
+        except (ValueError, TypeError, KeyError, AttributeError, UnreadableRun):
             return self._lost(case, Status.CRASH, "the worker's answer cannot be read"), False
         if record.case.id != case.id:
             return self._lost(case, Status.CRASH, "the worker answered for another case"), False
+        if forged or self._more():
+            return self._lost(case, Status.WRONG, "it wrote to the pipe of the suite's answers"), False
         return record, healthy
 
     def close(self) -> None:
         """Kill the process and everything that it started, and wait for it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        kill_marked(self._mark)
-        for descriptor in (self._requests, self._answers, self._death):
+        self.child.close()
+        for descriptor in (self._requests, self._answers):
             os.close(descriptor)
+
+    def _more(self) -> bool:
+        """Tell whether there is something in the pipe behind the answer."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(self._buffer) or bool(poll.poll(0) and os.read(self._answers, 1))
 
     def _lost(self, case: Case, status: Status, reason: str) -> Record:
         return Record(case, status, reason, self.env_id)
@@ -155,7 +171,8 @@ class WorkerProcess:
         A child of the worker may hold the pipe open, so the process itself is watched too.
         """
         poll = select.poll()
-        for descriptor in (self._answers, self._death):
+        death = self.child.descriptor
+        for descriptor in (self._answers, death):
             poll.register(descriptor, select.POLLIN)
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
@@ -166,7 +183,7 @@ class WorkerProcess:
                 if not chunk:
                     raise EOFError
                 self._buffer += chunk
-            elif self._death in ready:
+            elif death in ready:
                 raise EOFError
             elif left <= 0:
                 raise TimeoutError
@@ -187,9 +204,8 @@ class WorkerProcess:
 
     def _ending(self) -> str:
         """Say how the process ended, with the last line of its log."""
-        try:
-            code = self.process.wait(5)
-        except subprocess.TimeoutExpired:
+        code = self.child.exit_code()
+        if code is None:
             return "the worker closed its pipe"
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         with self.log.open("rb") as file:

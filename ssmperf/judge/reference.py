@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf.errors import Unsupported
+from ssmperf.judge.answer import Contract
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.judge.tolerance import perturb, relative_error
 from ssmperf.operands.dtypes import dtype_of
@@ -23,6 +24,7 @@ class Reference:
     """The oracle's answer for some values, and the error of an independent low-precision evaluation.
 
     output_scale: value to which errors of the output are relative; None means its largest value.
+    factors: by which the tolerance of a result is larger than its rounding asks for; 1 where none is given.
     """
 
     exact: Evaluation
@@ -30,6 +32,18 @@ class Reference:
     output_dtype: torch.dtype
     state_dtype: torch.dtype | None
     output_scale: float | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def contract(self) -> Contract:
+        """The shapes and dtypes that a call's results must have."""
+        state = self.exact.final_state
+        return Contract(
+            tuple(self.exact.output.shape),
+            self.output_dtype,
+            None if state is None else tuple(state.shape),
+            None if state is None else self.state_dtype,
+        )
 
 
 def make_reference(
@@ -48,12 +62,9 @@ def make_reference(
     residual = subject.residual(values)
     if residual is None:
         return reference_of(definition, values, length=case.shape["T"], dtype=dtype, gradients=gradients)
-    exact, low = (
-        subject.function(as_backend(definition, torch.promote_types(precision, torch.float32)), precision)
-        for precision in (torch.float64, dtype)
-    )
+    low = subject.function(as_backend(definition, torch.promote_types(dtype, torch.float32)), dtype)
     return reference_of(
-        exact,
+        wide_function(subject, definition, values),
         values,
         length=case.shape["T"],
         dtype=dtype,
@@ -61,6 +72,13 @@ def make_reference(
         low=low,
         residual=residual,
     )
+
+
+def wide_function(subject: Subject, definition: Callable[..., Any], values: Values) -> Callable[..., Any]:
+    """Get what the oracle evaluates in float64: the definition, or the layer in float64 around it."""
+    if subject.residual(values) is None:
+        return definition
+    return subject.function(as_backend(definition, torch.float64), torch.float64)
 
 
 def reference_of(

@@ -26,16 +26,25 @@ BANDS = {
 }
 
 
-def tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool, bound: float | None = None) -> float:
+def tolerance(
+    low_error: float,
+    dtype: torch.dtype,
+    *,
+    gradient: bool,
+    bound: float | None = None,
+    factor: float = 1.0,
+) -> float:
     """Compute the largest relative error of a right result.
 
     It is 2 × (low-precision error + rounding band), or the declared bound if that is larger.
 
     low_error: error of an independent low-precision evaluation of the same operands.
     bound: error bound that an approximate backend declares for the operands' decay span.
+    factor: how much larger the errors are than those of the low-precision evaluation, such as those of a
+        combination that nearly cancels.
     """
     derived = 2 * (low_error + BANDS[dtype][gradient])
-    return max(derived, bound or 0.0)
+    return factor * max(derived, bound or 0.0)
 
 
 def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None) -> float:

@@ -1,6 +1,7 @@
 """Clocks: how long one call takes, by wall time, device events, or replay of a CUDA graph.
 
-Each clock runs `before` (a cache flush, clearing of gradients) ahead of every timed call, outside the time.
+Each clock runs `before` (fresh values, a cache flush) ahead of every timed call and hands what the call
+returned to `after`, both outside the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 Call = Callable[[], Any]
+After = Callable[[Any], None]
 
 RESOLUTION = 0.005  # a tick of the timer is at most this share of a timed batch
 _MOST_CALLS = 2**20
@@ -43,6 +45,10 @@ def nothing() -> None:
     """Do nothing: the `before` of a call that needs none."""
 
 
+def ignore(result: Any) -> None:
+    """Drop what a call returned."""
+
+
 class WallClock:
     """Wall time on the host. A sample covers as many calls in a row as the timer's resolution demands.
 
@@ -52,9 +58,13 @@ class WallClock:
     name = "wall"
 
     def __init__(
-        self, before: Call | None = None, *, now_ns: Callable[[], int] = time.perf_counter_ns
+        self,
+        before: Call | None = None,
+        after: After = ignore,
+        *,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.before, self.now_ns = before, now_ns
+        self.before, self.after, self.now_ns = before, after, now_ns
         self.calls = 1
         self._calibrated: Call | None = None
 
@@ -70,10 +80,13 @@ class WallClock:
         if self.before is not None:
             self.before()
         calls = range(self.calls)
+        result = None
         start = self.now_ns()
         for _ in calls:
-            call()
-        return self.now_ns() - start
+            result = call()
+        elapsed_ns = self.now_ns() - start
+        self.after(result)
+        return elapsed_ns
 
     def _calibrate(self, call: Call) -> None:
         needed_ns = tick_ns(self.now_ns) / RESOLUTION
@@ -99,11 +112,13 @@ class HostClock:
         self,
         device: torch.device | str,
         before: Call = nothing,
+        after: After = ignore,
         *,
         cuda: Any = torch.cuda,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+        self.device, self.cuda, self.now = torch.device(device), cuda, now
+        self.before, self.after = before, after
 
     def release(self) -> None:
         """Do nothing: this clock keeps no call."""
@@ -112,9 +127,11 @@ class HostClock:
         self.before()
         self.cuda.synchronize(self.device)
         start = self.now()
-        call()
+        result = call()
         self.cuda.synchronize(self.device)
-        return self.now() - start
+        elapsed_s = self.now() - start
+        self.after(result)
+        return elapsed_s
 
 
 class EventClock:
@@ -131,11 +148,13 @@ class EventClock:
         self,
         device: torch.device | str,
         before: Call = nothing,
+        after: After = ignore,
         *,
         cuda: Any = torch.cuda,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+        self.device, self.cuda, self.now = torch.device(device), cuda, now
+        self.before, self.after = before, after
         with cuda.device(self.device):
             self._start, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             self._cycles_per_s = self._spin_rate()
@@ -157,8 +176,9 @@ class EventClock:
         self.before()
         self.cuda._sleep(round(self._lead_s * self._cycles_per_s))
         self._start.record()
-        call()
+        result = call()
         self._end.record()
+        self.after(result)
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
 
@@ -197,11 +217,12 @@ class GraphClock(EventClock):
         self,
         device: torch.device | str,
         before: Call = nothing,
+        after: After = ignore,
         *,
         cuda: Any = torch.cuda,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(device, before, cuda=cuda, now=now)
+        super().__init__(device, before, after, cuda=cuda, now=now)
         self.broken = False
         self._graph: Any = None
         self._captured: Call | None = None
@@ -223,7 +244,7 @@ class GraphClock(EventClock):
         try:
             with self.cuda.device(self.device):
                 with self.cuda.graph(graph, stream=self.cuda.current_stream()):
-                    call()
+                    result = call()
                 graph.replay()
                 self.cuda.synchronize(self.device)
         except Exception as error:  # any exception that a backend raises under capture is the reason
@@ -231,7 +252,12 @@ class GraphClock(EventClock):
             graph.reset()
             self.cuda.synchronize(self.device)
             return f"cannot be captured: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        self._graph, self._captured, self._replay = graph, call, graph.replay
+
+        def replay() -> Any:
+            graph.replay()
+            return result
+
+        self._graph, self._captured, self._replay = graph, call, replay
         return None
 
     def _unfit(self, call: Call, needs_bytes: int) -> str | None:

@@ -18,7 +18,7 @@ from ssmperf.operands.values import Values, call_of, specs
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Backend
 
-Gradients = Mapping[str, Tensor | None]
+Results = Mapping[str, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,21 @@ class TimedPass:
 
     call: runs the pass; takes no arguments.
     touched: tensors that the pass reads and that may change between two calls.
-    gradients: runs the pass for the gradient that is now in `Values.grad_output`, and returns the gradients
-        by operand.
+    refresh: carries new contents of the values to what the call reads.
+    results: turns what a call returned into results by name, for the values as they are now: `output` and
+        `final_state`, or the gradients by operand (None where no gradient arrives).
     specs: specs by operand, for the cost; none is wider than the tensor that the call really reads.
+    prepare, finish: the two parts of a native call that `call` leaves out; None where it leaves out nothing.
+        `finish` takes what a call returned.
     """
 
     call: Callable[[], Any]
     touched: Sequence[Tensor]
-    gradients: Callable[[], Gradients]
+    refresh: Callable[[], None]
+    results: Callable[[Any], Results]
     specs: Mapping[str, Spec]
+    prepare: Callable[[], Any] | None = None
+    finish: Callable[[Any], Any] | None = None
 
 
 def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: Values) -> TimedPass:
@@ -47,34 +53,76 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
         call = call_of(case.pass_, function, values)
         # a backward pass reads the tensors that its graph has saved, not the operands
         operands = () if case.pass_ == "backward" else values.tensors.values()
-        return TimedPass(
-            call,
-            [*operands, values.grad_output],
-            lambda: dict(zip(values.tensors, call(), strict=True)),
-            specs(values.tensors),
-        )
+
+        def gradients(found: Any) -> Results:
+            return dict(zip(values.tensors, found, strict=True))
+
+        results = gradients if case.gradients else _named
+        return TimedPass(call, [*operands, values.grad_output], _nothing, results, specs(values.tensors))
     if not case.gradients:
         return _forward(backend, values)
     native = _Native(backend, values, ready=case.pass_ == "backward")
     touched = [] if case.pass_ == "backward" else _contiguous(native.operands)
-    return TimedPass(native, [*touched, *native.incoming], native.gradients, _specs(values, native.operands))
+    return TimedPass(
+        native,
+        [*touched, *native.incoming],
+        native.refresh,
+        native.gradients,
+        _specs(values, native.operands),
+        prepare=native.prepare,
+    )
+
+
+def _named(result: Any) -> Results:
+    """Name what a forward call returned, as far as it follows the contract."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        return {"output": None}
+    output, state = result
+    return {"output": output} | ({} if state is None else {"final_state": state})
+
+
+def _nothing() -> None:
+    """Do nothing: the call reads the values themselves."""
 
 
 def _forward(backend: Backend, values: Values) -> TimedPass:
     assert backend.prepare is not None and backend.native is not None
-    native = backend.native
+    prepare, native = backend.prepare, backend.native
     with torch.no_grad():
-        operands = backend.prepare(**values.operands).operands
+        held = prepare(**values.operands)
+    finish = held.finish
 
     def forward() -> Any:
         with torch.no_grad():
-            return native(*operands)
+            return native(*held.operands)
 
-    return TimedPass(forward, _contiguous(operands), dict, _specs(values, operands))
+    def refresh() -> None:
+        nonlocal finish
+        with torch.no_grad():
+            fresh = prepare(**values.operands)
+            finish = fresh.finish
+            _copy(held.operands, fresh.operands)
+
+    def finished(raw: Any) -> Any:
+        with torch.no_grad():
+            return finish(raw)
+
+    return TimedPass(
+        forward,
+        _contiguous(held.operands),
+        refresh,
+        lambda raw: _named(finished(raw)),
+        _specs(values, held.operands),
+        prepare=lambda: prepare(**values.operands),
+        finish=finished,
+    )
 
 
 class _Native:
     """Computes the gradients of the native operands from the gradients at the native results.
+
+    The way back from the native results must be linear, as layouts and casts are: the gradients that arrive
+    at them are made from the results for the first values.
 
     ready: whether the graph is made in advance; otherwise each call also runs the forward pass.
     """
@@ -82,6 +130,7 @@ class _Native:
     def __init__(self, backend: Backend, values: Values, *, ready: bool) -> None:
         assert backend.prepare is not None and backend.native is not None
         self._prepare, self._native, self._values = backend.prepare, backend.native, values
+        self._ready = ready
         prepared = self._prepare(**{**values.operands, **_leaves(values)})
         self.operands = tuple(_detached(each) for each in prepared.operands)
         self._inputs = [each for each in self.operands if _differentiable(each)]
@@ -107,19 +156,30 @@ class _Native:
             results, self._inputs, self.incoming, retain_graph=ready, allow_unused=True
         )
 
-    def gradients(self) -> Gradients:
-        """Run the call for the current gradient at the output, and carry the result back to the operands."""
-        for held, fresh in zip(self.incoming, _without_none(self._incoming_gradients()), strict=True):
-            held.copy_(fresh)
+    def prepare(self) -> Any:
+        """Prepare the operands with a graph, as a training step does."""
+        return self._prepare(**{**self._values.operands, **_leaves(self._values)})
+
+    def refresh(self) -> None:
+        """Carry the values to the native operands, unless a graph holds them, and to the native gradients."""
+        if not self._ready:
+            with torch.no_grad():
+                _copy(self.operands, self._prepare(**self._values.operands).operands)
+        with torch.no_grad():
+            for held, fresh in zip(self.incoming, _without_none(self._incoming_gradients()), strict=True):
+                held.copy_(fresh)
+
+    def gradients(self, found: tuple[Tensor | None, ...]) -> Results:
+        """Carry the gradients of the native operands back to the operands, for the values as they are now."""
         leaves = _leaves(self._values)
         prepared = self._prepare(**{**self._values.operands, **leaves})
         natives = [each for each in prepared.operands if _differentiable(each)]
-        pairs = [pair for pair in zip(natives, self(), strict=True) if pair[1] is not None]
+        pairs = [pair for pair in zip(natives, found, strict=True) if pair[1] is not None]
         if not pairs:
             return dict.fromkeys(leaves)
         outputs, gradients = zip(*pairs, strict=True)
-        found = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
-        return dict(zip(leaves, found, strict=True))
+        back = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
+        return dict(zip(leaves, back, strict=True))
 
     def _incoming_gradients(self) -> tuple[Tensor | None, ...]:
         """Carry the gradient at the output back to the native results."""
@@ -134,6 +194,13 @@ class _Native:
         whole = raw if isinstance(raw, (tuple, list)) else (raw,)
         results = [each for each in whole if _differentiable(each)]
         return [results[index] for index in self._reached]
+
+
+def _copy(held: Sequence[Any], fresh: Sequence[Any]) -> None:
+    """Copy fresh native operands into those that a call reads, in order."""
+    for into, value in zip(held, fresh, strict=True):
+        if isinstance(into, Tensor) and isinstance(value, Tensor):
+            into.detach().copy_(value.detach())
 
 
 def _without_none(gradients: Sequence[Tensor | None]) -> list[Tensor]:

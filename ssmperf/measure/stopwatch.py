@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class Timing:
     samples: without those taken under a throttle, which `telemetry` counts.
     graph_reason: why there is no graph time. threads: torch's threads on a CPU, None on a GPU.
     configuration: the rows of configuration tables that the call looked up, None if there are none.
+    window_s: how long the calls were being timed, with all that surrounds them.
     """
 
     clock: str
@@ -36,6 +37,7 @@ class Timing:
     host_s: float | None = None
     threads: int | None = None
     configuration: Mapping[str, Any] | None = None
+    window_s: float | None = None
 
     @property
     def latency_s(self) -> float | None:
@@ -62,26 +64,60 @@ class Timing:
             "host_latency_s": self.host_s,
             "threads": self.threads,
             "configuration": self.configuration,
+            "window_s": self.window_s,
             **self.telemetry,
         }
 
 
-class Before:
-    """Touches the operands and flushes the cache before each timed call, outside the timed region.
+class Observer(Protocol):
+    """Gives each timed call its values, and sees what it returned; both outside the time, on its stream."""
+
+    def before(self) -> None:
+        """Write fresh values for the next call."""
+        ...
+
+    def after(self, result: Any) -> None:
+        """Take what the call returned."""
+        ...
+
+
+class Around:
+    """What surrounds each timed call: fresh values and a cache state before it, an observer after it.
 
     A touch rewrites one element with its own value. That changes the tensor's version, so that a backend that
     caches results by version has to compute again.
+
+    flush: brings the cache into its state; None for a hot cache, which an untimed call on other values of
+        the observer leaves behind.
     """
 
-    def __init__(self, flush: Callable[[], Any]) -> None:
+    def __init__(self, flush: Callable[[], Any] | None) -> None:
         self.flush = flush
-        self.touched: Sequence[Tensor] = ()
+        self.clear()
 
-    def __call__(self) -> None:
+    def clear(self) -> None:
+        """Forget the call and all that belongs to it."""
+        self.touched: Sequence[Tensor] = ()
+        self.observer: Observer | None = None
+        self.call: Callable[[], Any] | None = None
+
+    def before(self) -> None:
+        """Prepare the next timed call."""
+        if self.observer is not None:
+            self.observer.before()
+            if self.flush is None and self.call is not None:
+                self.call()
+                self.observer.before()
         with torch.no_grad():
             for tensor in self.touched:
                 tensor[(slice(1),) * tensor.dim()].mul_(1)
-        self.flush()
+        if self.flush is not None:
+            self.flush()
+
+    def after(self, result: Any) -> None:
+        """Hand what a timed call returned to the observer."""
+        if self.observer is not None:
+            self.observer.after(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +125,7 @@ class Stopwatch:
     """The clocks of one device and cache state, calibrated once."""
 
     device: str
-    before: Before
+    around: Around
     first: Clock
     graph: GraphClock | None = None
     host: HostClock | None = None
@@ -97,15 +133,17 @@ class Stopwatch:
     @classmethod
     def of(cls, device: str, cache: str) -> Stopwatch:
         """Make the clocks for a device and a cache state, "cold" or "hot"."""
-        before = Before(flusher(device, cache).flush)
+        found = flusher(device, cache)
+        around = Around(None if found.state == "hot" else found.flush)
+        before, after = around.before, around.after
         if not device.startswith("cuda"):
-            return cls(device, before, WallClock(before))
+            return cls(device, around, WallClock(before, after))
         return cls(
             device,
-            before,
-            EventClock(device, before),
-            GraphClock(device, before),
-            HostClock(device, before),
+            around,
+            EventClock(device, before, after),
+            GraphClock(device, before, after),
+            HostClock(device, before, after),
         )
 
     @property
@@ -122,13 +160,15 @@ class Stopwatch:
         max_time_s: float,
         relative_width: float,
         peak_bytes: int = 0,
+        observer: Observer | None = None,
     ) -> Timing:
         """Time a call that has run before, so that nothing is left to compile.
 
         touched: tensors that the call reads; one element of each is rewritten before every call.
         peak_bytes: peak memory of the call.
+        observer: gives the calls their values and sees their results.
         """
-        self.before.touched = touched
+        self.around.touched, self.around.observer, self.around.call = touched, observer, call
         try:
             with Telemetry(self.device) as telemetry:
                 samples = sample(
@@ -147,20 +187,20 @@ class Stopwatch:
                 call, Timing(self.first.name, samples.excluding(marks), state), max_time_s, peak_bytes
             )
         finally:
-            self.before.touched = ()
+            self.around.clear()
             for clock in (self.first, self.graph, self.host):
                 if clock is not None:
                     clock.release()
 
     def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
         """Time a call briefly, by the first clock alone, and return the median."""
-        self.before.touched = touched
+        self.around.touched = touched
         try:
             found = _median(self.first, call, max_time_s)
             assert found is not None
             return found
         finally:
-            self.before.touched = ()
+            self.around.clear()
             self.first.release()
 
     def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:

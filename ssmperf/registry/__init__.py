@@ -3,7 +3,14 @@
 `from ssmperf import registry` imports the look-up; decorators and declared types are in `ssmperf` itself.
 """
 
-from ssmperf.registry.discovery import hidden_from_workers, load_plugin, loading, plugins
+from ssmperf.registry.discovery import (
+    foreign,
+    hidden_from_workers,
+    load_plugin,
+    loading,
+    plugins,
+    plugins_of,
+)
 from ssmperf.registry.lookup import (
     all_backend_names,
     analytics,
@@ -33,6 +40,7 @@ __all__ = [
     "backend_names",
     "backends",
     "check_backend_names",
+    "foreign",
     "hidden_from_workers",
     "identities",
     "import_problem",
@@ -41,6 +49,7 @@ __all__ = [
     "model",
     "models",
     "plugins",
+    "plugins_of",
     "recurrence",
     "recurrence_of",
     "recurrences",

@@ -24,7 +24,8 @@ IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
 # files beside the backends': shared code, several backends in one file, answers in closed form
-NOT_BACKENDS = ("common", "peers", "analytic")
+PEERS = "peers"
+NOT_BACKENDS = ("common", PEERS, "analytic")
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
 
@@ -128,6 +129,22 @@ def hidden_from_workers(kind: str, label: str) -> str | None:
         return None
     file = str(origin.file) if origin.file else "FILE, a file that registers it"
     return f"the {kind} {label} is registered in this process only: for its workers, pass plugin={file}"
+
+
+def foreign(kind: str, label: str) -> bool:
+    """Tell whether an entry is other people's code: from a plug-in, or around a kernel of another package."""
+    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
+
+
+def plugins_of(kind: str, label: str) -> tuple[str, ...]:
+    """List the plug-in files that must be loaded for an entry: none for a built-in or installed one."""
+    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    if origin is None or _built_in(origin.module):
+        return ()
+    # an entry of a module that a plug-in has imported could come from any of them
+    own = tuple(str(file) for file in plugin_files if file == origin.file)
+    return own or plugins()
 
 
 def forget(keys: set[tuple[str, str]], modules: set[str]) -> None:

@@ -93,7 +93,7 @@ def test_failed_records_carry_no_time_and_the_repeating_command(run: Run) -> Non
 TIMED = {
     "right": ("ok", "ok", None),
     "by_version": ("ok", None, None),
-    "cached_backward": ("ok", "wrong", "after it was timed: gradient of"),
+    "cached_backward": ("ok", "wrong", "when it was timed: gradient of"),
     "static_output": ("wrong", "ok", "its second call overwrote"),
 }
 

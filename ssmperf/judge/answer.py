@@ -1,0 +1,156 @@
+"""Answer: what one call of a backend gave, and whether it has the form that the contract asks for.
+
+Faults that only the calling process can see are found here: a changed input, a missing gradient, a result
+that is still being computed when the call returns. Numbers are compared elsewhere (judge/verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.judge.poison import poisoned
+from ssmperf.operands.subject import Subject
+from ssmperf.operands.values import Values, contract
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The shapes and dtypes that output and final state must have; None for a state that there is not."""
+
+    output_shape: tuple[int, ...]
+    output_dtype: torch.dtype
+    state_shape: tuple[int, ...] | None
+    state_dtype: torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Results of one call by name, or why there are none to compare.
+
+    results: `output`, `final_state` and the gradients by operand, as far as the call gives them.
+    problem: why the call is wrong whatever its numbers are.
+    gradient_problem: why there are no gradients; said only if the other results are right.
+    """
+
+    results: Mapping[str, Tensor] = field(default_factory=dict)
+    problem: str | None = None
+    gradient_problem: str | None = None
+
+    @property
+    def output(self) -> Tensor | None:
+        return self.results.get("output")
+
+
+def contract_of(subject: Subject, definition: Callable[..., Any], values: Values) -> Contract:
+    """Get the contract of a subject on these values, from the first step of its definition."""
+    if subject.residual(values) is not None:  # a layer gives what it takes
+        x: Tensor = values.operands["x"]
+        return Contract(tuple(x.shape), x.dtype, None, None)
+    T = subject.case.shape["T"]
+    output, state = contract(definition, values.operands, T)
+    whole = (output.shape[0], T, *output.shape[2:])
+    if state is None:
+        return Contract(whole, output.dtype, None, None)
+    return Contract(whole, output.dtype, tuple(state.shape), state.dtype)
+
+
+def call_backend(
+    function: Callable[..., Any],
+    values: Values,
+    expected: Contract,
+    *,
+    gradients: bool,
+    poison: bool = True,
+) -> Answer:
+    """Call a backend once on these values and collect its results.
+
+    poison: whether uninitialised memory reads as NaN during the call.
+    """
+    tensors = values.tensors
+    watched = {**tensors, "the incoming gradient": values.grad_output}
+    before = {name: value.detach().clone() for name, value in watched.items()}
+    memory = poisoned(values.grad_output.device, like=list(watched.values())) if poison else nullcontext()
+    try:
+        for value in tensors.values():
+            value.requires_grad_(gradients)
+        with memory:
+            with torch.set_grad_enabled(gradients):
+                result = function(**values.operands)
+            problem = malformed(result, expected) or _unfinished(result[0])
+            if problem:
+                return Answer(problem=problem)
+            output, state = result
+            found = _gradients(output, state, tensors, values) if gradients else {}
+    finally:
+        for value in tensors.values():
+            value.requires_grad_(False)
+    changed = [name for name, value in watched.items() if not torch.equal(value.detach(), before[name])]
+    if changed:
+        return Answer(problem=f"it changed its input {', '.join(changed)}")
+    results = {"output": output.detach()} | ({} if state is None else {"final_state": state.detach()})
+    if isinstance(found, str):
+        return Answer(results, gradient_problem=found)
+    return Answer({**results, **found})
+
+
+def malformed(result: Any, expected: Contract) -> str | None:
+    """Say in what a call's result breaks the contract, or return None."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        return f"it returned {type(result).__name__}, the contract is (output, final_state)"
+    for label, value, shape, dtype in (
+        ("output", result[0], expected.output_shape, expected.output_dtype),
+        ("final_state", result[1], expected.state_shape, expected.state_dtype),
+    ):
+        if shape is None:
+            if value is not None:
+                return f"{label} is a {type(value).__name__}: this recurrence has none"
+            continue
+        if type(value) is not Tensor:
+            return f"{label} is a {type(value).__name__}, not a plain tensor"
+        if value.shape != shape:
+            return f"{label} has shape {tuple(value.shape)}, the contract says {shape}"
+        if value.dtype != dtype:
+            return f"{label} is {value.dtype}, the contract says {dtype}"
+    return None
+
+
+def _unfinished(output: Tensor) -> str | None:
+    """Say that work on another stream was still writing the output when the call returned, or return None."""
+    if output.device.type != "cuda":
+        return None
+    at_return = output.detach().clone()
+    torch.cuda.synchronize(output.device)
+    if torch.equal(at_return.isfinite(), output.isfinite()) and torch.equal(
+        at_return[at_return.isfinite()], output.detach()[at_return.isfinite()]
+    ):
+        return None
+    return "its output was still being written when it returned"
+
+
+def _gradients(
+    output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
+) -> dict[str, Tensor] | str:
+    """Compute the gradients of all leaves, or say what is wrong with the graph."""
+    ends = [
+        (tensor, gradient)
+        for tensor, gradient in ((output, values.grad_output), (state, values.grad_state))
+        if tensor is not None and gradient is not None and tensor.requires_grad
+    ]
+    if not output.requires_grad:
+        return "its output has no graph: no gradient can flow"
+    found = torch.autograd.grad(
+        [tensor for tensor, _ in ends],
+        list(leaves.values()),
+        [gradient.to(tensor.dtype) for tensor, gradient in ends],
+        allow_unused=True,
+    )
+    missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+    if missing:
+        return f"no gradient reaches {', '.join(missing)}"
+    return dict(zip(leaves, found, strict=True))

@@ -1,0 +1,95 @@
+"""Reduce what timed calls return to a few numbers that nobody can guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROUNDINGS = 8.0
+ROW = 512  # numbers at least, if there are as many, that one product of a projection takes
+
+
+class Projection:
+    """The dot product of a tensor with a secret vector of signs: two small vectors give all of its signs.
+
+    like: a tensor of the shape and dtype to project. generator: the secret, on the CPU.
+    """
+
+    def __init__(self, like: Tensor, generator: torch.Generator) -> None:
+        flat = self._flat(like)
+        width, axis = 1, flat.dim()
+        while axis > 0 and width < ROW:
+            axis -= 1
+            width *= flat.shape[axis]
+        self._shape = (flat.numel() // max(width, 1), width)
+        self._row, self._column = (
+            torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(flat.device, dtype)
+            for size, dtype in zip(self._shape, (_accumulator(flat.dtype), flat.dtype), strict=True)
+        )
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of a projection that is not exceeded in practice, relative to the norm."""
+        return ROUNDINGS * torch.finfo(self._row.dtype).eps * math.sqrt(sum(self._shape))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Project a tensor to one number, on its device and stream. It is NaN if the shape is another."""
+        flat = self._flat(x)
+        if flat.numel() != self._shape[0] * self._shape[1] or flat.dtype != self._column.dtype:
+            return self._row.new_full((), float("nan"))
+        partial = flat.reshape(self._shape) @ self._column
+        return partial.to(self._row.dtype) @ self._row
+
+    @staticmethod
+    def _flat(x: Tensor) -> Tensor:
+        real = _real(x.detach())
+        # products of half types are summed in float32 on a GPU, but not on a CPU
+        return real if real.is_cuda else real.to(_accumulator(real.dtype))
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """List the tensors of what a call returned: a tensor, or tuples and lists of tensors and others."""
+    return list(_tensors(result))
+
+
+def copied(result: Any) -> Any:
+    """Copy what a call returned, with all of its tensors."""
+    if isinstance(result, Tensor):
+        return result.detach().clone()
+    if isinstance(result, (tuple, list)):
+        return type(result)(copied(each) for each in result)
+    return result
+
+
+def norm(x: Tensor) -> float:
+    """Compute the Euclidean norm of a tensor, in float32 or wider."""
+    flat = _real(x.detach())
+    return float(torch.linalg.vector_norm(flat, dtype=_accumulator(flat.dtype)))
+
+
+def projected(projections: Sequence[Callable[[Tensor], Tensor]], result: Any) -> list[Tensor] | None:
+    """Project the tensors of a result; None if there are more or fewer than projections."""
+    tensors = tensors_of(result)
+    if len(tensors) != len(projections):
+        return None
+    return [project(tensor) for project, tensor in zip(projections, tensors, strict=True)]
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for each in result:
+            yield from _tensors(each)
+
+
+def _real(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _accumulator(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

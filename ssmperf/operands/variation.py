@@ -1,0 +1,144 @@
+"""Variation: values for timed calls that never repeat, with answers that follow from two draws.
+
+A timed call must not see values that an earlier call has seen: its answer could have been kept. But an
+oracle for every timed call is too expensive. A recurrence is linear in some of its operands, and gradients
+are linear in the gradient at the output. So each call gets a secret combination of two draws, and its answer
+is the same combination of their answers. Where nothing is linear, each call takes each time step from one of
+the two draws, at random; then the answers are only known to differ.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.operands.time_axis import with_time
+from ssmperf.operands.values import Values
+
+BACKWARD, BOTH = "backward", "forward_backward"
+MOST_SEED = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The secret of one call.
+
+    weights: of the first and the second base in the varied tensors. scale: of the gradient at the output
+    where the operands are varied too. seed: of the steps that a mixture takes from each base; None for a
+    combination.
+    """
+
+    weights: tuple[float, float] = (0.0, 1.0)
+    scale: float = 1.0
+    seed: int | None = None
+
+    @property
+    def answer(self) -> tuple[float, float]:
+        """The weights of the bases' answers in the answer of a combination."""
+        return self.weights[0] * self.scale, self.weights[1] * self.scale
+
+
+FIRST, SECOND = Draw((1.0, 0.0)), Draw((0.0, 1.0))  # the bases
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """Makes the values of the calls of one pass from two draws of a case's values.
+
+    linear: operands in all of which together the recurrence is linear; empty if it is not known to be.
+    first: the draw that only lends its varied tensors. second: the draw that lends the others too.
+    """
+
+    pass_: str
+    linear: tuple[str, ...]
+    first: Values
+    second: Values
+    length: int
+
+    @property
+    def combines(self) -> bool:
+        """Whether answers follow from those of the bases."""
+        return self.pass_ == BACKWARD or bool(self._varied)
+
+    @property
+    def _varied(self) -> tuple[str, ...]:
+        return tuple(name for name in self.linear if name in self.second.tensors)
+
+    def draw(self, secret: random.Random) -> Draw:
+        """Draw a secret that no other call is likely to get."""
+        if not self.combines:
+            return Draw(seed=secret.randrange(MOST_SEED), scale=_signed(secret))
+        if self.pass_ == BOTH:  # the gradients of linear operands ignore their values: weights add up to 1
+            share = secret.uniform(-0.5, 1.5)
+            return Draw((share, 1.0 - share), _signed(secret))
+        return Draw((_signed(secret), _signed(secret)))
+
+    def base(self) -> Values:
+        """Make the values that belong to the first base."""
+        if self.pass_ == BACKWARD:
+            return Values(self.second.operands, self.first.grad_output, self.second.grad_state)
+        operands = {**self.second.operands, **{name: self.first.operands[name] for name in self._varied}}
+        return Values(operands, self.second.grad_output, self.second.grad_state)
+
+    def values(self, drawn: Draw) -> Values:
+        """Make the values of a call in new memory."""
+        made = self.second.clone()
+        self.write(drawn, made)
+        return made
+
+    def write(self, drawn: Draw, buffers: Values) -> None:
+        """Write the values of a call into buffers that hold the second base, or another call's values."""
+        with torch.no_grad():
+            if drawn.seed is not None:
+                self._mix(drawn, buffers)
+            elif self.pass_ == BACKWARD:
+                _combine(buffers.grad_output, self.first.grad_output, self.second.grad_output, drawn.weights)
+            else:
+                for name in self._varied:
+                    pair = self.first.operands[name], self.second.operands[name]
+                    _combine(buffers.operands[name], *pair, drawn.weights)
+            if self.pass_ == BOTH:
+                torch.mul(self.second.grad_output, drawn.scale, out=buffers.grad_output)
+
+    def _mix(self, drawn: Draw, buffers: Values) -> None:
+        timed = with_time(self.second.operands, self.length)
+        chosen: dict[tuple[int, ...], Tensor] = {}
+        assert drawn.seed is not None
+        for name in sorted(timed):
+            value = self.second.operands[name]
+            shape = tuple(value.shape[:2])
+            if shape not in chosen:
+                generator = torch.Generator().manual_seed(drawn.seed)
+                chosen[shape] = torch.rand(shape, generator=generator).lt(0.5).to(value.device)
+            mask = chosen[shape].view(*shape, *[1] * (value.dim() - 2))
+            buffers.operands[name].copy_(torch.where(mask, self.first.operands[name], value))
+
+
+def linear_operands(linear: tuple[str, ...], *, level: str, equivalent: bool) -> tuple[str, ...]:
+    """Get the operands to combine: none for a layer, or for a function that is not the recurrence."""
+    return linear if level == "op" and equivalent else ()
+
+
+def _combine(into: Tensor, first: Tensor, second: Tensor, weights: tuple[float, float]) -> None:
+    torch.mul(first, weights[0], out=into)
+    into.add_(second, alpha=weights[1])
+
+
+def _signed(secret: random.Random) -> float:
+    return secret.choice((-1, 1)) * secret.uniform(0.5, 1.5)
+
+
+def as_json(drawn: Draw) -> dict[str, Any]:
+    """Write a draw as plain data."""
+    return {"weights": list(drawn.weights), "scale": drawn.scale, "seed": drawn.seed}
+
+
+def from_json(data: Mapping[str, Any]) -> Draw:
+    """Read what `as_json` wrote."""
+    first, second = data["weights"]
+    return Draw((float(first), float(second)), float(data["scale"]), data["seed"])

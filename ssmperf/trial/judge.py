@@ -1,0 +1,274 @@
+"""Judge: makes references from a case alone, and judges the answers of any backend against them.
+
+It never sees a backend. References are kept as long as there is room, so that all backends and passes with
+the same operands share them. The worker that runs the candidates has none: it asks (trial/client.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.errors import UnknownName, Unsupported
+from ssmperf.judge.answer import Answer
+from ssmperf.judge.oracle import Evaluation, evaluate
+from ssmperf.judge.reference import Reference, make_reference, wide_function
+from ssmperf.judge.tolerance import relative_error
+from ssmperf.judge.verdict import Verdict, judge_answer
+from ssmperf.operands import variation
+from ssmperf.operands.dtypes import dtype_of, widen
+from ssmperf.operands.subject import Subject, subject_of
+from ssmperf.operands.values import Values
+from ssmperf.operands.variation import Draw, Variation, linear_operands
+from ssmperf.registry.declarations import Backend
+
+KEPT_BYTES = {"cpu": 1 << 30, "cuda": 6 << 30}  # of references and values, beyond those of the last case
+# A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
+ROUNDED_AGAIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to judge: the answer of a case's backend to a draw of its values, or to a variation of two.
+
+    number: of the draw; of the second one of a variation, whose first is `number` - 1.
+    bound: the error bound that the backend declares for these values.
+    equivalent: whether the backend computes the recurrence, and not a function of its own definition.
+    drawn: the variation; None for the draw itself.
+    ends: ends of the pieces of the sequence for which to measure the error, if any.
+    distance: whether to measure how far the output is from the recurrence's, for another function.
+    counts: whether the verdict decides about the case; that on a candidate of a search does not.
+    """
+
+    case: Case
+    number: int
+    with_state: bool = False
+    gradients: bool = False
+    bound: float | None = None
+    equivalent: bool = True
+    drawn: Draw | None = None
+    ends: tuple[int, ...] = ()
+    distance: bool = False
+    counts: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        drawn = None if self.drawn is None else variation.as_json(self.drawn)
+        return {**fields, "case": self.case.to_json(), "drawn": drawn, "ends": list(self.ends)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Question:
+        """Read what `to_json` returned."""
+        drawn = None if data["drawn"] is None else variation.from_json(data["drawn"])
+        case = Case.from_json(data["case"])
+        return cls(**{**data, "case": case, "drawn": drawn, "ends": tuple(data["ends"])})
+
+
+@dataclass
+class Judge:
+    """Judges answers on one device.
+
+    load: loads the plug-ins, for a case whose recurrence, model or definition comes from one.
+    """
+
+    device: str
+    load: Callable[[], None] = lambda: None
+    _kept: OrderedDict[tuple[object, ...], dict[Hashable, Any]] = field(default_factory=OrderedDict)
+
+    def verdict(self, question: Question, answer: Answer) -> Verdict:
+        """Judge an answer.
+
+        Raises:
+            Unsupported: the values overflow the case's dtype, or the backend is declared to compute another
+                function without a definition of it.
+        """
+        case = question.case
+        self._know(case, own=not question.equivalent)
+        reference = self._varied(question) if question.drawn else self.reference(question)
+        verdict = judge_answer(answer, reference, dtype=dtype_of(case.dtype), bound=question.bound)
+        extra: dict[str, Any] = {}
+        if answer.output is not None and answer.problem is None:
+            if question.ends:
+                extra |= errors_along_time(answer.output, reference.exact.output, question.ends)
+            if question.distance:
+                extra["distance"] = relative_error(answer.output, self._recurrence_output(question))
+        return dataclasses.replace(verdict, extra=extra)
+
+    def forget(self) -> None:
+        """Drop all references."""
+        self._kept.clear()
+
+    def reference(self, question: Question) -> Reference:
+        """Get the oracle's answer for a draw, made once for all backends and passes."""
+        definition = self._definition(question)
+        key = ("reference", question.number, question.with_state, question.gradients, definition)
+        reference: Reference = self._keep(
+            question.case,
+            key,
+            lambda: make_reference(
+                self._subject(question.case),
+                definition,
+                self._values(question, question.number),
+                gradients=question.gradients,
+            ),
+        )
+        return reference
+
+    def _varied(self, question: Question) -> Reference:
+        """Get the oracle's answer for a variation, with a tolerance for its further rounding."""
+        drawn = question.drawn
+        assert drawn is not None
+        case, made = question.case, self._variation(question)
+        if not made.combines:
+            values = made.values(drawn)
+            definition, subject = self._definition(question), self._subject(case)
+            mixed = make_reference(subject, definition, values, gradients=question.gradients)
+            return _loosened(mixed, dict.fromkeys(mixed.low_errors, ROUNDED_AGAIN))
+        second = self.reference(question)
+        key = ("base", question.number, case.pass_, question.with_state, self._definition(question))
+        first: Evaluation = self._keep(case, key, lambda: self._evaluated(question, made.base()))
+        return _combination(drawn.answer, first, second)
+
+    def _evaluated(self, question: Question, values: Values) -> Evaluation:
+        definition, subject = self._definition(question), self._subject(question.case)
+        return evaluate(
+            wide_function(subject, definition, values),
+            values.operands,
+            length=question.case.shape["T"],
+            grad_output=values.grad_output if question.gradients else None,
+            grad_state=values.grad_state if question.gradients else None,
+        )
+
+    def _variation(self, question: Question) -> Variation:
+        case = question.case
+        recurrence = registry.recurrence(case.recurrence)
+        linear = linear_operands(recurrence.linear, level=case.level, equivalent=question.equivalent)
+        first, second = (self._values(question, question.number - back) for back in (1, 0))
+        return Variation(case.pass_, linear, first, second, case.shape["T"])
+
+    def _recurrence_output(self, question: Question) -> Tensor:
+        definition = registry.recurrence(question.case.recurrence).definition
+
+        def make() -> Tensor:
+            values = self._values(question, question.number)
+            subject = self._subject(question.case)
+            return make_reference(subject, definition, values, gradients=False).exact.output
+
+        output: Tensor = self._keep(question.case, ("recurrence", question.number), make)
+        return output
+
+    def _definition(self, question: Question) -> Callable[..., Any]:
+        case = question.case
+        if question.equivalent:
+            return registry.recurrence(case.recurrence).definition
+        backend: Backend = registry.backend(case.owner, case.backend)
+        if backend.definition is None:
+            raise Unsupported(f"{backend.name} computes another function, and declares no definition of it")
+        return backend.definition
+
+    def _know(self, case: Case, *, own: bool) -> None:
+        """Load the plug-ins if the case is about something that is not built in."""
+        try:
+            registry.recurrence(case.recurrence)
+            if case.model is not None:
+                registry.model(case.model)
+            if own:
+                registry.backend(case.owner, case.backend)
+        except UnknownName:
+            self.load()
+
+    def _subject(self, case: Case) -> Subject:
+        return subject_of(case, self.device)
+
+    def _values(self, question: Question, number: int) -> Values:
+        values: Values = self._keep(
+            question.case,
+            ("values", number, question.with_state),
+            lambda: self._subject(question.case).values(number, with_state=question.with_state),
+        )
+        return values
+
+    def _keep(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Make something once for all cases with the same operands; a refusal is remembered too."""
+        own = self._kept.setdefault(case.operand_key, {})
+        self._kept.move_to_end(case.operand_key)
+        if key not in own:
+            self._make_room()
+            try:
+                own[key] = make()
+            except Unsupported as refusal:
+                own[key] = refusal
+        if isinstance(own[key], Unsupported):
+            raise own[key]
+        return own[key]
+
+    def _make_room(self) -> None:
+        """Drop what belongs to the operands that were used longest ago."""
+        limit = KEPT_BYTES[torch.device(self.device).type]
+        sizes = {key: bytes_of(made) for key, made in self._kept.items()}
+        while len(self._kept) > 1 and sum(sizes.values()) > limit:
+            oldest, _ = self._kept.popitem(last=False)
+            del sizes[oldest]
+
+
+def errors_along_time(output: Tensor, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
+    """Compare an output (B, T, ...) with the float64 output in pieces of time that end before `ends`."""
+    scale = float(expected.abs().max()) or 1.0
+    difference = (widen(output, torch.float64) - expected).abs() / scale
+    difference = difference.transpose(0, 1).flatten(1)  # (T, B·...)
+    broken = ~torch.isfinite(difference)
+    strange = broken.any(1).nonzero()
+    finite = difference[~broken]
+    return {
+        "first_nan_step": int(strange[0]) if len(strange) else None,
+        "largest_finite_error": float(finite.max()) if len(finite) else None,
+        "error_envelope": [float(piece.max()) for piece in difference.tensor_split(ends[:-1])],
+    }
+
+
+def bytes_of(made: Any) -> int:
+    """Count the bytes of the tensors in what a judge keeps."""
+    if isinstance(made, Tensor):
+        return made.numel() * made.element_size()
+    if isinstance(made, Mapping):
+        return sum(map(bytes_of, made.values()))
+    if isinstance(made, Reference):
+        return bytes_of(made.exact)
+    if isinstance(made, Evaluation):
+        return bytes_of(made.output) + bytes_of(made.final_state) + bytes_of(made.gradients)
+    if isinstance(made, Values):
+        return bytes_of(made.operands) + bytes_of(made.grad_output) + bytes_of(made.grad_state)
+    return 0
+
+
+def _combination(weights: tuple[float, float], first: Evaluation, second: Reference) -> Reference:
+    """Combine the answers of two bases. Errors may be as large as those of both together."""
+    exact = second.exact
+    pairs = {"output": (first.output, exact.output)}
+    if first.final_state is not None and exact.final_state is not None:
+        pairs["final_state"] = first.final_state, exact.final_state
+    pairs |= {name: (first.gradients[name], exact.gradients[name]) for name in exact.gradients}
+    made: dict[str, Tensor] = {}
+    factors: dict[str, float] = {}
+    for name, (one, two) in pairs.items():
+        made[name] = one * weights[0] + two * weights[1]
+        largest = [float(each.abs().max()) if each.numel() else 0.0 for each in (one, two, made[name])]
+        together = abs(weights[0]) * largest[0] + abs(weights[1]) * largest[1]
+        factors[name] = ROUNDED_AGAIN * max(1.0, together / largest[2] if largest[2] else 1.0)
+    evaluation = Evaluation(
+        made.pop("output"), made.pop("final_state", None), {name: made[name] for name in exact.gradients}
+    )
+    return _loosened(dataclasses.replace(second, exact=evaluation), factors)
+
+
+def _loosened(reference: Reference, factors: Mapping[str, float]) -> Reference:
+    return dataclasses.replace(reference, factors=factors)

@@ -1,0 +1,196 @@
+"""Every timed call answers for itself.
+
+Each call gets values that no call had before it (operands/variation.py). What it returns is reduced to a dot
+product with a secret vector, right behind the timed region; and one call, drawn at random, is kept whole.
+Where answers combine, the products must be the combination of those of two bases. Otherwise they must all
+differ, and some calls are repeated with the same values, outside the time, and must give the same products.
+The kept call and one untimed call are judged in full.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf.cases.record import Status
+from ssmperf.judge.answer import Answer
+from ssmperf.judge.verdict import Verdict
+from ssmperf.measure.answers import Projection, copied, norm, projected, tensors_of
+from ssmperf.measure.passes import TimedPass
+from ssmperf.operands.values import Values
+from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
+
+# How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
+# errors with random signs scatter like a normal distribution whose deviation is that norm.
+MARGIN = 24.0
+MOST_REPEATED = 8  # calls that are repeated where answers do not combine
+
+Ask = Callable[[Draw, Answer], Verdict]
+
+
+class TimedAnswers:
+    """Observes the timed calls of one pass.
+
+    ask: judges the answer to a draw. eps: distance of 1 from the next number in the case's dtype.
+    bound: the error bound that the backend declares. with_state: whether final states are judged.
+    """
+
+    def __init__(
+        self,
+        timed: TimedPass,
+        buffers: Values,
+        variation: Variation,
+        ask: Ask,
+        *,
+        eps: float,
+        bound: float | None,
+    ) -> None:
+        self.timed, self.buffers, self.variation, self.ask = timed, buffers, variation, ask
+        self.eps, self.bound = eps, bound or 0.0
+        self.secret = random.SystemRandom()
+        self.drawn = SECOND
+        self.draws: list[Draw] = []
+        self.products: list[list[Tensor]] = []
+        self.kept: tuple[Draw, Any] | None = None
+        self.problem: str | None = None
+        self._projections: list[Projection] = []
+        self._bases: list[
+            tuple[float, float, float, float]
+        ] = []  # products and norms of two bases, by tensor
+        self._limits: list[float] = []  # relative to the norms, by tensor
+
+    def prepare(self) -> Verdict:
+        """Call the pass, untimed, on a variation and on the bases; judge the variation's answer in full."""
+        probe = self.variation.draw(self.secret)
+        result = self._call(probe)
+        verdict = self.ask(probe, self._answer(result))
+        if verdict.status is not Status.OK:
+            return verdict
+        tensors = tensors_of(result)
+        if not tensors:
+            return Verdict(Status.WRONG, "the timed call returns no tensor")
+        generator = torch.Generator().manual_seed(self.secret.randrange(2**62))
+        self._projections = [Projection(tensor, generator) for tensor in tensors]
+        self._limits = [
+            max(MARGIN * max(self._eps(tensor) / 4, self.bound), project.rounding)
+            for project, tensor in zip(self._projections, tensors, strict=True)
+        ]
+        if self.variation.combines:
+            return self._calibrate(probe, [each.detach().clone() for each in tensors])
+        return verdict
+
+    def before(self) -> None:
+        """Write fresh values for the next call."""
+        self.drawn = self.variation.draw(self.secret)
+        self.variation.write(self.drawn, self.buffers)
+        self.timed.refresh()
+
+    def after(self, result: Any) -> None:
+        """Reduce what a timed call returned, and keep one call of all, with equal chances."""
+        products = projected(self._projections, result)
+        if products is None:
+            self.problem = self.problem or "a timed call returned other tensors than the untimed one"
+            return
+        self.draws.append(self.drawn)
+        self.products.append(products)
+        if self.secret.randrange(len(self.draws)) == 0:
+            self.kept = self.drawn, copied(result)
+
+    def verdict(self) -> Verdict:
+        """Judge the timed calls."""
+        if self.problem:
+            return Verdict(Status.WRONG, self.problem)
+        if self.kept is None:
+            return Verdict(Status.WRONG, "no timed call was seen")
+        found = torch.stack([torch.stack([p.double() for p in each]) for each in self.products]).tolist()
+        problem = self._deviating(found) if self.variation.combines else self._repeating(found)
+        if problem:
+            return Verdict(Status.WRONG, problem)
+        drawn, result = self.kept
+        self.kept = None
+        self.variation.write(drawn, self.buffers)  # what the way back from a native answer reads
+        self.timed.refresh()
+        return self.ask(drawn, self._answer(result))
+
+    def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:
+        """Measure what the bases give, and how exactly the probe's answer is their combination.
+
+        rest: the probe's answer; what the bases explain of it is taken away here, in place of a copy.
+        """
+        weights = probe.answer
+        wide = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in rest]
+        products, norms = [], []
+        for base, weight in ((FIRST, weights[0]), (SECOND, weights[1])):
+            result = self._call(base)
+            reduced = projected(self._projections, result)
+            if reduced is None:
+                return Verdict(Status.WRONG, "two calls returned different numbers of tensors")
+            tensors = tensors_of(result)
+            wide = [left - weight * each.detach() for left, each in zip(wide, tensors, strict=True)]
+            products.append([float(each) for each in reduced])
+            norms.append([norm(each) for each in tensors])
+        self._bases = list(zip(*products, *norms, strict=True))
+        for at, left in enumerate(wide):
+            scale = self._scale(at, weights)
+            relative = norm(left) / scale if scale else 0.0
+            self._limits[at] = max(self._limits[at], MARGIN * relative)
+        return Verdict(Status.OK)
+
+    def _deviating(self, found: list[list[float]]) -> str | None:
+        """Say which call's products are not the combination of those of the bases, or return None."""
+        for number, (drawn, products) in enumerate(zip(self.draws, found, strict=True), start=1):
+            weights = drawn.answer
+            for at, product in enumerate(products):
+                expected = weights[0] * self._bases[at][0] + weights[1] * self._bases[at][1]
+                limit = self._limits[at] * self._scale(at, weights)
+                if not abs(product - expected) <= limit:
+                    return (
+                        f"timed call {number} of {len(found)} did not answer for its own values: a random "
+                        f"sum over its result is {product:.6g}, must be {expected:.6g} within {limit:.2g}"
+                    )
+        return None
+
+    def _repeating(self, found: list[list[float]]) -> str | None:
+        """Say which two calls gave the same answer, or which gives another when repeated; else None."""
+        seen: dict[tuple[float, ...], int] = {}
+        for number, products in enumerate(found, start=1):
+            earlier = seen.setdefault(tuple(products), number)
+            if earlier != number:
+                return f"timed calls {earlier} and {number} gave the same answer to different values"
+        repeated = self.secret.sample(range(len(found)), min(MOST_REPEATED, len(found)))
+        for index in repeated:
+            result = self._call(self.draws[index])
+            again = projected(self._projections, result)
+            for at, tensor in enumerate(tensors_of(result)):
+                limit = self._limits[at] * norm(tensor)
+                if again is None or not abs(float(again[at]) - found[index][at]) <= limit:
+                    return (
+                        f"timed call {index + 1} of {len(found)} gave another answer than an untimed call "
+                        "on the same values"
+                    )
+        return None
+
+    def _call(self, drawn: Draw) -> Any:
+        self.variation.write(drawn, self.buffers)
+        self.timed.refresh()
+        return self.timed.call()
+
+    def _answer(self, result: Any) -> Answer:
+        results: Mapping[str, Tensor | None] = self.timed.results(result)
+        missing = [name for name, value in results.items() if value is None]
+        if "output" in missing:
+            return Answer(problem="the timed call returned something other than (output, final_state)")
+        if missing:
+            return Answer(gradient_problem=f"no gradient reaches {', '.join(missing)}")
+        return Answer({name: value for name, value in results.items() if value is not None})
+
+    def _eps(self, tensor: Tensor) -> float:
+        return max(self.eps, torch.finfo(tensor.dtype).eps)
+
+    def _scale(self, at: int, weights: tuple[float, float]) -> float:
+        _, _, first, second = self._bases[at]
+        return abs(weights[0]) * first + abs(weights[1]) * second
