@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ssmperf
 
@@ -85,13 +86,23 @@ def copied(result: Result) -> Result:
     return result[0].clone(), result[1].clone()
 
 
+def _environment() -> dict[str, int]:
+    """Hash each variable, so that no value is ever shown; torch sets some of its own."""
+    return {name: hash(text) for name, text in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
+
+
+def _foreign(mode: object) -> bool:
+    """Tell whether a dispatch mode is not the harness's own."""
+    return not type(mode).__module__.startswith("ssmperf.")
+
+
 def state_of_process() -> dict[str, object]:
     """Read what a backend may leave changed in its process and what changes the time of those after it."""
     modules = torch.nn.modules.module
     return {
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "affinity": frozenset(os.sched_getaffinity(0)),
-        "environment": frozenset(os.environ.items()),
+        "environment": _environment(),
         "children": Path("/proc/thread-self/children").read_text().split(),
         "threads": frozenset(thread.name for thread in threading.enumerate()),
         "torch threads": torch.get_num_threads(),
@@ -99,7 +110,9 @@ def state_of_process() -> dict[str, object]:
         "profile function": (sys.getprofile(), sys.gettrace(), sys.getswitchinterval()),
         "anomaly mode": torch.is_anomaly_enabled(),
         "denormals": float(torch.full((), 1e-40) * 1),
-        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "dispatch modes": [
+            type(mode).__name__ for mode in _get_current_dispatch_mode_stack() if _foreign(mode)
+        ],
         "hooks": len(modules._global_forward_hooks) + len(modules._global_forward_pre_hooks),
         "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
         "defaults": (torch.get_default_dtype(), torch.get_default_device()),
@@ -116,11 +129,11 @@ def witness(
     """Compute like `loop`, in a process that nobody has changed since this file was imported.
 
     Raises:
-        RuntimeError: the process is another one now, and how.
+        RuntimeError: something has changed; the message names it.
     """
     if not torch.is_grad_enabled():
         now = state_of_process()
-        changed = [f"{name}: {_CLEAN[name]} → {now[name]}" for name in now if now[name] != _CLEAN[name]]
+        changed = [name for name in now if now[name] != _CLEAN[name]]
         if changed:
-            raise RuntimeError(f"the process was left changed: {'; '.join(changed)}"[:300])
+            raise RuntimeError(f"the process was left with another {', '.join(changed)}")
     return loop(log_a, b, initial_state, phase=phase)

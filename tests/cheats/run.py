@@ -19,11 +19,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import ssmperf
+
 HERE = Path(__file__).parent
 if str(HERE.parent) not in sys.path:
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.append(str(HERE.parent))  # for the package `cheats`
 
-from cheats import TABLE, Cheat  # noqa: E402
+from cheats import NEIGHBOUR, TABLE, WRONG, Cheat  # noqa: E402
 
 FASTEST = 0.7  # an honest time is at least this share of the twin's
 SLOWEST = 3.0  # a neighbour's time is at most this multiple of its time alone, and at least the inverse
@@ -60,9 +62,9 @@ class Outcome:
             found.append(f"its honest twin is {_told(self.twin)}")
         if self.record is None:
             found.append(f"it has no record: {self.log[-300:]}")
-        elif self.status == "ok" and self.cheat.must == "wrong":
+        elif self.status == "ok" and self.cheat.must == WRONG:
             found.append("it is ok")
-        elif self.status == "ok" and self.ratio is not None and self.ratio < FASTEST:
+        elif self.status == "ok" and self.cheat.must != NEIGHBOUR and (self.ratio or 0.0) < FASTEST:
             found.append(f"it is ok with {self.ratio:.2f} of its twin's time")
         if self.cheat.neighbour:
             ratio = self.neighbour_ratio
@@ -95,7 +97,7 @@ def time_of(record: dict[str, Any] | None) -> float | None:
 
 
 def _run_key(cheat: Cheat) -> tuple[object, ...]:
-    return (cheat.device, cheat.options, cheat.runs, cheat.name if cheat.alone else "")
+    return (cheat.device, cheat.options, cheat.runs, cheat.neighbour, cheat.name if cheat.alone else "")
 
 
 def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
@@ -103,18 +105,11 @@ def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
     names |= {f"cheat_{cheat.name}_neighbour" for cheat in cheats if cheat.neighbour}
     files = dict.fromkeys(["twins.py", *(cheat.file for cheat in cheats)])
     first = cheats[0]
-    words = [
-        "run",
-        "--suite",
-        "throughput",
-        "--preset",
-        "smoke",
-        "--models",
-        "scan",
-        "--device",
-        first.device,
-    ]
-    words += ["--backends", ",".join(sorted(names)), "--timeout", str(timeout), *first.options]
+    suite, *options = first.options
+    words = ["run", "--suite", suite, "--preset", "smoke", "--models", "scan", "--device", first.device]
+    words += ["--backends", ",".join(sorted(names)), "--timeout", str(timeout), *options]
+    if "--regime" not in options:
+        words += ["--regime", ",".join(f"{regime}/data" for regime in ssmperf.REGIMES if regime != "phase")]
     for file in files:
         words += ["--plugin", str(HERE / file)]
     with tempfile.TemporaryDirectory() as folder:
@@ -125,9 +120,9 @@ def _run_together(cheats: list[Cheat], timeout: float) -> list[Outcome]:
     return [
         Outcome(
             cheat,
-            records.get(f"cheat_{cheat.name}"),
-            records.get(cheat.twin),
-            records.get(f"cheat_{cheat.name}_neighbour"),
+            _worst(records, f"cheat_{cheat.name}", cheat.pass_),
+            _worst(records, cheat.twin, cheat.pass_),
+            _worst(records, f"cheat_{cheat.name}_neighbour", cheat.pass_),
             done.stdout + done.stderr,
         )
         for cheat in cheats
@@ -146,11 +141,16 @@ def _command(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
     )
 
 
-def _records(out: Path) -> dict[str, dict[str, Any]]:
-    """Read the records of a run by backend, as the file has them."""
+def _records(out: Path) -> list[dict[str, Any]]:
+    """Read the records of a run as the file has them."""
     file = out / "records.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {record["backend"]: record for record in map(json.loads, lines)}
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _worst(records: Sequence[dict[str, Any]], backend: str, pass_: str | None) -> dict[str, Any] | None:
+    """Take the record of a backend: one that is not ok, if there is any."""
+    own = [record for record in records if record["backend"] == backend and pass_ in (None, record["pass"])]
+    return next((record for record in own if record["status"] != "ok"), own[0] if own else None)
 
 
 def _ratio(record: dict[str, Any] | None, twin: dict[str, Any] | None) -> float | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import ssmperf
+
+sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
+
 from cheats import TABLE
 from cheats.honest import Result, loop, witness
 
