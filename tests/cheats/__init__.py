@@ -14,49 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 HONEST_TIME, WRONG, NEIGHBOUR = "honest time", "wrong", "neighbour"
-SIZES = ("--axis", "T=512", "--dtype", "float32", "--regime", "sigmoid/data")
-FORWARD = ("throughput", *SIZES, "--pass", "forward")
-GRADIENTS = ("throughput", *SIZES, "--pass", "backward,forward_backward")
-ON_GPU = (
-    "throughput",
-    "--axis",
-    "B=8",
-    "--axis",
-    "T=512",
-    "--axis",
-    "C=256",
-    "--regime",
-    "sigmoid/data",
-    "--pass",
-    "forward",
-)
-LARGE = (
-    "throughput",
-    "--axis",
-    "B=8",
-    "--axis",
-    "T=1024",
-    "--axis",
-    "C=1024",
-    "--regime",
-    "sigmoid/data",
-    "--pass",
-    "forward",
-)
+ONE_REGIME = ("--regime", "sigmoid/data", "--pass")
+SIZES = ("--axis", "T=512", "--dtype", "float32")
+FORWARD = ("throughput", *SIZES, *ONE_REGIME, "forward")
+GRADIENTS = ("throughput", *SIZES, *ONE_REGIME, "backward,forward_backward")
 REGIMES = ("throughput", "--axis", "T=64", "--dtype", "bfloat16", "--pass", "forward")  # under every regime
+ON_GPU = ("throughput", "--axis", "B=8", "--axis", "T=512", "--axis", "C=256", *ONE_REGIME, "forward")
+LARGE = ("throughput", "--axis", "B=8", "--axis", "T=1024", "--axis", "C=1024", *ONE_REGIME, "forward")
 
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
     """One cheat, and what must become of it.
 
-    name: that of its backend, behind `cheat_`. kind: the class of trick. file: the plug-in of this folder.
+    name: that of its backend, behind `cheat_`. kind: the class of trick. file: its plug-in of this folder.
     must: HONEST_TIME: its status is not ok, or its time is one that its twin reaches.
         WRONG: its status is not ok in at least one of its cases. NEIGHBOUR: nothing but what `neighbour` says.
     twin: the backend that does the same without cheating.
     options: the suite, and options of the command line.
     pass_: the pass in which it cheats, among those of its options.
-    neighbour: whether an honest backend runs right after it, which must have its usual status and time.
+    neighbour: whether an honest backend runs right after it, and must have its usual status and time.
     alone: whether it needs a run of its own, since loading it changes every process.
     runs: how many runs, one after another, it needs; the last one counts.
     beyond: why values that never repeat, checks of every timed output, a judge in its own process, a process

