@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ssmperf import (
@@ -19,6 +20,7 @@ from ssmperf import (
     Shape,
     Spec,
     Status,
+    TimedPass,
     Timing,
     Values,
     Verdict,
@@ -46,11 +48,14 @@ SECTION = Section(
         "limit_fraction",
         "peak_bytes",
         "first_call_s",
+        "prepare_s",
+        "finish_s",
     ),
     rank="latency_s",
     charts=(Chart(x="T", y="latency_s", title="Time against length"),),
 )
 
+MOST_ABOVE_PARTS = 1.5  # forward and backward together, over the sum of the two
 MOST_TRACED = 1000  # launches of a call; tracing more takes long
 
 
@@ -117,15 +122,61 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
         reason = f"when it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
     reads = measured.specs
+    extra = native_parts(case, context, measured)
+    doubts = [*_small_peak(case, memory, buffers), *_hidden_work(judging, buffers)]
+    del measured, answers  # and the ready-made graph
     return timed_record(
         case,
         context,
         verdict,
         buffers,
         timing,
-        {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels, **tuning},
+        {"peak_bytes": memory, "peak_bytes_reason": memory_reason, "kernels": kernels, **extra, **tuning},
         reads=reads,
+        doubts=doubts,
     )
+
+
+def native_parts(case: Case, context: Context, measured: TimedPass) -> dict[str, float | None]:
+    """Time what a native call leaves out: preparing its operands, and the way back from its results."""
+    if measured.prepare is None:
+        return {}
+    finish_s = None
+    if measured.finish is not None:
+        raw, finish = measured.call(), measured.finish
+        finish_s = context.median_s(case, lambda: finish(raw), touched=())
+    return {"prepare_s": context.median_s(case, measured.prepare, touched=()), "finish_s": finish_s}
+
+
+def _small_peak(case: Case, peak: int | None, values: Values) -> list[str]:
+    """Doubt a forward call whose memory could not hold its output, which has the size of a gradient at it."""
+    least = values.grad_output.numel() * values.grad_output.element_size()
+    if case.gradients or case.level != "op" or peak is None or peak >= least:
+        return []
+    return [f"its peak memory is {peak} bytes, its output has {least}"]
+
+
+def _hidden_work(judging: Judging, values: Values) -> list[str]:
+    """Doubt a backward pass whose work may be hidden in the making of its graph, after a short look.
+
+    Only foreign backends are looked at: the look takes about as long as the measurement.
+    """
+    case, context = judging.case, judging.context
+    backend, function = context.backend(case), context.function(case)
+    if not context.is_guest(case) or not case.gradients:
+        return []
+    judging.restore(values)
+    seconds = {}
+    for pass_ in ("forward", "backward", "forward_backward"):
+        look = pass_of(replace(case, pass_=pass_), backend, function, values)
+        seconds[pass_] = context.median_s(case, look.call, touched=look.touched)
+    parts_s = seconds["forward"] + seconds["backward"]
+    if seconds["forward_backward"] <= MOST_ABOVE_PARTS * parts_s:
+        return []
+    return [
+        f"forward and backward together take {seconds['forward_backward']:.3g} s, apart {parts_s:.3g} s: "
+        "work may be hidden in the making of the graph"
+    ]
 
 
 def timed_record(
@@ -136,9 +187,11 @@ def timed_record(
     timing: Timing,
     extra: dict[str, Any],
     reads: Mapping[str, Spec] | None = None,
+    doubts: Sequence[str] = (),
 ) -> Record:
     """Make the record of a timed case: `wrong` if no correct call can be this fast.
 
+    doubts: what looks wrong but may have an innocent cause.
     reads: the specs of what the call reads, by operand; those of `values` if None.
     """
     cost = None
@@ -153,12 +206,16 @@ def timed_record(
         reason = f"{latency:.3g} s is below the floor of {floor:.3g} s: it cannot have done the work"
         return context.record(case, Verdict(Status.WRONG, reason, verdict.errors, verdict.tolerances))
     first = context.first_call_s.get((case.backend, case.operand_key, case.pass_))
+    rates = _rates(case, context, cost, latency)
+    if (rates.get("limit_fraction") or 0.0) > 1.0:
+        doubts = [*doubts, "it is faster than the limit of the device says"]
     return context.record(
         case,
         verdict,
         **timing.to_json(),
-        **_rates(case, context, cost, latency),
+        **rates,
         **extra,
+        doubts=list(doubts),
         first_call_s=first,
     )
 

@@ -87,6 +87,11 @@ class Context:
     def backend(self, case: Case) -> Backend:
         return registry.backend(case.owner, case.backend)
 
+    def is_guest(self, case: Case) -> bool:
+        """Whether the case's backend is other people's code."""
+        backend = self.backend(case)
+        return registry.foreign("backend", f"{backend.of}/{backend.name}")
+
     def subject(self, case: Case) -> Subject:
         """Make the operation or layer that the case is about."""
         return subject_of(case, self.device)
