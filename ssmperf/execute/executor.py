@@ -32,6 +32,7 @@ IMPORTS = (
     "ssmperf.machine.ceilings",
     "ssmperf.machine.environment",
     "ssmperf.execute.worker",
+    "ssmperf.execute.process_state",
     "ssmperf.trial.server",
     "ssmperf.trial.client",
     "ssmperf.registry:models",

@@ -22,15 +22,19 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import SsmperfError, Unsupported
 from ssmperf.tune import tables
+
+if TYPE_CHECKING:
+    from ssmperf.execute.process_state import Difference
 
 PR_SET_PDEATHSIG = 1
 ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend may exit with 0
@@ -42,9 +46,14 @@ def main(config: dict[str, Any]) -> None:
     faulthandler.enable()
     requests, answers = os.fdopen(config["requests"], "r"), _Answers(config["answers"])
     context, environment = _prepare(config, answers)
-    answers.send({"env_id": context.env_id, "environment": environment})
     _limit_memory(config)
-    initial_state = process_state()
+    from ssmperf.execute.process_state import Snapshot  # imports torch
+    from ssmperf.machine.activity import IDLE_S
+
+    initial = Snapshot.take()
+    for plugin in config["plugins"]:
+        registry.load_plugin(plugin)
+    answers.send({"env_id": context.env_id, "environment": environment})
     for line in requests:
         request = json.loads(line)
         case, answers.number = Case.from_json(request["case"]), request["number"]
@@ -53,7 +62,9 @@ def main(config: dict[str, Any]) -> None:
             run_case_in_fork(case, context, answers)
             continue
         record = run_case(case, context)
-        healthy = _healthy(config, record) and not context.broken and process_state() == initial_state
+        differences = initial.difference(Snapshot.take(idle_s=IDLE_S if context.is_guest(case) else None))
+        record = blame(record, differences)
+        healthy = _healthy(config, record) and not context.broken and not differences
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 
 
@@ -117,31 +128,16 @@ def message_of(error: BaseException) -> str:
         return f"(its message raises {type(second).__name__})"
 
 
-def process_state() -> tuple[object, ...]:
-    """Read the settings that a backend may change for the whole process, and so for every later case."""
-    import torch
-
-    kinds = ("cpu", "cuda")
-    try:
-        return (
-            torch.get_default_dtype(),
-            torch.get_default_device(),
-            torch.get_num_threads(),
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.get_float32_matmul_precision(),
-            [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds],
-            torch.backends.cuda.matmul.allow_tf32,
-            torch.backends.cudnn.allow_tf32,
-            torch._C._len_torch_function_stack(),
-            torch._C._len_torch_dispatch_stack(),
-            resource.getrlimit(resource.RLIMIT_AS),
-            signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0),
-            os.getcwd(),  # noqa: PTH109
-        )
-    except Exception as error:  # torch refuses to read some settings that were set by two of its interfaces
-        return (message_of(error), object())
+def blame(record: Record, differences: Sequence[Difference]) -> Record:
+    """Make a case `wrong` whose backend left modes or replaced functions behind; log every difference."""
+    for difference in differences:
+        print(f"{record.case}: {difference} ({difference.kind})", file=sys.__stderr__, flush=True)
+    wrong = [difference for difference in differences if difference.kind == "wrong"]
+    if not wrong or record.status is not Status.OK:
+        return record
+    reason = f"it leaves the process changed: {'; '.join(wrong[:3])}"
+    command = {"command": record.numbers.get("command")}
+    return Record(record.case, Status.WRONG, reason, record.env_id, command)
 
 
 def _with_name(name: str, message: str) -> str:
@@ -167,8 +163,6 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     elif config["threads"]:
         torch.set_num_threads(config["threads"])
     _warm_up(config["device"])
-    for plugin in config["plugins"]:
-        registry.load_plugin(plugin)
     registry.models()
     tables.force(tables.from_json(config["rows"]))
     known = config["ceilings"]

@@ -21,6 +21,7 @@ from ssmperf.execute import lane, worker, worker_process
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
+from ssmperf.execute.process_state import Snapshot
 from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
@@ -30,6 +31,8 @@ EXPECTED = {
     "leaves_session": ("timeout", "no answer within 4 s"),
     "sets_dtype": ("ok", None),
     "sets_device": (None, None),
+    "leaves_mode": ("wrong", "it leaves the process changed: torch's function mode Idle is on"),
+    "leaves_thread": ("ok", None),
     "prints": ("ok", None),
     "curses": ("crash", "ValueError: \ufffd bad \ufffd \ufffd[31m red"),
     "exits": ("crash", "the worker exited with 7"),
@@ -203,10 +206,10 @@ def restored() -> Iterator[None]:
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_process_is_noticed(restored: None, what: str) -> None:
-    before = worker.process_state()
-    assert worker.process_state() == before
+    before = Snapshot.take()
+    assert before.difference(Snapshot.take()) == []
     CHANGES[what]()
-    assert worker.process_state() != before
+    assert before.difference(Snapshot.take()) != []
 
 
 @pytest.mark.parametrize(("hard", "bound"), [(resource.RLIM_INFINITY, None), (1000, 1000)])

@@ -9,11 +9,13 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import ssmperf
 
@@ -94,6 +96,32 @@ def sets_device(log_a, b, initial_state=None, *, phase=None) -> Result:
     result = right(log_a, b, initial_state)
     torch.set_default_device("meta")
     return result
+
+
+class Idle(TorchFunctionMode):
+    """A mode that changes nothing, but could."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@hostile("leaves_mode")
+def leaves_mode(log_a, b, initial_state=None, *, phase=None) -> Result:
+    result = right(log_a, b, initial_state)
+    if once("mode"):
+        Idle().__enter__()
+    return result
+
+
+@hostile("leaves_thread")
+def leaves_thread(log_a, b, initial_state=None, *, phase=None) -> Result:
+    def spin() -> None:
+        while True:
+            pass
+
+    if once("thread"):
+        threading.Thread(target=spin, daemon=True).start()
+    return right(log_a, b, initial_state)
 
 
 @hostile("prints")
