@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Verdict:
     """How a judgement ended. Errors and tolerances are relative to the largest reference value.
 
     output: the backend's output, so that a caller can see later whether it was overwritten.
+    bound: the error bound that the backend declares for the values judged, None if it declares none.
     """
 
     status: Status
@@ -33,6 +34,7 @@ class Verdict:
     errors: Mapping[str, float] = field(default_factory=dict)
     tolerances: Mapping[str, float] = field(default_factory=dict)
     output: Tensor | None = field(default=None, compare=False, repr=False)
+    bound: float | None = None
 
 
 def judge_call(
@@ -50,6 +52,22 @@ def judge_call(
     bound: error bound that the backend declares for these values, None if it is exact.
     poison: whether uninitialised memory reads as NaN during the call.
     """
+    verdict = _judge_call(
+        function, values, reference, dtype=dtype, gradients=gradients, bound=bound, poison=poison
+    )
+    return replace(verdict, bound=bound)
+
+
+def _judge_call(
+    function: Callable[..., Any],
+    values: Values,
+    reference: Reference,
+    *,
+    dtype: torch.dtype,
+    gradients: bool,
+    bound: float | None,
+    poison: bool,
+) -> Verdict:
     if bound is not None and not 0 <= bound < 1:
         return Verdict(Status.WRONG, f"its declared error bound {bound:g} is not valid: it must be below 1")
     tensors = values.tensors
@@ -85,7 +103,7 @@ def compare_gradients(
     found: Mapping[str, Tensor], reference: Reference, *, dtype: torch.dtype, bound: float | None
 ) -> Verdict:
     """Judge gradients alone, by operand name."""
-    return _compare(None, None, found, reference, dtype, bound)
+    return replace(_compare(None, None, found, reference, dtype, bound), bound=bound)
 
 
 def _compare(
