@@ -127,6 +127,15 @@ def test_a_beside_cell_of_the_heat_map_has_its_number_without_a_colour(fake: Any
     assert all("bound 0.999" in cell.text and "×" in cell.text for cell in cells)
 
 
+def test_a_figure_lists_them_last_with_their_marks(fake: Any, tmp_path: Path) -> None:
+    records = [*quick(fake, "wrong"), *quick(fake, "loose"), *quick(fake, "other"), *honest(fake)]
+    registry.report("figures")([fake.run(records)], tmp_path)
+    text = (tmp_path / "throughput-latency_s-mingru-forward.svg").read_text()
+    labels = ["chunkwise", "sequential", "loose (bound 0.999)", "other (own definition)"]
+    places = [text.index(f">{label}<") for label in [*labels, "wrong (wrong in backward)"]]
+    assert places == sorted(places)
+
+
 def test_backends_that_do_not_compete_follow_those_that_do(fake: Any) -> None:
     records = [*quick(fake, "wrong"), *quick(fake, "loose"), *quick(fake, "other"), *honest(fake)]
     table = ranking.ranked(frames.frame([fake.run(records)]), "latency_s")
@@ -162,7 +171,7 @@ def test_a_tie_is_shared_in_every_form(tie: Any) -> None:
     shown = page([tie])
     assert [badge.text for badge in shown.all("b", "best")] == ["fastest, tied"] * 2
     (card,) = [part.text for part in shown.all("div", "card") if "Fastest backend" in part.text]
-    assert "of 1 comparisons" in card and "In 1 of them" in card
+    assert "of 1 comparison" in card and "In 1 of them" in card
 
 
 def test_the_next_after_a_tie_is_the_first_outside_it(tie: Any) -> None:

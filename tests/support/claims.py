@@ -14,6 +14,7 @@ from typing import Any
 import ssmperf
 from ssmperf import registry
 
+STANDINGS = ("competes", "beside", "wrong")
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
@@ -109,7 +110,11 @@ def _of_page(root: Element) -> dict[str, list[str]]:
         for panel in chart["panels"]
         for first in panel["lines"]
     ]
-    assert all(line["standing"] in ("competes", "beside", "wrong") for line in lines)
+    assert all(line["standing"] in STANDINGS for line in lines)
+    for chart in _data(root, "charts"):
+        for panel in chart["panels"]:
+            order = [STANDINGS.index(line["standing"]) for line in panel["lines"]]
+            assert order == sorted(order), "a line that does not compete is listed before one that does"
     return {
         "rows of the page": [row.attributes["data-backend"] for row in rows if "fastest" in row.classes],
         "badges of the page": [
@@ -138,7 +143,7 @@ def _of_page(root: Element) -> dict[str, list[str]]:
         ],
         # the script lists lines in the order of their standing, then of their first value
         "charts": [
-            min(group, key=lambda line: (("competes", "beside", "wrong").index(line["standing"]), line["y"]))
+            min(group, key=lambda line: (STANDINGS.index(line["standing"]), line["y"]))
             ["series"]
             for group in groups
         ],
