@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 from rich.text import Text
 
 from ssmperf import report
 
-from . import frames, ranking, units
+from . import units
+from .contests import Contest, contests, kept_out, statement
 from .exports import deliver
 from .tables import terminal_text
 
@@ -30,81 +31,73 @@ HEADINGS = (
     "×sequential",
     "ahead of",
     "by",
+    "beside",
 )
+MOST_REMARKS = 40
+NUMBERS = ("time", "×sequential", "by")
 
 
 @report("best")
 def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """Show one line per contest: the winner, its time, the speedup over sequential, and the runner-up."""
+    """Show one line per comparison: the fastest backend, its time, and the next one that is slower.
+
+    "Fastest" is a claim about a backend: it competes only if it is wrong in no pass of that place, nor in
+    correctness. One that is approximate by declaration or computes another function stands beside, marked;
+    those whose intervals overlap the winner's share the place. Where forward and backward have different
+    winners, a line has their sum.
+    """
     found = contests(runs)
     if not found:
         return deliver("no timed case of these runs is ok\n", destination)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
-        grid.add_column(heading, no_wrap=True, justify="right" if heading in ("time", "by") else "left")
-    for contest in found:
-        first, *rest = cells(contest)
+        justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        grid.add_column(heading, no_wrap=heading != "beside", overflow="fold", justify=justify)
+    for first, *rest in rows(found):
         grid.add_row(Text(first, style="cyan"), *map(Text, rest))
-    return deliver(terminal_text([grid], plain=destination is not None), destination)
+    notes = [Text(text, style="dim") for text in remarks(found)]
+    if len(notes) > MOST_REMARKS:
+        more = Text(f"and {len(notes) - MOST_REMARKS} more remarks: --json has them all", style="dim")
+        notes[MOST_REMARKS:] = [more]
+    return deliver(terminal_text([grid, *notes], plain=destination is not None), destination)
 
 
 @report("best_json")
 def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """Give the contests as JSON, a list of objects."""
+    """Give the contests as JSON, a list of objects; `ssmperf.best` gives the same list."""
     return deliver(json.dumps(contests(runs), indent=2, allow_nan=False) + "\n", destination)
 
 
-def contests(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """List the contests of suites that rank by a time: one per comparison key, among its `ok` records.
-
-    In each, `tied` says whether the intervals of winner and runner-up overlap, so that either may be faster.
-    """
-    table = frames.frame(runs)
-    found: list[dict[str, Any]] = []
-    for name, section in frames.sections(runs, table).items():
-        rank = section.rank
-        if not rank or units.suffix(rank) != "_s":
-            continue
-        rows = ranking.ranked(table[table["suite"] == name], rank)
-        groups: dict[Any, list[dict[str, Any]]] = {}
-        for key, row in zip(frames.keys(rows), frames.records(rows), strict=True):
-            if row["status"] == "ok" and not units.missing(row.get(rank)):
-                groups.setdefault(key, []).append(row)
-        found += [_contest(members, rank) for members in groups.values()]
-    return found
-
-
-def cells(contest: dict[str, Any]) -> list[str]:
-    """Give a contest's cells as text, in the order of HEADINGS."""
-    rival = contest["runner_up"]
-    ahead = units.ratio(contest["runner_up_ratio"]) if rival else ""
+def rows(found: Sequence[Contest]) -> list[list[str]]:
+    """Give each contest's cells as text, in the order of HEADINGS."""
+    places = [{"run": each["run"], **each["axes"]} for each in found]
+    varying = [axis for axis in places[0] if len({str(place[axis]) for place in places}) > 1]
     return [
-        *(units.plain(contest[name]) for name in ("subject", "shape", "dtype", "pass", "where", "backend")),
-        units.number(contest["field"], contest["value"]),
-        "" if contest["speedup"] is None else units.ratio(contest["speedup"]),
-        units.plain(rival),
-        f"{ahead} (tied)" if contest["tied"] else ahead,
+        _cells(contest, [f"{units.label(axis)} {units.plain(place[axis])}" for axis in varying])
+        for contest, place in zip(found, places, strict=True)
     ]
 
 
-def _contest(members: list[dict[str, Any]], rank: str) -> dict[str, Any]:
-    """Describe a contest whose members are in the order of their times."""
-    winner, *others = members
-    rival = others[0] if others else None
-    low, high = units.interval_names(rank)
-    slowest, fastest = winner.get(high), rival and rival.get(low)
-    tied = slowest is not None and fastest is not None and bool(fastest <= slowest)
-    return {
-        **{
-            name: units.plain(winner[name])
-            for name in ("suite", "subject", "shape", "dtype", "pass", "backend")
-        },
-        "where": units.plain(winner["environment"] or winner["device"]),
-        "run": units.plain(winner["run"]),
-        "field": rank,
-        "value": float(winner[rank]),
-        "speedup": None if units.missing(winner["speedup"]) else float(winner["speedup"]),
-        "runner_up": None if rival is None else units.plain(rival["backend"]),
-        "runner_up_ratio": None if rival is None else float(rival[rank]) / float(winner[rank]),
-        "tied": tied,
-    }
+def remarks(found: Sequence[Contest]) -> list[str]:
+    """List where forward and backward have different winners, and which backends are kept out and why."""
+    return [*(statement(contest) for contest in found if contest["winners"]), *kept_out(found)]
+
+
+def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
+    """Give a contest's cells, one backend per line. axes: those in which the contests differ, as text."""
+    winners = [each for each in contest["competitors"] if each["backend"] in contest["fastest"]]
+    slower = next((each for each in contest["competitors"] if each not in winners), None)
+    return [
+        *(contest[name] for name in ("subject", "shape", "dtype", "pass")),
+        " · ".join([contest["where"], *axes]),
+        "\n".join(each["backend"] + " (tied)" * contest["tied"] for each in winners) or "none competes",
+        "\n".join(units.number(contest["field"], each["value"]) for each in winners),
+        "\n".join(units.ratio(each["speedup"]) for each in winners if each["speedup"] is not None),
+        "" if slower is None else slower["backend"],
+        "" if slower is None else units.ratio(slower["value"] / contest["value"]),
+        "\n".join(_beside(contest, each) for each in contest["beside"]),
+    ]
+
+
+def _beside(contest: Contest, entry: dict[str, Any]) -> str:
+    return f"{entry['backend']} {units.number(contest['field'], entry['value'])} ({entry['mark']})"

@@ -11,6 +11,7 @@ from ssmperf import DIMENSIONS, Chart
 
 from . import frames, units
 
+STANDINGS = ("competes", "beside", "wrong")  # in the order in which lines are listed
 _FACETS = {"model": "subject"}  # a bare recurrence has no model but a subject
 
 
@@ -20,7 +21,8 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     The cases of a line agree in the series and in every axis but x: no line joins cases that differ in two
     things. A line has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
     dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval, empty without one),
-    and `text` (shown on hover).
+    `text` (shown on hover), `standing` and `mark`. The last two are those of the point whose backend is
+    furthest from competing, and lines that compete come first.
     """
     x, y = chart.x, chart.y
     facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
@@ -42,7 +44,10 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
         line = (_text(row[series]), values, rest, split)
         found.setdefault(_text(row[facet]), {}).setdefault(line, []).append(row)
     return {
-        name: [_line(key, members, chart, axes) for key, members in sorted(found[name].items())]
+        name: sorted(
+            (_line(key, members, chart, axes) for key, members in sorted(found[name].items())),
+            key=lambda line: STANDINGS.index(line["standing"]),
+        )
         for name in sorted(found)
     }
 
@@ -74,6 +79,7 @@ def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: 
     series, values, rest, split = key
     y = chart.y
     low, high = units.interval_names(y)
+    worst = max(rows, key=lambda row: STANDINGS.index(_standing(row)))
     bounded = all(not units.missing(row.get(low)) and not units.missing(row.get(high)) for row in rows)
     return {
         "series": series,
@@ -84,7 +90,14 @@ def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: 
         "below": [max(0.0, row[y] - row[low]) for row in rows] if bounded else [],
         "above": [max(0.0, row[high] - row[y]) for row in rows] if bounded else [],
         "text": [_hover(row, y) for row in rows],
+        "standing": _standing(worst),
+        "mark": _text(worst["mark"]),
     }
+
+
+def _standing(row: Mapping[str, Any]) -> str:
+    """Say how a point's backend stands: one of STANDINGS."""
+    return row["standing"] if row["standing"] in STANDINGS else STANDINGS[-1]
 
 
 def _hover(row: Mapping[str, Any], y: str) -> str:
@@ -94,9 +107,10 @@ def _hover(row: Mapping[str, Any], y: str) -> str:
     unsettled = " (did not settle)" if row.get("converged") is False else ""
     against = row.get("speedup")
     lines = [
-        f"{units.plain(row['backend'])}: {units.number(y, row[y])}{interval}{unsettled}",
+        f"{frames.named(row)}: {units.number(y, row[y])}{interval}{unsettled}",
         f"{units.plain(row['subject'])} · {row['shape']} · {row['dtype']} · {row['pass']}",
         "" if units.missing(against) else f"{units.ratio(against)} against {frames.BASELINE}",
+        units.plain(row["standing_reason"]),
     ]
     return "\n".join(filter(None, lines))
 

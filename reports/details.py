@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ssmperf import Run
 
 MOST_SAMPLES = 60_000  # on the whole page; of more, every n-th is kept
-_NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "rivals", "schema_version",
-                "worst_object", "environment", *DIMENSIONS}  # fmt: skip
+_NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "tied", "rivals", "mark",
+                "standing", "standing_reason", "schema_version", "worst_object", "environment",
+                *DIMENSIONS}  # fmt: skip
 
 
 def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     return {
         "fields": fields + _configuration(row.get("configuration")),
         "errors": _errors(row.get("errors"), row.get("tolerances")),
-        "reason": units.plain(row["reason"]),
+        "reason": frames.reason(row),
         "command": units.plain(row.get("command")),
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
         "count": len(samples),

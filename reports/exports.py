@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, UsageError, report
 
-from . import frames, ranking, units
+from . import contests, frames, ranking, units
 from .matrix import Cell, matrix
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _TEXT_COLUMNS = {"run", "subject", "backend", "shape", "dtype", "pass", "status"
 
 @report("markdown")
 def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """Write one GitHub table per suite, and the number of cases per status."""
+    """Write one GitHub table per suite, and the number of cases per status. The fastest times are bold."""
     table = frames.frame(runs)
     parts = [f"# ssmperf: {', '.join(map(escape, frames.run_names(runs)))}", _status_line(table)]
     for name, section in frames.sections(runs, table).items():
@@ -34,7 +34,11 @@ def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None
         rows = table[table["suite"] == name]
         if section.note:
             parts.append(_matrix_table(rows, section))
+        rows = ranking.ranked(rows, section.rank)
         parts.append(_suite_table(rows, section))
+        sums = [contest for contest in contests.contests_of(rows, section.rank) if contest["winners"]]
+        if sums:
+            parts.append("\n".join(f"- {escape(contests.statement(contest))}" for contest in sums))
     return deliver("\n\n".join(parts) + "\n", destination)
 
 
@@ -135,16 +139,15 @@ def _matrix_table(rows: pd.DataFrame, section: Section) -> str:
 def _matrix_cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    if cell.ok == 0 or cell.status not in ("ok", "unsupported"):
+    if cell.shows_status(None):
         return escape(" ".join(filter(None, [cell.status, cell.note])))
     text = "ok" if units.missing(cell.error_ratio) else f"{cell.error_ratio:.2g}"
-    return text + "\\*" * cell.partial
+    return " ".join(filter(None, [text + "\\*" * cell.partial, escape(cell.mark)]))
 
 
 def _suite_table(rows: pd.DataFrame, section: Section) -> str:
     from tabulate import tabulate
 
-    rows = ranking.ranked(rows, section.rank)
     numbers = frames.shown_columns(rows, section)
     named = [*frames.varying_axes(rows), "subject", "backend", "shape", "dtype", "pass"]
     columns = [*named, *numbers, "status", "reason"]
@@ -156,7 +159,11 @@ def _suite_table(rows: pd.DataFrame, section: Section) -> str:
 
 def _cell(row: dict[str, Any], column: str, rank: str | None) -> str:
     value = row[column]
-    if column in _TEXT_COLUMNS or column == "reason":
+    if column == "backend":
+        return escape(frames.named(row))
+    if column == "reason":
+        return escape(frames.reason(row))
+    if column in _TEXT_COLUMNS:
         return escape(value)
     text = escape(units.number(column, value))
     if column != rank or units.missing(value):
@@ -164,16 +171,20 @@ def _cell(row: dict[str, Any], column: str, rank: str | None) -> str:
     low, high = units.interval_names(column)
     text = f"{text} {units.spread(value, row.get(low), row.get(high))}".strip()
     text = f"\\~{text}" if row.get("converged") is False else text
-    return f"**{text}**" if row["fastest"] else text
+    return f"**{text}**" + " (tied)" * row["tied"] if row["fastest"] else text
 
 
 def _complete(runs: Sequence[Run]) -> pd.DataFrame:
-    """Make the frame of all records, with the speedup in the field that each suite ranks by."""
+    """Make the frame of all records, with speedup and winners by the field that each suite ranks by."""
     table = frames.frame(runs)
     found = frames.sections(runs, table)
     groups = table.groupby("suite", sort=False)
-    parts = [ranking.with_speedup(rows, found[str(name)].rank) for name, rows in groups]
-    return pd.concat(parts).loc[table.index] if parts else table.assign(speedup=[])
+    ranks = {name: section.rank for name, section in found.items()}
+    parts = [
+        ranking.mark_fastest(ranking.with_speedup(rows, ranks[str(name)]), ranks[str(name)])
+        for name, rows in groups
+    ]
+    return pd.concat(parts).loc[table.index] if parts else ranking.mark_fastest(table.assign(speedup=[]))
 
 
 def _arrow(pyarrow: Any, values: pd.Series) -> Any:

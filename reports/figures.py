@@ -92,18 +92,22 @@ def _plot(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -
 
 
 def _dots(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
-    """Draw one row of points per series, least first: with a single value of x, a line would be a point."""
+    """Draw one row of points per series: with a single value of x, a line would be a point.
+
+    The least comes first, after it what does not compete.
+    """
     from matplotlib.ticker import EngFormatter
 
     colours, marks = looks
-    lines = sorted(lines, key=lambda line: line["y"][0])
+    lines = sorted(lines, key=lambda line: (charts.STANDINGS.index(line["standing"]), line["y"][0]))
     names = list(dict.fromkeys(line["series"] for line in lines))
+    labels = {line["series"]: _label(line) for line in reversed(lines)}
     for line in lines:
         name = line["series"]
         interval = [line["below"], line["above"]] if line["below"] else None
         axes.errorbar(line["y"], [names.index(name)], xerr=interval, color=colours.get(name),
-                      marker=marks.get(name, "o"), markersize=6, capsize=3)  # fmt: skip
-    axes.set_yticks(range(len(names)), [_literal(name) for name in names])
+                      marker=marks.get(name, "o"), markersize=6, capsize=3, **_face(line))  # fmt: skip
+    axes.set_yticks(range(len(names)), [labels[name] for name in names])
     axes.invert_yaxis()
     if chart.log:
         axes.set_xscale("log")
@@ -124,8 +128,8 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
         interval = [line["below"], line["above"]] if line["below"] else None
         dash = dashes[rests.index(line["rest"]) % len(dashes)]
         axes.errorbar(line["x"], line["y"], yerr=interval, color=colours.get(name), linestyle=dash,
-                      marker=marks.get(name, "o"), markersize=4, linewidth=1.4, capsize=2,
-                      label=_literal(name) if name not in named else "_again")  # fmt: skip
+                      marker=marks.get(name, "o"), markersize=4, linewidth=1.4, capsize=2, **_face(line),
+                      label=_label(line) if name not in named else "_again")  # fmt: skip
         named.add(name)
     numeric = all(isinstance(x, (int, float)) for line in lines for x in line["x"])
     if chart.log:
@@ -137,6 +141,18 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
     axes.set_xlabel(_literal(units.axis_title(chart.x)))
     axes.set_ylabel(_literal(units.label(chart.y)))
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _label(line: dict[str, Any]) -> str:
+    """Name a line in a legend, with its mark if its backend does not compete everywhere."""
+    return _literal(f"{line['series']} ({line['mark']})" if line["mark"] else line["series"])
+
+
+def _face(line: dict[str, Any]) -> dict[str, Any]:
+    """Give a line that does not compete hollow markers, and make it faint if its backend is wrong."""
+    if line["standing"] == "competes":
+        return {}
+    return {"markerfacecolor": "none", "alpha": 0.8 if line["standing"] == "beside" else 0.4}
 
 
 def slug(text: str) -> str:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, REGIMES, Case, Section, UnreadableRun, split_source
+from ssmperf import (
+    DIMENSIONS,
+    REGIMES,
+    Case,
+    Section,
+    Standing,
+    UnreadableRun,
+    split_source,
+    standings,
+)
 
 from .units import missing, plain
 
@@ -27,6 +36,7 @@ KEY = ("run", "environment", *(axis for axis in AXES if axis != "backend"))
 SEVERITY = ("wrong", "nan", "crash", "oom", "timeout", "unsupported", "ok")
 
 _HEAD = ("run", "suite", "subject", "backend", "shape", "dtype", "pass", "status", "reason")
+_STANDING = ("standing", "mark", "standing_reason")
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
@@ -39,15 +49,16 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     hardware: the device's name, if the run's environment states one.
     environment: like hardware, with the environment's id if several environments share a device's name.
     error_ratio, worst_object: the largest ratio of an error to its tolerance, and the object that has it.
+    standing, mark, standing_reason: whether the backend competes; see `ssmperf.Standing`.
     """
     rows = [
-        _row(name, run, record.case.subject, record.to_json())
+        _row(name, run, record.case.subject, record.to_json(), standing)
         for name, run in zip(run_names(runs), runs, strict=True)
-        for record in run.records
+        for record, standing in zip(run.records, standings(run), strict=True)
     ]
     _name_environments(rows)
     seen = list(dict.fromkeys(column for row in rows for column in row))
-    needed = (*_HEAD, "topic", *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object")
+    needed = (*_HEAD, "topic", *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object", *_STANDING)
     columns = list(dict.fromkeys((*_HEAD, *DIMENSIONS, *seen, *needed)))
     return pd.DataFrame(rows, columns=columns)
 
@@ -119,6 +130,18 @@ def status_counts(table: pd.DataFrame) -> dict[str, int]:
     return {status: int(counts[status]) for status in order if counts.get(status)}
 
 
+def named(row: Mapping[str, Any]) -> str:
+    """Give a row's backend with its mark, such as `surrogate_raw (bound 0.999)`."""
+    mark = plain(row["mark"])
+    return f"{plain(row['backend'])} ({mark})" if mark else plain(row["backend"])
+
+
+def reason(row: Mapping[str, Any]) -> str:
+    """Say why a row's case is not ok, or else why its backend does not compete; empty if it does."""
+    own = plain(row["reason"])
+    return own or plain(row["standing_reason"])
+
+
 def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested facts to dotted names."""
     found: dict[str, Any] = {}
@@ -145,7 +168,7 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: [text(value) for value in table[name]] for name in nested})
 
 
-def _row(name: str, run: Run, subject: str, record: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, run: Run, subject: str, record: dict[str, Any], standing: Standing) -> dict[str, Any]:
     sizes = record.pop("shape")
     if record["env_id"] is None and len(run.environments) == 1:
         record["env_id"] = next(iter(run.environments))  # the plan refused the case, so it never ran
@@ -160,6 +183,7 @@ def _row(name: str, run: Run, subject: str, record: dict[str, Any]) -> dict[str,
         "shape": " ".join(f"{letter}{size}" for letter, size in sizes.items()),
         "hardware": hardware(run.environments.get(record["env_id"]), record["device"]),
         **_worst(record.get("errors"), record.get("tolerances")),
+        **dict(zip(_STANDING, (standing.name, standing.mark, standing.reason), strict=True)),
     }
 
 

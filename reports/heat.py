@@ -58,13 +58,13 @@ def _heat(cell: Cell | None, rank: str | None) -> dict[str, Any] | None:
     if len(cell.reasons) > MOST_REASONS:
         reasons.append(f"and {len(cell.reasons) - MOST_REASONS} more reasons")
     hover = [*shown.pop("hover"), f"{cell.ok} of {cell.cases} cases ok", *reasons]
-    return {**shown, "hover": hover, "partial": cell.partial}
+    small = " ".join(filter(None, [shown["small"], cell.mark]))
+    return {**shown, "small": small, "hover": hover, "partial": cell.partial}
 
 
 def _shown(cell: Cell, rank: str | None) -> dict[str, Any]:
     """Show the status if there is no number to show, else the speedup of a ranked suite, or the error."""
-    broken = cell.status not in ("ok", "unsupported")
-    if cell.ok == 0 or (broken and not rank):
+    if cell.shows_status(rank):
         kind = "none" if cell.status == "unsupported" else "broken"
         return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": []}
     if units.missing(cell.speedup if rank else cell.error_ratio):
@@ -79,10 +79,14 @@ def _speedup(cell: Cell) -> dict[str, Any]:
     return {
         "text": text,
         "small": "",
-        "kind": "up" if doublings > 0.07 else "down" if doublings < -0.07 else "plain",
+        "kind": "plain" if cell.mark else _direction(doublings),
         "strength": round(min(1.0, abs(doublings) / 5), 2),
         "hover": [f"best {text}, geometric mean {mean} against {frames.BASELINE}"],
     }
+
+
+def _direction(doublings: float) -> str:
+    return "up" if doublings > 0.07 else "down" if doublings < -0.07 else "plain"
 
 
 def _error(cell: Cell) -> dict[str, Any]:

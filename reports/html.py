@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, compare_runs, report
 
-from . import best, compare, details, frames, palette, ranking, sections, units
+from . import best, compare, contests, details, frames, palette, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
     views, drawn = _sections(parts)
     names = [str(name) for name in table["backend"]]
     marks = palette.marks(names, frames.BASELINE)
-    winners = best.contests(runs)
+    found = contests.contests(runs)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
         "comparison": compare.view(compare_runs(*runs)) if len(runs) == 2 else None,
-        "best": {"headings": best.HEADINGS, "rows": list(map(best.cells, winners))} if winners else None,
+        "best": _best(found) if found else None,
         "runs": _runs(runs, table),
         "summary": _summary(table, list(parts.values())),
         "sections": views,
@@ -82,6 +82,14 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         },
         "details": details.rows(rows for _, rows in parts.values()),
         "charts": drawn,
+    }
+
+
+def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
+    return {
+        "headings": [(heading, heading in best.NUMBERS) for heading in best.HEADINGS],
+        "rows": best.rows(found),
+        "remarks": best.remarks(found),
     }
 
 
@@ -130,7 +138,10 @@ def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
     contested = [(section.rank, rows) for section, rows in parts if section.rank]
     timed = [(rank, rows) for rank, rows in contested if units.suffix(rank) == "_s"] or contested
     wins: dict[str, int] = {}
+    decided = shared = 0
     for _, rows in timed:
+        counts = ranking.decided(rows)
+        decided, shared = decided + counts[0], shared + counts[1]
         for name, count in ranking.wins(rows).items():
             wins[name] = wins.get(name, 0) + count
     unsettled = int((table["converged"] == False).sum()) if "converged" in table else 0  # noqa: E712
@@ -140,6 +151,8 @@ def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
         "models": sorted({str(name) for name in table["model"].dropna()}) or sorted(set(table["subject"])),
         "backends": sorted(set(table["backend"])),
         "wins": sorted(wins.items(), key=lambda win: (-win[1], win[0])),
-        "contests": sum(wins.values()),
+        "first": "Fastest" if timed and units.suffix(timed[0][0]) == "_s" else "Least",
+        "contests": decided,
+        "shared": shared,
         "unsettled": unsettled,
     }

@@ -10,14 +10,18 @@ import pandas as pd
 
 from ssmperf import Section
 
-from . import frames, units
+from . import frames, ranking, units
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
     """All cases of one row and backend: the worst status, the best speedup, the worst error.
 
+    status: that of a case, or "wrong" or "nan" if a case of another suite or pass shows the backend to be so.
     cases, ok: how many cases there are, and how many of them ended ok. reasons: each distinct one, once.
+    speedup, mean_speedup: the best one and the geometric mean, over the cases in which the backend competes,
+        or over all if it competes in none.
+    mark: says in words why the backend is shown beside the others in some case; empty if it is in none.
     error: the error whose ratio to its tolerance, error_ratio, is the largest.
     note: the first value of the field that the section names.
     """
@@ -31,6 +35,17 @@ class Cell:
     error: float
     error_ratio: float
     note: str = ""
+    mark: str = ""
+
+    def shows_status(self, rank: str | None) -> bool:
+        """Tell whether to show the status in place of a number.
+
+        A backend that is wrong or nan in any case has no number. One that failed otherwise has one where the
+        suite ranks and another case ended ok.
+        """
+        if self.ok == 0 or self.status in ranking.INCORRECT:
+            return True
+        return rank is None and self.status not in ("ok", "unsupported")
 
     @property
     def partial(self) -> bool:
@@ -62,11 +77,14 @@ def matrix(table: pd.DataFrame, section: Section) -> Matrix:
 
 
 def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
-    statuses = set(rows["status"])
+    statuses = {*rows["status"], *(each for each in rows["standing"] if each in ranking.INCORRECT)}
     failed = [status for status in frames.SEVERITY[:-2] if status in statuses]
     status = failed[0] if failed else "ok" if "ok" in statuses else "unsupported"
-    reasons = dict.fromkeys(units.plain(reason) for reason in rows["reason"] if not units.missing(reason))
-    speedups = [float(value) for value in rows["speedup"] if not units.missing(value)]
+    reasons = dict.fromkeys(filter(None, map(frames.reason, frames.records(rows))))
+    competing = rows[rows["standing"] == "competes"]
+    counted = rows if competing["speedup"].isna().all() else competing
+    speedups = [float(value) for value in counted["speedup"] if not units.missing(value)]
+    beside = rows.loc[rows["standing"] == "beside", "mark"]
     mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else math.nan
     judged = [row for row in frames.records(rows) if not units.missing(row["error_ratio"])]
     worst = max(judged, key=lambda row: row["error_ratio"], default=None)
@@ -80,6 +98,7 @@ def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
         error=math.nan if worst is None else float(worst["errors"][worst["worst_object"]]),
         error_ratio=math.nan if worst is None else float(worst["error_ratio"]),
         note=_first(rows, note),
+        mark=max(map(units.plain, beside), key=len, default=""),
     )
 
 

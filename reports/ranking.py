@@ -1,4 +1,4 @@
-"""Which row of a comparison is fastest, and how each relates to the baseline."""
+"""Which backends of a comparison are fastest, and how each relates to the baseline."""
 
 from __future__ import annotations
 
@@ -7,57 +7,89 @@ from collections.abc import Hashable
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS
+from ssmperf import DIMENSIONS, first_places
 
 from . import frames, units
 
+INCORRECT = ("wrong", "nan")
+_TIERS = {"competes": 0, "beside": 1}  # the order within a comparison; a backend that is kept out comes last
+
 
 def with_speedup(table: pd.DataFrame, field: str | None = "latency_s") -> pd.DataFrame:
-    """Add `speedup`: the baseline's value over the row's own, if both are `ok` and have the same key."""
+    """Add `speedup`: the baseline's value over the row's own, if both are `ok` and have the same key.
+
+    A baseline that is known to be wrong is none.
+    """
     values = _rank_values(table, field)
     row_keys = frames.keys(table)
     base = {
         key: value
-        for key, backend, value in zip(row_keys, table["backend"], values, strict=True)
-        if backend == frames.BASELINE and not math.isnan(value)
+        for key, backend, standing, value in zip(
+            row_keys, table["backend"], table["standing"], values, strict=True
+        )
+        if backend == frames.BASELINE and standing not in INCORRECT and not math.isnan(value)
     }
     speedups = [base.get(key, math.nan) / value for key, value in zip(row_keys, values, strict=True)]
     return table.assign(speedup=pd.Series(speedups, index=table.index, dtype=float))
 
 
 def mark_fastest(table: pd.DataFrame, field: str | None = "latency_s") -> pd.DataFrame:
-    """Add `fastest` (the least value of `field` among the `ok` rows of a key) and `rivals` (their number)."""
+    """Add the outcome of each comparison by a field.
+
+    rivals: the number of rows that compete: `ok`, with a value, and of a backend that is right and exact.
+    fastest: whether the row has the first place among at least two rivals, alone or shared.
+    tied: whether it shares that place, since the intervals overlap.
+    """
     values = _rank_values(table, field)
-    row_keys = frames.keys(table)
-    best: dict[tuple[Hashable, ...], float] = {}
-    rivals: dict[tuple[Hashable, ...], int] = {}
-    for key, value in zip(row_keys, values, strict=True):
-        if not math.isnan(value):
-            best[key] = min(value, best.get(key, math.inf))
-            rivals[key] = rivals.get(key, 0) + 1
-    fastest = [value == best.get(key) for key, value in zip(row_keys, values, strict=True)]
+    low, high = (_column(table, name) for name in units.interval_names(field or ""))
+    competing: dict[tuple[Hashable, ...], list[int]] = {}
+    for place, (key, standing) in enumerate(zip(frames.keys(table), table["standing"], strict=True)):
+        members = competing.setdefault(key, [])
+        if standing == "competes" and not math.isnan(values[place]):
+            members.append(place)
+    fastest, tied = set[int](), set[int]()
+    for members in competing.values():
+        shares = first_places([(values[place], low[place], high[place]) for place in members])
+        winners = [place for place, first in zip(members, shares, strict=True) if first]
+        if len(members) > 1:
+            fastest.update(winners)
+        if len(winners) > 1:
+            tied.update(winners)
+    rivals = [len(competing[key]) for key in frames.keys(table)]
+    places = range(len(table))
     return table.assign(
-        fastest=pd.Series(fastest, index=table.index, dtype=bool),
-        rivals=pd.Series([rivals.get(key, 0) for key in row_keys], index=table.index, dtype=int),
+        fastest=pd.Series([place in fastest for place in places], index=table.index, dtype=bool),
+        tied=pd.Series([place in tied for place in places], index=table.index, dtype=bool),
+        rivals=pd.Series(rivals, index=table.index, dtype=int),
     )
 
 
 def ranked(table: pd.DataFrame, rank: str | None) -> pd.DataFrame:
-    """Add `speedup`, `fastest` and `rivals`, and sort: rows of equal keys together, the fastest first.
+    """Add `speedup`, `fastest`, `tied` and `rivals`; sort rows of equal keys together, the fastest first.
 
-    Groups are in the order of their subject, shape and axes; rows without a value come last.
+    Backends that are shown beside the others follow those that compete, and backends that are kept out follow
+    these. Groups are in the order of their subject, shape and axes; rows without a value come last.
     """
     table = mark_fastest(with_speedup(table, rank), rank)
-    ordering = table.assign(_value=_rank_values(table, rank), _subject=table["subject"].astype(str))
+    values = pd.Series(_rank_values(table, rank), index=table.index, dtype=float)
+    tiers = table["standing"].map(lambda standing: _TIERS.get(standing, len(_TIERS)))
+    tiers = tiers.where(values.notna(), len(_TIERS) + 1)
+    ordering = table.assign(_value=values, _tier=tiers, _subject=table["subject"].astype(str))
     axes = [name for name in frames.KEY if name not in ("model", "shape")]
-    by = ["_subject", *DIMENSIONS, *axes, "_value", "backend"]
+    by = ["_subject", *DIMENSIONS, *axes, "_tier", "_value", "backend"]
     return table.loc[ordering.sort_values(by, kind="stable", na_position="last").index]
 
 
 def wins(table: pd.DataFrame) -> dict[str, int]:
-    """Count the contests (keys with two or more `ok` rivals) that each backend won, most first."""
-    won = table.loc[table["fastest"] & (table["rivals"] > 1), "backend"].value_counts()
+    """Count the comparisons in which each backend has the first place, alone or shared, most first."""
+    won = table.loc[table["fastest"], "backend"].value_counts()
     return dict(sorted(((str(name), int(count)) for name, count in won.items()), key=lambda w: (-w[1], w[0])))
+
+
+def decided(table: pd.DataFrame) -> tuple[int, int]:
+    """Count the comparisons that have a first place, and those of them in which it is shared."""
+    won, shared = ({*frames.keys(table[table[column]])} for column in ("fastest", "tied"))
+    return len(won), len(shared)
 
 
 def _rank_values(table: pd.DataFrame, field: str | None) -> list[float]:
@@ -69,3 +101,10 @@ def _rank_values(table: pd.DataFrame, field: str | None) -> list[float]:
         float(value) if status == "ok" and not units.missing(value) and value > 0 else math.nan
         for value, status in pairs
     ]
+
+
+def _column(table: pd.DataFrame, name: str) -> list[float | None]:
+    """Give a column's numbers, None where there is none."""
+    if name not in table:
+        return [None] * len(table)
+    return [None if units.missing(value) else float(value) for value in table[name]]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import Chart, Section
 
-from . import charts, frames, heat, ranking, units
+from . import charts, contests, frames, heat, ranking, units
 
 FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")
 _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_bytes_per_s": "~s",
@@ -48,6 +48,12 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
         "matrices": heat.matrices(rows, section),
         "matrix_rows": section.rows,
         "rank": units.label(section.rank) if section.rank else None,
+        "first": "fastest" if units.suffix(section.rank or "") == "_s" else "least",
+        "sums": [
+            contests.statement(contest)
+            for contest in contests.contests_of(rows, section.rank)
+            if contest["winners"]
+        ],
         "charts": [chart for chart in drawn if chart["panels"]],
         "statuses": frames.status_counts(rows),
         "wins": list(ranking.wins(rows).items()),
@@ -61,7 +67,7 @@ def _columns_of(section: Section, rows: pd.DataFrame) -> _Columns:
     named = (*frames.varying_axes(rows), "subject", "backend", "status", "shape", "dtype", "pass")
     # a row without numbers shows its reason in their place; other rows with a reason need a column for it
     empty = rows[numbers].isna().all(axis=1)
-    needed = not numbers or rows.loc[~empty, "reason"].notna().any()
+    needed = not numbers or any(map(frames.reason, frames.records(rows[~empty])))
     return _Columns(named, tuple(numbers), ("reason",) if needed else ())
 
 
@@ -79,10 +85,13 @@ def _table_rows(
         lines.append({
             "place": place,
             "first": key != group,
-            "fastest": row["fastest"] and row["rivals"] > 1,
+            "fastest": row["fastest"],
+            "tied": row["tied"],
+            "mark": units.plain(row["mark"]),
+            "why": frames.reason(row),
             "filters": {axis: units.plain(row[axis]) for axis in filters},
             "cells": [_cell(row, name, section.rank, name in numbers) for name in shown],
-            "reason": units.plain(row["reason"]) if without_numbers else None,
+            "reason": frames.reason(row) if without_numbers else None,
         })  # fmt: skip
         group = key
     return lines
@@ -99,7 +108,7 @@ def _cell(row: Mapping[str, Any], column: str, rank: str | None, is_number: bool
     value = row[column]
     cell = {"name": column, "number": is_number, "sort": None, "note": "", "tilde": False}
     if not is_number:
-        return {**cell, "text": units.plain(value)}
+        return {**cell, "text": frames.reason(row) if column == "reason" else units.plain(value)}
     if isinstance(value, (int, float)) and not units.missing(value):
         cell["sort"] = repr(float(value))
     if column == rank and not units.missing(value):

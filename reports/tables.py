@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ssmperf import Section, report
 
-from . import frames, ranking, units
+from . import contests, frames, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 80  # a suite with more is shown as a matrix
 PIPE_WIDTH = 160  # columns if the output is no terminal
 MOST_FAILURES = 12
+MOST_SUMS = 12
 REASON_WIDTH = 24  # least width that a block leaves for status and reason
 
 
@@ -76,9 +77,19 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _failures(console, rows)
     else:
         _groups(console, rows, section)
+    _sums(console, contests.contests_of(rows, section.rank))
     if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
         console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
     console.print()
+
+
+def _sums(console: Console, found: Sequence[contests.Contest]) -> None:
+    """Print one line per place where forward and backward have different winners."""
+    split = [contest for contest in found if contest["winners"]]
+    for contest in split[:MOST_SUMS]:
+        console.print(Text(f"  {contests.statement(contest)}", style="dim"))
+    if len(split) > MOST_SUMS:
+        console.print(Text(f"  and {len(split) - MOST_SUMS} more: ssmperf best", style="dim"))
 
 
 def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
@@ -138,9 +149,11 @@ def _widths(headings: list[str], cells: list[list[Text]]) -> list[int]:
 
 
 def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
-    best = bool(row["fastest"]) and row["rivals"] > 1
-    style = "bold green" if best else ""
-    line = [Text("▸" if best else " ", style=style), Text(units.plain(row["backend"]), style=style)]
+    style = "bold green" if row["fastest"] else ""
+    name = Text(units.plain(row["backend"]), style=style)
+    if row["tied"] or row["mark"]:
+        name.append(f" ({units.plain(row['mark']) or 'tied'})", style="dim")
+    line = [Text("▸" if row["fastest"] else " ", style=style), name]
     for column in columns:
         value = row[column]
         text = Text(units.number(column, value), style=style if column in (rank, "speedup") else "")
@@ -155,6 +168,8 @@ def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list
 
 def _status(row: dict[str, Any]) -> Text:
     text = Text(units.plain(row["status"]), style=STATUS_STYLES.get(row["status"], ""))
+    if row["status"] == "ok" and row["standing"] in ranking.INCORRECT:
+        return text.append(f", but {frames.reason(row)}", style="dim")
     reason = units.plain(row["reason"])
     return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text
 
@@ -182,7 +197,10 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
 
 
 def _legend(section: Section) -> str:
-    partly = "or a status; * some of its cases did not end ok"
+    partly = (
+        "or a status, which is wrong or nan if the backend is so in any case of the cell; "
+        "* some of its cases did not end ok"
+    )
     if not section.rank:
         return f"each cell: the worst error over its tolerance (right at or below 1), {partly}"
     what = f"best {units.label(section.rank)} against {frames.BASELINE}"
@@ -191,7 +209,7 @@ def _legend(section: Section) -> str:
 
 def _matrix_cell(cell: Cell, rank: str | None) -> Text:
     style = STATUS_STYLES.get(cell.status, "")
-    if cell.ok == 0 or (rank is None and cell.status not in ("ok", "unsupported")):
+    if cell.shows_status(rank):
         star = "*" if cell.partial else ""
         return Text(" ".join(filter(None, [units.plain(cell.status) + star, cell.note])), style=style)
     value = cell.speedup if rank else cell.error_ratio
@@ -199,10 +217,12 @@ def _matrix_cell(cell: Cell, rank: str | None) -> Text:
         text = Text("ok", style="green")
     elif rank:
         gain = "bold green" if value >= 1.05 else "red" if value < 0.95 else ""
-        text = Text(units.ratio(value), style=gain)
+        text = Text(units.ratio(value), style="" if cell.mark else gain)
     else:
         text = Text(f"{value:.2g}", style="green" if value <= 1 else "bold red")
-    return text.append("*", style=style or "yellow") if cell.partial else text
+    if cell.partial:
+        text.append("*", style=style or "yellow")
+    return text.append(f" {cell.mark}", style="dim") if cell.mark else text
 
 
 def _failures(console: Console, rows: pd.DataFrame) -> None:

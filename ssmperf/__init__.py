@@ -40,7 +40,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import backends, load, models, run
+    from ssmperf.api import backends, best, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -76,11 +76,12 @@ if TYPE_CHECKING:
     from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.comparison import BROKEN, VERDICTS, Pair, RunComparison, compare_runs
+    from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
-    "api": ("backends", "load", "models", "run"),
+    "api": ("backends", "best", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -116,6 +117,7 @@ _LAZY = {
     "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
     "runs.comparison": ("BROKEN", "VERDICTS", "Pair", "RunComparison", "compare_runs"),
+    "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
 }
@@ -164,6 +166,7 @@ __all__ = [
     "Shape",
     "Spec",
     "SsmperfError",
+    "Standing",
     "State",
     "Status",
     "Table",
@@ -182,6 +185,7 @@ __all__ = [
     "backend",
     "backends",
     "bare_subjects",
+    "best",
     "build_block",
     "build_operands",
     "call_of",
@@ -196,6 +200,7 @@ __all__ = [
     "family",
     "fell_back",
     "first_length",
+    "first_places",
     "floor_s",
     "gate_precision",
     "identity",
@@ -228,6 +233,7 @@ __all__ = [
     "saved_bytes",
     "specs",
     "split_source",
+    "standings",
     "steps",
     "subjects",
     "suite",

@@ -1,8 +1,9 @@
-"""The Python interface: run, load, compute, models, backends."""
+"""The Python interface: run, load, best, compute, models, backends."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,6 +104,26 @@ _show_axes(run)
 def load(path: File) -> Run:
     """Read a run folder. Raises UnreadableRun."""
     return store.load(path)
+
+
+def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:
+    """Name the fastest backend of each comparison: the objects that `ssmperf best --json` prints.
+
+    A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
+    only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
+    One that is approximate by declaration, or computes another function, is listed beside the others and
+    never first; backends whose intervals overlap the winner's share the first place. If forward and backward
+    have different winners, another object names the winner by their sum.
+
+    fastest: the backends that share the first place, the least median first; empty if none competes.
+        `backend`, `value` and `speedup` are those of its first, and `tied` says whether there are several.
+    competitors, beside: backend, value, low, high and speedup of each, in order; `beside` with its mark.
+    excluded: backend, status and reason of those that do not compete.
+    winners: the winners of each pass, in the object about the sum of forward and backward; else null.
+    """
+    given = [runs] if isinstance(runs, Run) else list(runs)
+    found: list[dict[str, Any]] = json.loads(registry.report("best_json")(given, None))
+    return found
 
 
 def run_folders(parent: File = "runs") -> list[Path]:

@@ -261,7 +261,12 @@ def best(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the fastest correct backend for each model, shape, dtype and pass of runs."""
+    """Show the fastest correct backend for each model, shape, dtype and pass of runs.
+
+    A backend that is wrong in another pass there, or in correctness, does not compete. One that is
+    approximate by declaration, or computes another function, is shown beside the others. Overlapping
+    intervals are a tie.
+    """
     from ssmperf import api
     from ssmperf.terminal import display
 

@@ -28,6 +28,10 @@
     return looks[name] ?? { colour: Object.values(looks)[order % Object.keys(looks).length].colour, mark: "circle" };
   }
 
+  const standings = ["competes", "beside", "wrong"]; // lines that do not compete come last
+  const rank = (line) => standings.indexOf(line.standing);
+  const label = (line) => line.mark ? `${line.series} (${line.mark})` : line.series;
+
   function ticks(xs) {
     const values = [...new Set(xs)].sort((a, b) => a - b);
     const step = Math.ceil(values.length / 6);
@@ -58,13 +62,14 @@
     return lines.map((line) => {
       const { colour, mark } = look(line.series, names.indexOf(line.series));
       const spread = { type: "data", symmetric: false, array: line.above, arrayminus: line.below, thickness: 1.2, width: 3, color: colour };
-      const along = single ? line.x.map(() => escape(line.series)) : line.x;
+      const along = single ? line.x.map(() => escape(label(line))) : line.x;
       return {
         type: "scatter", mode: single ? "markers" : "lines+markers",
         x: single ? line.y : along, y: single ? along : line.y,
         [single ? "error_x" : "error_y"]: line.above.length ? spread : undefined,
         line: { color: colour, width: 1.8, dash: dashes[rests.indexOf(line.rest) % dashes.length] },
-        marker: { color: colour, symbol: mark, size: single ? 9 : 6 },
+        marker: { color: colour, symbol: line.standing === "competes" ? mark : `${mark}-open`, size: single ? 9 : 6 },
+        opacity: [1, 0.8, 0.4][rank(line)],
         text: line.text.map((text) => escape(text).replace(/\n/g, "<br>")),
         hovertemplate: "%{text}<extra></extra>",
       };
@@ -122,7 +127,7 @@
         return;
       }
       const single = new Set(lines.flatMap((line) => line.x)).size === 1;
-      if (single) lines.sort((a, b) => a.y[0] - b.y[0]);
+      if (single) lines.sort((a, b) => rank(a) - rank(b) || a.y[0] - b.y[0]);
       plot.replaceChildren();
       Plotly.newPlot(plot, traces(chart, lines, single), layout(chart, lines, single, large),
         { displaylogo: false, responsive: true, displayModeBar: large ? "hover" : false,
@@ -158,7 +163,8 @@
     names.forEach((name, order) => {
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = name;
+      const marks = [...new Set(chart.panels.flatMap((p) => p.lines.filter((l) => l.series === name && l.mark).map((l) => l.mark)))];
+      button.textContent = marks.length ? `${name} (${marks.slice(0, 2).join("; ")}${marks.length > 2 ? "; …" : ""})` : name;
       button.style.setProperty("--c", look(name, order).colour);
       button.setAttribute("aria-pressed", String(!hiddenLines.has(name)));
       button.dataset.line = name;

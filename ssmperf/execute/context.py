@@ -16,6 +16,7 @@ from ssmperf.cases.record import Record
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer
+from ssmperf.judge.tolerance import is_approximate
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.stopwatch import Observer, Stopwatch, Timing
 from ssmperf.operands.build import build_model
@@ -201,7 +202,13 @@ class Context:
         self.first_call_s[key] = time.perf_counter() - begin
 
     def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:
-        """Make a record with the verdict's errors and tolerances, and the command that repeats the case."""
+        """Make a record with the verdict's errors and tolerances, and the command that repeats the case.
+
+        It also says what the backend declares, by which reports decide whether it competes: `declared_bound`,
+        its error bound for the values judged; `approximate`, whether that bound grows with the decay span;
+        `own_definition`, whether it computes another function than the recurrence.
+        """
+        backend = self.backend(case)
         errors = dict(verdict.errors)
         gradients = [value for name, value in errors.items() if name.startswith("gradient")]
         judged = {
@@ -210,6 +217,9 @@ class Context:
             "error_gradients": max(gradients, default=None),
             "errors": errors,
             "tolerances": dict(verdict.tolerances),
+            "declared_bound": verdict.bound,
+            "approximate": is_approximate(backend, case.dtype),
+            "own_definition": not backend.equivalent,
             "command": self.command(case),
         }
         return Record(case, verdict.status, verdict.reason, self.env_id, {**judged, **numbers})

@@ -25,6 +25,8 @@ BANDS = {
     torch.float16: (2.0**-10, 2.0**-10),
 }
 
+LONG_SPAN = 1e6  # a decay span longer than any that is measured: a million steps with a gate of 1/e
+
 
 def tolerance(
     low_error: float,
@@ -73,6 +75,19 @@ def error_bound(
     return backend.error_bound(
         decay_span(recurrence, clamp_resets(recurrence, subject.lower(operands))), dtype
     )
+
+
+def is_approximate(backend: Backend, dtype: str) -> bool:
+    """Tell whether a backend is approximate by declaration: its error bound grows with the decay span.
+
+    A bound that does not grow is that of another order of rounding, as in a Fourier transform.
+    """
+    if backend.error_bound is None:
+        return False
+    try:
+        return bool(backend.error_bound(LONG_SPAN, dtype) > backend.error_bound(0.0, dtype))
+    except Exception:  # a bound that overflows, or is refused, at such a span
+        return True
 
 
 def perturb(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Verdict:
 
     extra: further numbers that were asked for.
     output: the backend's output, where the judgement ran in the caller's process.
+    bound: the error bound that the backend declares for the values judged, None if it declares none.
     """
 
     status: Status
@@ -35,6 +36,7 @@ class Verdict:
     tolerances: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: Tensor | None = field(default=None, compare=False, repr=False)
+    bound: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the output. NaN stays NaN."""
@@ -44,6 +46,7 @@ class Verdict:
             "errors": dict(self.errors),
             "tolerances": dict(self.tolerances),
             "extra": dict(self.extra),
+            "bound": self.bound,
         }
 
     @classmethod
@@ -76,6 +79,10 @@ def judge_answer(
     answer: Answer, reference: Reference, *, dtype: torch.dtype, bound: float | None = None
 ) -> Verdict:
     """Compare all results of one call with the reference."""
+    return dataclasses.replace(_judged(answer, reference, dtype, bound), bound=bound)
+
+
+def _judged(answer: Answer, reference: Reference, dtype: torch.dtype, bound: float | None) -> Verdict:
     if bound is not None and not 0 <= bound < 1:
         return Verdict(Status.WRONG, f"its declared error bound {bound:g} is not valid: it must be below 1")
     if answer.problem:

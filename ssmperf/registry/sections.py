@@ -48,7 +48,9 @@ class Section:
     """A suite's part of a report, as data: reports draw it without knowing the suite.
 
     columns: record fields that its table shows, in order, beside model, backend, shape, dtype and pass.
-    rank: the field whose least value, among `ok` records, marks the fastest; None if nothing is ranked.
+    rank: the field whose least value marks the fastest, among `ok` records of backends that compete; None if
+        nothing is ranked. A suite that ranks nothing asks whether backends are right: one that is wrong there
+        competes nowhere for the same subject, dtype and device.
     split: axes, or dimensions of the shape. The model × backend matrix is also shown per value of these.
     rows: the matrix has one row per "subject", or per "topic", which joins a recurrence's regimes.
     note: the field whose first value a cell of the matrix names, if one of its cases did not end ok.

@@ -17,6 +17,7 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import ExitCode, UsageError
 from ssmperf.measure import statistics
+from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
 
 THRESHOLD = 0.05
@@ -123,7 +124,7 @@ def compare_runs(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bo
     before = {record.case.id: record for record in base.records}
     after = {record.case.id: record for record in new.records}
     timed = sum(_both_ok(before.get(id_), record) for id_, record in after.items())
-    fields = _fields(base) | _fields(new)
+    fields = rank_fields(base) | rank_fields(new)
     differences: dict[str, None] = {}
     pairs: list[Pair] = []
     for id_ in {**before, **after}:
@@ -193,17 +194,6 @@ def _samples(record: Record, name: str | None, value: float) -> Sequence[float]:
     found = record.numbers.get(name) if name else None
     numbers = isinstance(found, list) and found and all(isinstance(item, (int, float)) for item in found)
     return found if numbers and isinstance(found, list) else [value]
-
-
-def _fields(run: Run) -> dict[str, str]:
-    """Find the field by which each suite ranks."""
-    suites = run.meta.get("suites") or {}
-    found = {
-        name: section.get("rank")
-        for name, section in suites.items()
-        if isinstance(section, Mapping) and isinstance(section.get("rank"), str)
-    }
-    return {str(name): str(rank) for name, rank in found.items()}
 
 
 def _differences(base: Run, new: Run, old: Record, now: Record) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.record import SCHEMA_VERSION, Record
 from ssmperf.errors import UnreadableRun, UsageError
+from ssmperf.runs.standings import standings
 
 if TYPE_CHECKING:
     import pandas
@@ -47,14 +48,20 @@ class Run:
         return found if isinstance(found, Mapping) else {}
 
     def frame(self) -> pandas.DataFrame:
-        """Make a tidy DataFrame with one row per record and one column per dimension of the shape."""
+        """Make a tidy DataFrame with one row per record and one column per dimension of the shape.
+
+        `standing`, `mark` and `standing_reason` say whether the record's backend competes in its comparison;
+        see `Standing`. The least time of a column is not the fastest backend: `ssmperf.best` names that.
+        """
         import pandas
 
         rows = []
-        for record in self.records:
+        for record, standing in zip(self.records, standings(self), strict=True):
             row = record.to_json()
             shape = row.pop("shape")
-            rows.append({"run": self.path.name, **row, "shape": str(record.case.shape), **shape})
+            stands = {"standing": standing.name, "mark": standing.mark, "standing_reason": standing.reason}
+            text = str(record.case.shape)
+            rows.append({"run": self.path.name, **row, "shape": text, **shape, **stands})
         return pandas.DataFrame(rows)
 
 

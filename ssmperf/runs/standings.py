@@ -1,0 +1,153 @@
+"""Who may win: whether the backend of a record competes, stands beside the others, or is kept out, and why.
+
+"Fastest" is a claim about a backend, not about a record: a kernel that is wrong in backward is no fast kernel
+in forward. These are pure functions of a run's records; what a backend declares is read from its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ssmperf.cases.record import Record, Status
+
+if TYPE_CHECKING:
+    from ssmperf.runs.store import Run
+
+COMPETES, BESIDE = "competes", "beside"
+INCORRECT = (Status.WRONG, Status.NAN)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the backend of a record stands in the comparison to which the record belongs.
+
+    name: "competes"; "beside", for a backend that is right but never first, since it is approximate by
+        declaration or computes another function; or the status that keeps it out. That is the record's own
+        status, or "wrong" or "nan" if another record shows the backend to be so.
+    mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
+        there is nothing to add to the record's status.
+    reason: the reason in full, None if the backend competes.
+    """
+
+    name: str
+    mark: str = ""
+    reason: str | None = None
+
+
+def standings(run: Run) -> list[Standing]:
+    """Give the standing of each record's backend, in the order of the run's records.
+
+    In a suite that ranks its cases, a backend is kept out by:
+
+    - a wrong or nan record with the same operands, of any pass and any suite;
+    - a wrong or nan record of the same subject, dtype and device, at any shape, in a suite that ranks
+      nothing, such as correctness: it asks whether backends are right;
+    - the record's own status, which concerns that record alone if it is neither wrong nor nan.
+
+    Runs are judged one by one, and environments within a run apart.
+    """
+    ranked = rank_fields(run)
+    at_operands: dict[Hashable, list[Record]] = {}
+    at_subject: dict[Hashable, list[Record]] = {}
+    for record in run.records:
+        if record.status in INCORRECT:
+            at_operands.setdefault(_operands(run, record), []).append(record)
+            if record.case.suite not in ranked:
+                at_subject.setdefault(_subject(run, record), []).append(record)
+    return [
+        _standing(
+            record,
+            [*at_operands.get(_operands(run, record), ()), *at_subject.get(_subject(run, record), ())]
+            if record.case.suite in ranked
+            else (),
+        )
+        for record in run.records
+    ]
+
+
+def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> list[bool]:
+    """Tell which of several values share the first place: those whose interval overlaps that of the least.
+
+    values: each with the ends of its interval; None for an end that is not known, which is then the value.
+    """
+    if not values:
+        return []
+    least, _, end = min(values, key=lambda each: each[0])
+    reach = least if end is None else max(least, end)
+    return [(value if low is None else min(value, low)) <= reach for value, low, _ in values]
+
+
+def rank_fields(run: Run) -> dict[str, str]:
+    """Find the field by which each suite of a run ranks its cases; suites that rank nothing are left out."""
+    suites = run.meta.get("suites")
+    return {
+        str(name): section["rank"]
+        for name, section in (suites.items() if isinstance(suites, Mapping) else ())
+        if isinstance(section, Mapping) and isinstance(section.get("rank"), str)
+    }
+
+
+def environment_of(run: Run, record: Record) -> str | None:
+    """Get the id of a record's environment; a case that never ran belongs to the run's only environment."""
+    if record.env_id is None and len(run.environments) == 1:
+        return str(next(iter(run.environments)))
+    return record.env_id
+
+
+def _operands(run: Run, record: Record) -> Hashable:
+    return (environment_of(run, record), record.case.backend, record.case.operand_key)
+
+
+def _subject(run: Run, record: Record) -> Hashable:
+    case = record.case
+    subject = (case.recurrence, case.model, case.operand_source)
+    return (environment_of(run, record), case.backend, subject, case.dtype, case.device)
+
+
+def _standing(record: Record, incorrect: Iterable[Record]) -> Standing:
+    """Judge a record by itself and by the incorrect records that concern it."""
+    if record.status in INCORRECT:
+        return Standing(str(record.status), reason=record.reason)
+    # the pass of the same suite comes first: it is nearest to what the reader looks at
+    others = sorted(incorrect, key=lambda other: other.case.suite != record.case.suite)
+    if others:
+        mark = f"{others[0].status} in {_where(others[0], record)}"
+        return Standing(str(others[0].status), mark, f"{mark}: {others[0].reason}")
+    if record.status is not Status.OK:
+        return Standing(str(record.status), reason=record.reason)
+    return _declared(record.numbers)
+
+
+def _where(other: Record, record: Record) -> str:
+    if other.case.suite != record.case.suite:
+        return other.case.suite
+    return other.case.pass_
+
+
+def _declared(numbers: Mapping[str, Any]) -> Standing:
+    """Judge an `ok` record by its backend's declarations, which records of old runs do not have."""
+    marks, reasons = [], []
+    if numbers.get("own_definition") is True:
+        marks.append("own definition")
+        reasons.append("it computes another function, by a definition of its own")
+    bound = _number(numbers.get("declared_bound"))
+    if bound is not None and (numbers.get("approximate") is True or _widened(bound, numbers)):
+        marks.append(f"bound {bound:.3g}")
+        reasons.append(f"it is approximate by declaration, with the error bound {bound:.3g}")
+    if not marks:
+        return Standing(COMPETES)
+    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
+
+
+def _widened(bound: float, numbers: Mapping[str, Any]) -> bool:
+    """Tell whether a bound widened the tolerance of any object: the larger of both is in the record."""
+    tolerances = numbers.get("tolerances")
+    limits = map(_number, tolerances.values()) if isinstance(tolerances, Mapping) else ()
+    known = [limit for limit in limits if limit is not None]
+    return not known or min(known) <= bound
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
