@@ -113,7 +113,8 @@ def _cell(row: Mapping[str, Any], column: str, rank: str | None, is_number: bool
         cell["sort"] = repr(float(value))
     if column == rank and not units.missing(value):
         low, high = units.interval_names(column)
-        cell["note"] = units.spread(value, row.get(low), row.get(high))
+        spread = units.spread(value, row.get(low), row.get(high))
+        cell["note"] = " · ".join(filter(None, [spread, units.host_note(column, row)]))
         cell["tilde"] = row.get("converged") is False
     return {**cell, "text": units.number(column, value)}
 

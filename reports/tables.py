@@ -80,6 +80,12 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
     _sums(console, contests.contests_of(rows, section.rank))
     if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
         console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
+    if len(rows) <= MOST_ROWS and any(
+        units.host_note(section.rank or "", row) for row in frames.records(rows)
+    ):
+        console.print(
+            Text("  host: it needs longer to issue the call than the device to run it", style="dim")
+        )
     console.print()
 
 
@@ -162,6 +168,8 @@ def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list
             if row.get("converged") is False:
                 text = Text("~", style="yellow").append_text(text)
             text.append(f"{units.spread(value, row.get(low), row.get(high)):>8}", style="dim")
+            if host := units.host_note(column, row):
+                text = Text(f"{host}  ", style="yellow").append_text(text)
         line.append(text)
     return [*line, _status(row)]
 

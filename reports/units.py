@@ -17,6 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _SUFFIXES = ("_bytes_per_s", "_flops_per_s", "_per_s", "_bytes", "_fraction", "_s", "_j", "_w", "_hz")
 _LABELS = {
     "latency_s": "time",
+    "issue_s": "host's time to issue",
     "tokens_per_s": "tokens/s",
     "copy_fraction": "of copy",
     "limit_fraction": "of limit",
@@ -110,6 +111,17 @@ def spread(value: float, low: Any, high: Any) -> str:
         return ""
     half = 100 * max(high - value, value - low, 0.0) / abs(value)
     return f"±{half:.0f} %" if half >= 9.5 else f"±{half:.1f} %"
+
+
+def host_note(name: str, row: Mapping[str, Any]) -> str:
+    """Say in the column `latency_s` that the host needs longer to issue a call than the device to run it.
+
+    Returns:
+        The host's time, such as `host 400 µs`; an empty text if it is shorter or unknown.
+    """
+    issue, latency = row.get("issue_s"), row.get("latency_s")
+    known = name == "latency_s" and not missing(issue) and not missing(latency)
+    return f"host {number('issue_s', issue)}" if known and float(issue) > float(latency) else ""  # type: ignore[arg-type]
 
 
 def interval_names(name: str) -> tuple[str, str]:

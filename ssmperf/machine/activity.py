@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures.thread
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 IDLE_S = 0.01  # how long to watch a process sleep
 PATIENCE_S = 0.5  # threads of OpenMP wait actively for a while after a parallel region
+POOL_PATIENCE_S = 60.0  # a pool may be compiling kernels for the next call
 MOST_IDLE_SHARE = 0.2  # of one core; an idle process uses less than a hundredth
 
 # Parts of the commands of helper processes that torch's compiler and multiprocessing start and keep.
@@ -31,18 +33,31 @@ def idle_cpu_s(seconds: float) -> float:
     return sum(max(_cpu_of(pid) - used, 0.0) for pid, used in before.items())
 
 
-def idle_share(seconds: float, patience_s: float = PATIENCE_S) -> float:
+def idle_share(
+    seconds: float, patience_s: float = PATIENCE_S, pool_patience_s: float = POOL_PATIENCE_S
+) -> float:
     """Measure the share of one core that is used while the calling thread sleeps.
 
-    Where something runs, look again until it has stopped or `patience_s` are over, and return the last share.
+    Where something runs, look again until it has stopped or the patience is over, and return the last share.
+
+    patience_s: counts from the last time that a pool of threads (`concurrent.futures`) was seen at work.
+    pool_patience_s: counts from the start, whatever pools do.
     """
-    deadline = _now() + patience_s
+    began = worked = _now()
     while True:
-        start = _now()
-        used = idle_cpu_s(seconds)
-        share = used / (_now() - start)
-        if share <= MOST_IDLE_SHARE or _now() >= deadline:
+        start, pool_works = _now(), _pool_works()
+        share = idle_cpu_s(seconds) / (_now() - start)
+        if pool_works:
+            worked = _now()
+        if share <= MOST_IDLE_SHARE or _now() - worked >= patience_s or _now() - began >= pool_patience_s:
             return share
+
+
+def _pool_works() -> bool:
+    """Tell whether a thread of a pool is doing anything but waiting for work."""
+    frames, waiting = sys._current_frames(), concurrent.futures.thread._worker.__code__
+    found = [frames.get(thread.ident or 0) for thread in list(concurrent.futures.thread._threads_queues)]
+    return any(frame is not None and frame.f_code is not waiting for frame in found)
 
 
 def _cpu_of(pid: int) -> float:

@@ -2,6 +2,10 @@
 
 Each clock runs `before` (fresh values, a cache flush) ahead of every timed call and hands what the call
 returned to `after`, both outside the time.
+
+The two clocks of device time subtract what they read for an empty kernel: the time that the device needs to
+get from an event to a kernel and back, or into a graph. So a call of one kernel is charged for that kernel's
+work, a spin of 5 µs as 5 µs, and a call of several kernels also for the way from each to the next.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ _MOST_CALLS = 2**20
 _MOST_LEAD_S = 5e-3  # with a longer lead the launch queue is full, and the host cannot run ahead anyway
 _LEAD_MARGIN_S = 20e-6
 _CALIBRATION_CYCLES = 2_000_000
+_CALIBRATION_SAMPLES = 31
 _WARM_UPS = 2
+_QUEUED_S = 1e-3  # host time that fills no launch queue: about a thousand launches of at least 2 µs
+_MOST_QUEUED = 20  # calls
 _GRAPH_HEADROOM = 3
 
 
@@ -134,12 +141,57 @@ class HostClock:
         return elapsed_s
 
 
+class IssueClock:
+    """Wall time that the host needs to issue a call on a GPU, while nothing waits for the device.
+
+    A sample covers several calls in a row, as many as surely fit into the launch queue, which is empty before
+    them. A call with more launches than the queue holds (about a thousand) waits for the device itself.
+    """
+
+    name = "issue"
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        before: Call = nothing,
+        *,
+        cuda: Any = torch.cuda,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.device, self.before, self.cuda, self.now = torch.device(device), before, cuda, now
+        self.calls = 1
+        self._calibrated: Call | None = None
+
+    def time(self, call: Call) -> float:
+        if call is not self._calibrated:
+            self.calls = 1
+            self.calls = max(1, min(_MOST_QUEUED, int(_QUEUED_S / max(self._issue_s(call), 1e-9))))
+            self._calibrated = call
+        return self._issue_s(call)
+
+    def release(self) -> None:
+        self._calibrated = None
+
+    def _issue_s(self, call: Call) -> float:
+        self.before()
+        self.cuda.synchronize(self.device)
+        calls = range(self.calls)
+        start = self.now()
+        for _ in calls:
+            call()
+        issued = self.now() - start
+        self.cuda.synchronize(self.device)
+        return issued / self.calls
+
+
 class EventClock:
     """Device time between two events around a call, without launch latency.
 
     The device first spins for as long as the host needs to enqueue the call, so that its kernels follow one
     another without waiting for the host. A call with more launches than the queue holds (about a thousand)
-    remains bound by the host. The time between two adjacent events is subtracted.
+    remains bound by the host.
+
+    overhead_s: what an empty kernel takes by this clock; it is subtracted.
     """
 
     name = "event"
@@ -159,9 +211,8 @@ class EventClock:
             self._start, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             self._cycles_per_s = self._spin_rate()
             self._lead_s = _LEAD_MARGIN_S
-            self.overhead_s = 0.0
-            self.overhead_s = statistics.median(self._elapsed_s(nothing) for _ in range(21))
-        self._calibrated: Call | None = None
+            self._calibrated: Call | None = None
+            self.overhead_s = self._fixed_cost_s(self._empty)
 
     def time(self, call: Call) -> float:
         with self.cuda.device(self.device):
@@ -181,6 +232,19 @@ class EventClock:
         self.after(result)
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
+
+    def _empty(self) -> None:
+        """Launch a kernel that does nothing: a spin of one cycle."""
+        self.cuda._sleep(1)
+
+    def _fixed_cost_s(self, call: Call) -> float:
+        """Measure what a call that runs an empty kernel takes from event to event."""
+        after, self.after = self.after, ignore  # which waits for results of the call that is being timed
+        try:
+            self._calibrate(call)
+            return statistics.median(self._elapsed_s(call) for _ in range(_CALIBRATION_SAMPLES))
+        finally:
+            self.after, self._calibrated = after, None
 
     def _calibrate(self, call: Call) -> None:
         """Make the device spin for twice the time that the host needs to enqueue the call."""
@@ -209,7 +273,12 @@ class EventClock:
 
 
 class GraphClock(EventClock):
-    """Device time of one replay of a CUDA graph of the call, where no launch waits for the host."""
+    """Device time of one replay of a CUDA graph of the call, where no launch waits for the host.
+
+    Every replay has a flush of its own before it. A graph of several calls in a row would run all but the
+    first on the cache that the one before it has filled. A single replay contains the way from the launch of
+    the graph to its first kernel; a graph of an empty kernel contains it too, and its time is subtracted.
+    """
 
     name = "graph"
 
@@ -224,6 +293,7 @@ class GraphClock(EventClock):
     ) -> None:
         super().__init__(device, before, after, cuda=cuda, now=now)
         self.broken = False
+        self._knows_overhead = False  # of a replay, not of a launch
         self._graph: Any = None
         self._captured: Call | None = None
         self._replay: Call = nothing
@@ -243,10 +313,9 @@ class GraphClock(EventClock):
         graph = self.cuda.CUDAGraph()
         try:
             with self.cuda.device(self.device):
-                with self.cuda.graph(graph, stream=self.cuda.current_stream()):
-                    result = call()
-                graph.replay()
-                self.cuda.synchronize(self.device)
+                result = self._record(graph, call)
+                if not self._knows_overhead:
+                    self._measure_overhead()
         except Exception as error:  # any exception that a backend raises under capture is the reason
             self.broken = True
             graph.reset()
@@ -259,6 +328,24 @@ class GraphClock(EventClock):
 
         self._graph, self._captured, self._replay = graph, call, replay
         return None
+
+    def _record(self, graph: Any, call: Call) -> Any:
+        """Capture a call into a graph, and replay it once, which uploads it. Returns what the call returned."""
+        with self.cuda.graph(graph, stream=self.cuda.current_stream()):
+            result = call()
+        graph.replay()
+        self.cuda.synchronize(self.device)
+        return result
+
+    def _measure_overhead(self) -> None:
+        """Measure what a replay of an empty kernel takes, once for this device and cache state."""
+        graph = self.cuda.CUDAGraph()
+        try:
+            self._record(graph, self._empty)
+            self.overhead_s = self._fixed_cost_s(graph.replay)
+        finally:
+            graph.reset()
+        self._knows_overhead = True
 
     def _unfit(self, call: Call, needs_bytes: int) -> str | None:
         """Say why a capture would fail, without trying it, or return None."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssmperf.machine.cache import flusher
 from ssmperf.machine.telemetry import Telemetry
-from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, WallClock
+from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, IssueClock, WallClock
 from ssmperf.measure.sampling import Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
@@ -24,7 +24,8 @@ class Timing:
     """Samples of a call by the first clock, and the medians of the further clocks in seconds.
 
     samples: without those taken under a throttle, which `telemetry` counts.
-    graph_reason: why there is no graph time. threads: torch's threads on a CPU, None on a GPU.
+    graph_reason: why there is no graph time. issue_s: seconds that the host needs to issue a call on a GPU.
+    threads: torch's threads on a CPU, None on a GPU.
     configuration: the rows of configuration tables that the call looked up, None if there are none.
     window_s: how long the calls were being timed, with all that surrounds them.
     """
@@ -35,6 +36,7 @@ class Timing:
     graph_s: float | None = None
     graph_reason: str | None = None
     host_s: float | None = None
+    issue_s: float | None = None
     threads: int | None = None
     configuration: Mapping[str, Any] | None = None
     window_s: float | None = None
@@ -62,6 +64,7 @@ class Timing:
             "graph_latency_s": self.graph_s,
             "graph_reason": self.graph_reason,
             "host_latency_s": self.host_s,
+            "issue_s": self.issue_s,
             "threads": self.threads,
             "configuration": self.configuration,
             "window_s": self.window_s,
@@ -129,6 +132,7 @@ class Stopwatch:
     first: Clock
     graph: GraphClock | None = None
     host: HostClock | None = None
+    issue: IssueClock | None = None
 
     @classmethod
     def of(cls, device: str, cache: str) -> Stopwatch:
@@ -144,6 +148,7 @@ class Stopwatch:
             EventClock(device, before, after),
             GraphClock(device, before, after),
             HostClock(device, before, after),
+            IssueClock(device, before),
         )
 
     @property
@@ -188,7 +193,7 @@ class Stopwatch:
             )
         finally:
             self.around.clear()
-            for clock in (self.first, self.graph, self.host):
+            for clock in (self.first, self.graph, self.host, self.issue):
                 if clock is not None:
                     clock.release()
 
@@ -204,12 +209,14 @@ class Stopwatch:
             self.first.release()
 
     def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
-        """Add the times of the host clock and the graph clock, on a GPU."""
-        assert self.graph is not None and self.host is not None
+        """Add the times of the host clock, the issue clock and the graph clock, on a GPU."""
+        assert self.graph is not None and self.host is not None and self.issue is not None
         limit_s = FURTHER_CLOCK_SHARE * max_time_s
         if min(timing.samples.samples_s, default=0.0) > limit_s:
-            return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call))
+            issue_s = self.issue.time(call)
+            return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call), issue_s=issue_s)
         host_s = _median(self.host, call, limit_s)
+        timing = replace(timing, issue_s=_median(self.issue, call, limit_s))
         reason = self.graph.capture(call, peak_bytes)
         graph_s = _median(self.graph, call, limit_s) if reason is None else None
         return replace(timing, host_s=host_s, graph_s=graph_s, graph_reason=reason)

@@ -128,6 +128,15 @@ def test_only_the_fastest_right_row_is_marked(fake: Any) -> None:
     assert marked == ["triton"]
 
 
+def test_a_host_that_is_slower_than_the_device_says_so(fake: Any) -> None:
+    records = [
+        fake.timed(60e-6, numbers={"issue_s": 400e-6}),
+        fake.timed(90e-6, backend="triton", numbers={"issue_s": 80e-6}),
+    ]
+    notes = [text for text in parse(fake.run(records)).texts if "±" in text]
+    assert notes.count("±2.0 % · host 400 µs") == 1 and notes.count("±2.0 %") == 1
+
+
 def test_a_failed_row_says_why_in_place_of_numbers(fake: Any) -> None:
     found = parse(fake.run([fake.timed(1.0), fake.failed("oom", "96 GiB is too much", backend="fft")]))
     assert found.having(**{"class": "reason", "title": "96 GiB is too much"})

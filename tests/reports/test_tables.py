@@ -46,6 +46,23 @@ def test_what_did_not_settle_says_so(fake: Any) -> None:
     assert "~1.00 ms" in text and "did not settle" in text
 
 
+def test_a_host_that_is_slower_than_the_device_says_so(fake: Any) -> None:
+    records = [
+        fake.timed(60e-6, numbers={"issue_s": 400e-6}),
+        fake.timed(90e-6, backend="triton", numbers={"issue_s": 80e-6}),
+        fake.timed(95e-6, backend="blelloch"),
+    ]
+    text = str(tables.table([fake.run(records)]))
+    assert [line for line in text.splitlines() if "host 400 µs" in line] == lines_with(text, "60.0 µs")
+    assert text.count("host 400 µs") == 1 and "host 80" not in text
+    assert "longer to issue the call than the device to run it" in text
+    places = [
+        line.index(time) for time in ("60.0 µs", "90.0 µs", "95.0 µs") for line in lines_with(text, time)
+    ]
+    assert len(places) == 3 and len(set(places)) == 1  # the numbers stay aligned
+    assert "host" not in str(tables.table([fake.run(records[1:])]))
+
+
 def test_a_large_run_becomes_a_matrix_with_a_hint(fake: Any) -> None:
     run = fake.plausible(models=("gla", "longhorn", "rwkv6", "s5"), samples=2)
     text = str(tables.table([run]))

@@ -1,22 +1,20 @@
-"""Clocks on simulated time and a simulated GPU; on a real GPU, known spins and a probe that fits into L2."""
+"""Clocks on simulated time and a simulated GPU; test_clocks_gpu.py has a real one."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from ssmperf.errors import UsageError
 from ssmperf.machine import cache
 from ssmperf.measure import clocks
-from ssmperf.measure.clocks import EventClock, GraphClock, HostClock, WallClock
-
-CUDA = torch.cuda.is_available()
-needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+from ssmperf.measure.clocks import EventClock, GraphClock, HostClock, IssueClock, WallClock
+from ssmperf.measure.stopwatch import Before, Stopwatch
 
 
 class Ticker:
@@ -67,13 +65,28 @@ def test_tick_of_a_clock_that_stands_still() -> None:
 
 
 class Simulated:
-    """Simulates `torch.cuda`: a host that enqueues work, and a device that works through its queue."""
+    """Simulates `torch.cuda`: a host that enqueues work, and a device that works through its queue.
+
+    event_s: time of an event on the device. kernel_s: way from an event to a kernel and back.
+    graph_s: way from the launch of a graph to its first kernel. queue: launches after which the host waits.
+    """
 
     LAUNCH_S, CYCLES_PER_S = 5e-6, 1e9
 
-    def __init__(self, event_s: float = 0.5e-6, refuses: Exception | None = None) -> None:
+    def __init__(
+        self,
+        event_s: float = 0.5e-6,
+        refuses: Exception | None = None,
+        *,
+        kernel_s: float = 1.7e-6,
+        graph_s: float = 2.5e-6,
+        queue: int = 1000,
+    ) -> None:
         self.host_s = self.device_s = 0.0
         self.event_s, self.refuses = event_s, refuses
+        self.kernel_s, self.graph_s = kernel_s, graph_s
+        self.after_event = False
+        self.ends_s: collections.deque[float] = collections.deque(maxlen=queue)
         self.capturing: list[float] | None = None
         self.resets = 0
         self.free_bytes, self.sync_mode = 10**9, "default"
@@ -90,7 +103,12 @@ class Simulated:
             self.capturing.append(seconds)
             return
         self.log.append(name)
-        self.device_s = max(self.device_s, self.host_s) + seconds
+        if len(self.ends_s) == self.ends_s.maxlen:
+            self.host_s = max(self.host_s, self.ends_s[0])  # the queue is full
+        way_s = self.kernel_s * self.after_event + self.graph_s * (name == "graph")
+        self.device_s = max(self.device_s, self.host_s) + way_s + seconds
+        self.ends_s.append(self.device_s)
+        self.after_event = False
 
     def _sleep(self, cycles: int) -> None:
         self.launch(cycles / self.CYCLES_PER_S, "spin")
@@ -121,6 +139,7 @@ class Simulated:
             self.host_s += 1e-6
             self.device_s = max(self.device_s, self.host_s) + self.event_s
             event.at_s = self.device_s
+            self.after_event = True
 
         event.record, event.synchronize = record, self.synchronize
         event.elapsed_time = lambda end: (end.at_s - event.at_s) * 1e3
@@ -186,15 +205,90 @@ def test_the_flush_is_outside_the_time(kind: type) -> None:
     gpu.log.clear()
     assert clock.time(call) == pytest.approx(400e-6, rel=0.02)
     work = [entry for entry in gpu.log if entry != "spin"]
-    assert getattr(clock, "overhead_s", 0.0) <= gpu.event_s * 1.01  # else a flush inside would cancel out
+    ways_s = gpu.event_s + gpu.kernel_s + gpu.graph_s
+    assert getattr(clock, "overhead_s", 0.0) <= ways_s * 1.01  # else a flush inside would cancel out
     assert work[-2:] == ["flush", "graph" if kind is GraphClock else "kernel"]
 
 
-def test_the_events_own_time_is_subtracted() -> None:
-    gpu = Simulated(event_s=2e-6)
-    clock = EventClock("cuda", cuda=gpu, now=gpu.now)
-    assert clock.overhead_s == pytest.approx(2e-6)
-    assert clock.time(gpu.call(1, 5e-6)) == pytest.approx(5e-6, rel=0.02)
+@pytest.mark.parametrize("kernels", [1, 20])
+@pytest.mark.parametrize("seconds", [0.2e-6, 5e-6, 1e-3])
+@pytest.mark.parametrize("kind", [EventClock, GraphClock])
+def test_the_ways_to_the_first_kernel_are_subtracted(kind: type, seconds: float, kernels: int) -> None:
+    """Both clocks of device time give the kernels' own time, whatever an event or a launch takes."""
+    for ways in ({}, {"kernel_s": 3e-6}, {"graph_s": 9e-6}, {"event_s": 2e-6}):
+        gpu = Simulated(**ways)
+        clock = kind("cuda", cuda=gpu, now=gpu.now)
+        call = gpu.call(kernels, seconds)
+        if kind is GraphClock:
+            assert clock.capture(call) is None
+        assert clock.time(call) == pytest.approx(kernels * seconds, rel=1e-3, abs=2e-9)
+
+
+@pytest.mark.parametrize("kind", [EventClock, GraphClock])
+def test_every_timed_call_has_a_flush_of_its_own(kind: type) -> None:
+    """Nothing that a call has brought into the cache is left for the next one."""
+    gpu = Simulated()
+    clock = kind("cuda", lambda: gpu.launch(50e-6, "flush"), cuda=gpu, now=gpu.now)
+    call = gpu.call(1, 5e-6)
+    timed = "kernel"
+    if kind is GraphClock:
+        assert clock.capture(call) is None
+        timed = "graph"
+    clock.time(call)  # calibrates
+    gpu.log.clear()
+    for _ in range(5):
+        clock.time(call)
+    assert [entry for entry in gpu.log if entry != "spin"] == ["flush", timed] * 5
+
+
+def test_a_graph_of_an_empty_kernel_is_replayed_once_per_clock() -> None:
+    gpu = Simulated()
+    clock = GraphClock("cuda", cuda=gpu, now=gpu.now)
+    for _ in range(3):
+        gpu.log.clear()
+        assert clock.capture(gpu.call(1, 1e-6)) is None
+    assert gpu.log.count("graph") == 1  # that of the call itself
+    assert clock.overhead_s == pytest.approx(gpu.event_s + gpu.kernel_s + gpu.graph_s, rel=1e-2)
+
+
+@pytest.mark.parametrize("kernels", [1, 20, 800])
+@pytest.mark.parametrize("seconds", [1e-6, 1e-3])
+def test_the_time_to_issue_is_the_hosts_alone(kernels: int, seconds: float) -> None:
+    """However long the device takes, the host needs one launch after another and meets no full queue."""
+    gpu = Simulated()
+    clock = IssueClock("cuda", lambda: gpu.launch(50e-6, "flush"), cuda=gpu, now=gpu.now)
+    gpu.launch(1.0)  # what is still running is waited for
+    call = gpu.call(kernels, seconds)
+    assert clock.time(call) == pytest.approx(kernels * gpu.LAUNCH_S)
+    assert clock.time(gpu.call(1, seconds)) == pytest.approx(gpu.LAUNCH_S)
+    gpu.log.clear()
+    clock.time(gpu.call(1, seconds))
+    assert gpu.log.count("kernel") > 5  # so that a short call is not lost in the clock's resolution
+
+
+def test_a_stopwatch_of_a_gpu_records_the_time_to_issue() -> None:
+    gpu = Simulated()
+    make = {"cuda": gpu, "now": gpu.now}
+    before = Before(lambda: None)
+    watch = Stopwatch(
+        "cuda",
+        before,
+        EventClock("cuda", before, **make),
+        GraphClock("cuda", before, **make),
+        HostClock("cuda", before, **make),
+        IssueClock("cuda", before, **make),
+    )
+    for seconds, max_time_s in ((1e-6, 0.05), (0.1, 0.05)):  # the second is too long for further clocks
+        call = gpu.call(30, seconds)
+        timing = watch.time(call, touched=(), min_time_s=0.0, max_time_s=max_time_s, relative_width=0.01)
+        assert timing.issue_s == pytest.approx(30 * gpu.LAUNCH_S)
+        assert timing.to_json()["issue_s"] == timing.issue_s
+
+
+def test_a_cpu_has_no_time_to_issue() -> None:
+    watch = Stopwatch.of("cpu", "hot")
+    timing = watch.time(lambda: None, touched=(), min_time_s=0.0, max_time_s=0.01, relative_width=0.5)
+    assert timing.to_json()["issue_s"] is None
 
 
 def test_graph_replays_without_the_host() -> None:
@@ -216,7 +310,7 @@ def test_a_refused_capture_gives_its_reason_and_leaves_no_graph() -> None:
         clock.time(call)
     gpu.refuses = None
     assert clock.capture(call) is None
-    assert clock.time(call) == pytest.approx(1e-6, rel=1e-3)
+    assert clock.time(call) == pytest.approx(1e-6, rel=2e-3)
 
 
 @pytest.mark.parametrize(("synchronises", "needs_bytes"), [(True, 0), (False, 10**9)])
@@ -242,8 +336,9 @@ def test_a_graph_times_only_its_own_call() -> None:
     assert clock.capture(gpu.call(1, 1e-6)) is None
     with pytest.raises(ValueError, match="not captured"):
         clock.time(gpu.call(1, 1e-6))
+    resets = gpu.resets
     clock.release()
-    assert gpu.resets == 1
+    assert gpu.resets == resets + 1
 
 
 def test_cpu_caches_are_read_from_the_system(tmp_path) -> None:
@@ -259,102 +354,3 @@ def test_a_cpu_is_measured_hot() -> None:
     assert cache.flusher("cpu", "cold").state == "hot"
     with pytest.raises(UsageError, match="lukewarm"):
         cache.flusher("cpu", "lukewarm")
-
-
-@pytest.fixture(scope="module")
-def seconds_per_cycle() -> float:
-    """Take the slope between spins of 25 and 50 ms, so that the fixed cost of launches and events cancels."""
-
-    def spin_s(cycles: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(10_000_000)
-        start.record()
-        torch.cuda._sleep(cycles)
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-
-    spin_s(200_000_000)
-    few, many = 45_000_000, 90_000_000
-    return (min(spin_s(many) for _ in range(5)) - min(spin_s(few) for _ in range(5))) / (many - few)
-
-
-@pytest.fixture
-def side_stream() -> Iterator[None]:
-    """Make a stream that can be captured the current one."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        yield
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.usefixtures("side_stream")
-@pytest.mark.parametrize("length_s", [5e-6, 20e-6, 100e-6, 1e-3, 10e-3, 50e-3])
-@pytest.mark.parametrize("kind", [EventClock, GraphClock])
-def test_spins_of_known_length_are_recovered(kind: type, length_s: float, seconds_per_cycle: float) -> None:
-    """An empty kernel takes a little over a microsecond on the device, in addition to the spin."""
-    clock = kind("cuda", cache.flusher("cuda", "cold").flush)
-
-    def seen_s(cycles: int) -> float:
-        def call() -> None:
-            torch.cuda._sleep(cycles)
-
-        if isinstance(clock, GraphClock):
-            assert clock.capture(call) is None
-        return sorted(clock.time(call) for _ in range(31))[15]
-
-    empty, seen = seen_s(1), seen_s(round(length_s / seconds_per_cycle))
-    print(f"{clock.name}: {length_s * 1e6:.0f} µs seen as {seen * 1e6:.2f} µs, empty {empty * 1e6:.2f} µs")
-    assert empty < 4e-6
-    assert abs(seen - empty - length_s) <= 0.02 * length_s + 1e-6
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.usefixtures("side_stream")
-@pytest.mark.parametrize("kind", [EventClock, GraphClock])
-def test_a_probe_that_fits_l2_is_faster_hot_than_cold(kind: type) -> None:
-    probe = torch.rand(cache.l2_bytes("cuda") // 16, device="cuda")  # a quarter of L2
-
-    def call() -> torch.Tensor:
-        return probe.sum()
-
-    medians = {}
-    for state in ("cold", "hot"):
-        clock = kind("cuda", cache.flusher("cuda", state).flush)
-        if kind is GraphClock:
-            assert clock.capture(call) is None
-        medians[state] = sorted(clock.time(call) for _ in range(31))[15]
-    assert medians["cold"] > 1.1 * medians["hot"]
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.usefixtures("side_stream")
-def test_a_backward_pass_can_be_captured() -> None:
-    x = torch.rand(1000, device="cuda", requires_grad=True)
-    y = (x * x).sum()
-
-    def call() -> torch.Tensor:
-        return torch.autograd.grad(y, x, retain_graph=True)[0]
-
-    clock = GraphClock("cuda")
-    assert clock.capture(call) is None
-    assert clock.time(call) > 0
-    assert not clock.broken
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.usefixtures("side_stream")
-def test_a_refused_capture_leaves_the_device_usable() -> None:
-    x = torch.rand(1000, device="cuda")
-    clock = GraphClock("cuda")
-    assert "cannot be captured" in clock.capture(lambda: x.sum().item())
-    assert torch.equal(x + 1, 1 + x)
-
-    def call() -> torch.Tensor:
-        return x.sum()
-
-    assert clock.capture(call) is None
-    assert clock.time(call) > 0
