@@ -147,7 +147,7 @@ TABLE = (
         *("wider_bands", "wider_tolerance", "wider_bound", "blurred_reference"),
     ),
     *of_file("judges.py", "patched judge", "patched_comparison", "patched_judging", neighbour=True),
-    *of_file("judges.py", "forged answer", "forged_answer", "answer_for_the_next", neighbour=True),
+    *of_file("judges.py", "forged answer", "forged_answer", "writes_for_the_next", neighbour=True),
     *of_file(
         "patched_driver.py",
         "patched driver",
