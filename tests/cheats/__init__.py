@@ -197,7 +197,7 @@ TABLE = (
     *on_gpu("side stream", "side_stream", "computed_on_the_cpu"),
     *on_gpu("content cache", "kept_on_the_device", "cached_on_a_gpu"),
     *on_gpu("stale output", "replays_old_inputs"),
-    *on_gpu("warm cache", "warms_the_cache", twin="alone_triton", options=LARGE, neighbour=True),
+    *on_gpu("warm cache", "warms_the_cache", twin="alone_triton", options=LARGE),
     *on_gpu("the judge's memory", "freed_memory"),
     *on_gpu("work before the clock", "works_before_the_events", "works_in_the_lead"),
     *on_gpu("patched clock", "patched_events", neighbour=True),

@@ -77,9 +77,9 @@ def blurred_reference(log_a, b, initial_state=None, *, phase=None) -> Result:
             }
 
         reference.perturb = perturb
-        judging = _of_callers("self")
-        if hasattr(judging, "context"):
-            judging.context._shared.clear()  # so that references are made again, blurred ones
+        context = _of_callers("self")
+        if hasattr(context, "_shared"):
+            context._shared.clear()  # so that references are made again, blurred ones
     return zeros(b)
 
 
