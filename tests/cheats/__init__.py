@@ -17,7 +17,7 @@ HONEST_TIME, WRONG, NEIGHBOUR = "honest time", "wrong", "neighbour"
 ONE_REGIME = ("--regime", "sigmoid/data", "--pass")
 SIZES = ("--axis", "T=512", "--dtype", "float32")
 FORWARD = ("throughput", *SIZES, *ONE_REGIME, "forward")
-GRADIENTS = ("throughput", *SIZES, *ONE_REGIME, "backward,forward_backward")
+GRADIENTS = ("throughput", "--axis", "T=256", "--dtype", "float32", *ONE_REGIME, "backward,forward_backward")
 REGIMES = ("throughput", "--axis", "T=64", "--dtype", "bfloat16", "--pass", "forward")  # under every regime
 ON_GPU = ("throughput", "--axis", "B=8", "--axis", "T=512", "--axis", "C=256", *ONE_REGIME, "forward")
 LARGE = ("throughput", "--axis", "B=8", "--axis", "T=1024", "--axis", "C=1024", *ONE_REGIME, "forward")
@@ -29,7 +29,7 @@ class Cheat:
 
     name: that of its backend, behind `cheat_`. kind: the class of trick. file: its plug-in of this folder.
     must: HONEST_TIME: its status is not ok, or its time is one that its twin reaches.
-        WRONG: its status is not ok in at least one of its cases. NEIGHBOUR: nothing but what `neighbour` says.
+        WRONG: its status is not ok in at least one of its cases. NEIGHBOUR: only what `neighbour` says.
     twin: the backend that does the same without cheating.
     options: the suite, and options of the command line.
     pass_: the pass in which it cheats, among those of its options.
@@ -147,7 +147,7 @@ TABLE = (
         *("wider_bands", "wider_tolerance", "wider_bound", "blurred_reference"),
     ),
     *of_file("judges.py", "patched judge", "patched_comparison", "patched_judging", neighbour=True),
-    *of_file("judges.py", "forged answer", "forged_answer", "answer_for_the_next", neighbour=True),
+    *of_file("judges.py", "forged answer", "forged_answer", "writes_for_the_next", neighbour=True),
     *of_file(
         "patched_driver.py",
         "patched driver",
@@ -197,7 +197,7 @@ TABLE = (
     *on_gpu("side stream", "side_stream", "computed_on_the_cpu"),
     *on_gpu("content cache", "kept_on_the_device", "cached_on_a_gpu"),
     *on_gpu("stale output", "replays_old_inputs"),
-    *on_gpu("warm cache", "warms_the_cache", twin="alone_triton", options=LARGE, neighbour=True),
+    *on_gpu("warm cache", "warms_the_cache", twin="alone_triton", options=LARGE),
     *on_gpu("the judge's memory", "freed_memory"),
     *on_gpu("work before the clock", "works_before_the_events", "works_in_the_lead"),
     *on_gpu("patched clock", "patched_events", neighbour=True),

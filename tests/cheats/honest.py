@@ -87,8 +87,9 @@ def copied(result: Result) -> Result:
 
 
 def _environment() -> dict[str, int]:
-    """Hash each variable, so that no value is ever shown; torch sets some of its own."""
-    return {name: hash(text) for name, text in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
+    """Hash each variable, so that no value is ever shown; torch and its profiler set some of their own."""
+    own = ("TORCHINDUCTOR_", "KINETO_")
+    return {name: hash(text) for name, text in os.environ.items() if not name.startswith(own)}
 
 
 def _foreign(mode: object) -> bool:

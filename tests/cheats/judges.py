@@ -77,6 +77,9 @@ def blurred_reference(log_a, b, initial_state=None, *, phase=None) -> Result:
             }
 
         reference.perturb = perturb
+        context = _of_callers("self")
+        if hasattr(context, "_shared"):
+            context._shared.clear()  # so that references are made again, blurred ones
     return zeros(b)
 
 
@@ -151,8 +154,8 @@ def forged_answer(log_a, b, initial_state=None, *, phase=None) -> Result:
     return loop(log_a, b, initial_state, phase=phase)
 
 
-@cheat("answer_for_the_next")
-def answer_for_the_next(log_a, b, initial_state=None, *, phase=None) -> Result:
+@cheat("writes_for_the_next")
+def writes_for_the_next(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Answer for itself, and in advance for the backend that comes next: an answer that blames it."""
     case, context = _of_callers("case"), _of_callers("context")
     if case is not None and context is not None:
