@@ -330,7 +330,7 @@ class GraphClock(EventClock):
         return None
 
     def _record(self, graph: Any, call: Call) -> Any:
-        """Capture a call into a graph, and replay it once, which uploads it. Returns what the call returned."""
+        """Capture a call into a graph, replay it once, which uploads it; return what the call returned."""
         with self.cuda.graph(graph, stream=self.cuda.current_stream()):
             result = call()
         graph.replay()
