@@ -117,7 +117,7 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
         timing = context.time(
             case, measured.call, touched=measured.touched, peak_bytes=memory, observer=answers
         )
-        after = answers.verdict()
+        after = answers.verdict(timing.every_s)
     if after.status is not Status.OK:
         reason = f"when it was timed: {after.reason}"
         return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))

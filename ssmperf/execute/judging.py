@@ -63,6 +63,8 @@ class Judging:
     def _first(self) -> tuple[Verdict, Values]:
         gradients = self.case.gradients
         buffers = self.values(0).clone()
+        for number in (0, 1):  # declared before the backend has been called
+            self._bound(number)
         # before the references are made, since the backend may refuse these operands
         self.context.time_first_call(self.case, buffers)
         verdict, answer = self._judge(buffers, 0, gradients=False)
@@ -150,6 +152,15 @@ class Judging:
             dtype or self.case.dtype,
         )
 
+    def _bound(self, number: int) -> float | None:
+        """Get the error bound that the backend declared for a draw when it was first asked."""
+        bound: float | None = self.context.memoised(
+            self.case,
+            ("bound", self.case.backend, self.offset + number, self.with_state),
+            lambda: self.bound(self.values(number).operands),
+        )
+        return bound
+
     def _judge(
         self,
         values: Values,
@@ -189,7 +200,7 @@ class Judging:
             self.context.nonce + number,
             with_state=self.with_state,
             gradients=gradients,
-            bound=self.bound(self.values(number - self.offset).operands),
+            bound=self._bound(number - self.offset),
             equivalent=self.context.backend(self.case).equivalent,
             drawn=drawn,
             ends=ends,

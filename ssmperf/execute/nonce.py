@@ -34,7 +34,7 @@ def parse(text: str) -> int:
         UsageError: it is none.
     """
     try:
-        number = int(text, 16) if isinstance(text, str) and len(text) <= DIGITS else -1
+        number = int(text, 16) if isinstance(text, str) and 0 < len(text) <= DIGITS else -1
     except ValueError:
         number = -1
     if number < 0:

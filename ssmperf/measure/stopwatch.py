@@ -28,6 +28,7 @@ class Timing:
     threads: torch's threads on a CPU, None on a GPU.
     configuration: the rows of configuration tables that the call looked up, None if there are none.
     window_s: how long the calls were being timed, with all that surrounds them.
+    every_s: seconds of all calls by the first clock in order, pilot and throttled samples included.
     """
 
     clock: str
@@ -40,6 +41,7 @@ class Timing:
     threads: int | None = None
     configuration: Mapping[str, Any] | None = None
     window_s: float | None = None
+    every_s: tuple[float, ...] = ()
 
     @property
     def latency_s(self) -> float | None:
@@ -183,13 +185,17 @@ class Stopwatch:
                     relative_width=relative_width,
                     min_samples=FEWEST_SAMPLES,
                 )
+            every_s = (*samples.pilot_s, *samples.samples_s)
             if self.graph is None or self.host is None:
-                return Timing(self.first.name, samples, {}, threads=torch.get_num_threads())
+                return Timing(self.first.name, samples, {}, threads=torch.get_num_threads(), every_s=every_s)
             state = telemetry.numbers()
             marks = telemetry.marks(samples.taken_at_s)
             state["throttled_samples"] = sum(marks)
             return self._further(
-                call, Timing(self.first.name, samples.excluding(marks), state), max_time_s, peak_bytes
+                call,
+                Timing(self.first.name, samples.excluding(marks), state, every_s=every_s),
+                max_time_s,
+                peak_bytes,
             )
         finally:
             self.around.clear()

@@ -69,9 +69,12 @@ class Variation:
     def _varied(self) -> tuple[str, ...]:
         return tuple(name for name in self.linear if name in self.second.tensors)
 
-    def draw(self, secret: random.Random) -> Draw:
-        """Draw a secret that no other call is likely to get."""
-        if not self.combines:
+    def draw(self, secret: random.Random, *, mixed: bool = False) -> Draw:
+        """Draw a secret that no other call is likely to get.
+
+        mixed: a mixture, even where answers combine.
+        """
+        if mixed or not self.combines:
             return Draw(seed=secret.randrange(MOST_SEED), scale=_signed(secret))
         if self.pass_ == BOTH:  # the gradients of linear operands ignore their values: weights add up to 1
             share = secret.uniform(-0.5, 1.5)
@@ -92,7 +95,10 @@ class Variation:
         return made
 
     def write(self, drawn: Draw, buffers: Values) -> None:
-        """Write the values of a call into buffers that hold the second base, or another call's values."""
+        """Write the values of a call into buffers that hold the second base, or those of another call.
+
+        After a mixture, `restore` comes first.
+        """
         with torch.no_grad():
             if drawn.seed is not None:
                 self._mix(drawn, buffers)
@@ -105,18 +111,29 @@ class Variation:
             if self.pass_ == BOTH:
                 torch.mul(self.second.grad_output, drawn.scale, out=buffers.grad_output)
 
+    def restore(self, buffers: Values) -> None:
+        """Write the second base again, as far as a mixture has changed it."""
+        if self.pass_ != BACKWARD:  # its operands are part of a graph, and never change
+            for name in with_time(self.second.operands, self.length):
+                buffers.operands[name].copy_(self.second.operands[name])
+
     def _mix(self, drawn: Draw, buffers: Values) -> None:
-        timed = with_time(self.second.operands, self.length)
+        """Take each time step from the first or the second base."""
+        if self.pass_ == BACKWARD:
+            pairs = [(buffers.grad_output, self.first.grad_output, self.second.grad_output)]
+        else:
+            timed = sorted(with_time(self.second.operands, self.length))
+            sources = (buffers, self.first, self.second)
+            pairs = [tuple(each.operands[name] for each in sources) for name in timed]
         chosen: dict[tuple[int, ...], Tensor] = {}
         assert drawn.seed is not None
-        for name in sorted(timed):
-            value = self.second.operands[name]
-            shape = tuple(value.shape[:2])
+        for into, first, second in pairs:
+            shape = tuple(second.shape[:2])
             if shape not in chosen:
                 generator = torch.Generator().manual_seed(drawn.seed)
-                chosen[shape] = torch.rand(shape, generator=generator).lt(0.5).to(value.device)
-            mask = chosen[shape].view(*shape, *[1] * (value.dim() - 2))
-            buffers.operands[name].copy_(torch.where(mask, self.first.operands[name], value))
+                chosen[shape] = torch.rand(shape, generator=generator).lt(0.5).to(second.device)
+            mask = chosen[shape].view(*shape, *[1] * (second.dim() - 2))
+            into.copy_(torch.where(mask, first, second))
 
 
 def linear_operands(linear: tuple[str, ...], *, level: str, equivalent: bool) -> tuple[str, ...]:

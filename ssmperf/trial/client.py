@@ -36,6 +36,11 @@ class RemoteJudge:
         """Begin a case."""
         self.number, self.asked = number, 0
 
+    def close(self) -> None:
+        """Close the socket and give the shared memory back."""
+        self._socket.close()
+        self._arena.close()
+
     def verdict(self, question: Question, answer: Answer) -> Verdict:
         """Have an answer judged.
 

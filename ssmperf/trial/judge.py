@@ -128,12 +128,10 @@ class Judge:
         drawn = question.drawn
         assert drawn is not None
         case, made = question.case, self._variation(question)
-        if not made.combines:
-            values = made.values(drawn)
-            definition, subject = self._definition(question), self._subject(case)
-            mixed = make_reference(subject, definition, values, gradients=question.gradients)
-            return _loosened(mixed, dict.fromkeys(mixed.low_errors, ROUNDED_AGAIN))
         second = self.reference(question)
+        if drawn.seed is not None:
+            mixed = dataclasses.replace(second, exact=self._evaluated(question, made.values(drawn)))
+            return _loosened(mixed, dict.fromkeys(mixed.low_errors, ROUNDED_AGAIN))
         key = ("base", question.number, case.pass_, question.with_state, self._definition(question))
         first: Evaluation = self._keep(case, key, lambda: self._evaluated(question, made.base()))
         return _combination(drawn.answer, first, second)

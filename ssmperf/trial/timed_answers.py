@@ -2,15 +2,18 @@
 
 Each call gets values that no call had before it (operands/variation.py). What it returns is reduced to a dot
 product with a secret vector, right behind the timed region; and one call, drawn at random, is kept whole.
-Where answers combine, the products must be the combination of those of two bases. Otherwise they must all
-differ, and some calls are repeated with the same values, outside the time, and must give the same products.
-The kept call and one untimed call are judged in full.
+
+Where answers combine, about half of the calls get combinations, whose products must be those of the bases
+combined. Whoever sees through that could combine answers instead of computing them; so the other calls get
+mixtures, and if they take longer, the backend is wrong. The products of mixtures must all differ, and some
+are made again, outside the time, and must be the same. The kept call and one untimed call are judged in full.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +30,10 @@ from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
 # errors with random signs scatter like a normal distribution whose deviation is that norm.
 MARGIN = 24.0
-MOST_REPEATED = 8  # calls that are repeated where answers do not combine
+MOST_REPEATED = 8  # calls on mixtures that are repeated
+MIXED = 0.5  # share of calls on mixtures where answers combine
+FEWEST_COMPARED = 4  # calls of either kind whose times are compared
+MOST_SLOWER = 1.7  # by which the lower quartile of mixtures may exceed the upper quartile of combinations
 
 Ask = Callable[[Draw, Answer], Verdict]
 
@@ -85,9 +91,7 @@ class TimedAnswers:
 
     def before(self) -> None:
         """Write fresh values for the next call."""
-        self.drawn = self.variation.draw(self.secret)
-        self.variation.write(self.drawn, self.buffers)
-        self.timed.refresh()
+        self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
 
     def after(self, result: Any) -> None:
         """Reduce what a timed call returned, and keep one call of all, with equal chances."""
@@ -100,20 +104,22 @@ class TimedAnswers:
         if self.secret.randrange(len(self.draws)) == 0:
             self.kept = self.drawn, copied(result)
 
-    def verdict(self) -> Verdict:
-        """Judge the timed calls."""
+    def verdict(self, seconds: Sequence[float]) -> Verdict:
+        """Judge the timed calls.
+
+        seconds: how long the first of them took, in order.
+        """
         if self.problem:
             return Verdict(Status.WRONG, self.problem)
         if self.kept is None:
             return Verdict(Status.WRONG, "no timed call was seen")
         found = torch.stack([torch.stack([p.double() for p in each]) for each in self.products]).tolist()
-        problem = self._deviating(found) if self.variation.combines else self._repeating(found)
+        problem = self._deviating(found) or self._repeating(found) or self._combining(seconds)
         if problem:
             return Verdict(Status.WRONG, problem)
         drawn, result = self.kept
         self.kept = None
-        self.variation.write(drawn, self.buffers)  # what the way back from a native answer reads
-        self.timed.refresh()
+        self._write(drawn)  # what the way back from a native answer reads
         return self.ask(drawn, self._answer(result))
 
     def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:
@@ -143,6 +149,8 @@ class TimedAnswers:
     def _deviating(self, found: list[list[float]]) -> str | None:
         """Say which call's products are not the combination of those of the bases, or return None."""
         for number, (drawn, products) in enumerate(zip(self.draws, found, strict=True), start=1):
+            if drawn.seed is not None:
+                continue
             weights = drawn.answer
             for at, product in enumerate(products):
                 expected = weights[0] * self._bases[at][0] + weights[1] * self._bases[at][1]
@@ -157,12 +165,12 @@ class TimedAnswers:
     def _repeating(self, found: list[list[float]]) -> str | None:
         """Say which two calls gave the same answer, or which gives another when repeated; else None."""
         seen: dict[tuple[float, ...], int] = {}
-        for number, products in enumerate(found, start=1):
-            earlier = seen.setdefault(tuple(products), number)
+        mixed = [index for index, drawn in enumerate(self.draws) if drawn.seed is not None]
+        for number in (index + 1 for index in mixed):
+            earlier = seen.setdefault(tuple(found[number - 1]), number)
             if earlier != number:
                 return f"timed calls {earlier} and {number} gave the same answer to different values"
-        repeated = self.secret.sample(range(len(found)), min(MOST_REPEATED, len(found)))
-        for index in repeated:
+        for index in self.secret.sample(mixed, min(MOST_REPEATED, len(mixed))):
             result = self._call(self.draws[index])
             again = projected(self._projections, result)
             for at, tensor in enumerate(tensors_of(result)):
@@ -174,10 +182,31 @@ class TimedAnswers:
                     )
         return None
 
+    def _combining(self, seconds: Sequence[float]) -> str | None:
+        """Say that mixtures take longer than combinations, or return None."""
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for drawn, each in zip(self.draws, seconds, strict=False):
+            times[drawn.seed is not None].append(each)
+        if min(map(len, times.values())) < FEWEST_COMPARED:
+            return None
+        low, high = statistics.quantiles(times[True], n=4)[0], statistics.quantiles(times[False], n=4)[2]
+        if low <= MOST_SLOWER * high:
+            return None
+        return (
+            f"calls on values that are no combination of others take {low / high:.2g} times as long: it may "
+            "combine answers instead of computing them"
+        )
+
     def _call(self, drawn: Draw) -> Any:
+        self._write(drawn)
+        return self.timed.call()
+
+    def _write(self, drawn: Draw) -> None:
+        if self.drawn.seed is not None and drawn.seed is None:
+            self.variation.restore(self.buffers)
+        self.drawn = drawn
         self.variation.write(drawn, self.buffers)
         self.timed.refresh()
-        return self.timed.call()
 
     def _answer(self, result: Any) -> Answer:
         results: Mapping[str, Tensor | None] = self.timed.results(result)

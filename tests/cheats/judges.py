@@ -139,9 +139,10 @@ def _forged(case: Any, env_id: str) -> dict[str, Any]:
 
 
 def _send(message: dict[str, Any]) -> None:
-    """Write an answer to the pipe whose descriptor is in the arguments of the worker."""
-    started = json.loads(sys.argv[1])
-    os.write(started["answers"], (json.dumps(message) + "\n").encode())
+    """Write an answer to the worker's pipe, with the secret number of the case that is being run."""
+    answers = _of_callers("answers")
+    numbered = {**message, "number": answers.number}
+    os.write(answers._pipe.fileno(), (json.dumps(numbered) + "\n").encode())
 
 
 @cheat("forged_answer")

@@ -14,7 +14,7 @@ from ssmperf.errors import UsageError
 from ssmperf.machine import cache
 from ssmperf.measure import clocks
 from ssmperf.measure.clocks import EventClock, GraphClock, HostClock, IssueClock, WallClock
-from ssmperf.measure.stopwatch import Before, Stopwatch
+from ssmperf.measure.stopwatch import Around, Stopwatch
 
 
 class Ticker:
@@ -269,13 +269,14 @@ def test_the_time_to_issue_is_the_hosts_alone(kernels: int, seconds: float) -> N
 def test_a_stopwatch_of_a_gpu_records_the_time_to_issue() -> None:
     gpu = Simulated()
     make = {"cuda": gpu, "now": gpu.now}
-    before = Before(lambda: None)
+    around = Around(lambda: None)
+    before, after = around.before, around.after
     watch = Stopwatch(
         "cuda",
-        before,
-        EventClock("cuda", before, **make),
-        GraphClock("cuda", before, **make),
-        HostClock("cuda", before, **make),
+        around,
+        EventClock("cuda", before, after, **make),
+        GraphClock("cuda", before, after, **make),
+        HostClock("cuda", before, after, **make),
         IssueClock("cuda", before, **make),
     )
     for seconds, max_time_s in ((1e-6, 0.05), (0.1, 0.05)):  # the second is too long for further clocks
@@ -354,3 +355,49 @@ def test_a_cpu_is_measured_hot() -> None:
     assert cache.flusher("cpu", "cold").state == "hot"
     with pytest.raises(UsageError, match="lukewarm"):
         cache.flusher("cpu", "lukewarm")
+
+
+class Seen:
+    """An observer that notes what it is asked to do, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def before(self) -> None:
+        self.events.append("fresh values")
+
+    def after(self, result: object) -> None:
+        self.events.append(("answer", result))
+
+
+@pytest.mark.parametrize(
+    ("flush", "expected"),
+    [
+        (lambda events: events.append("flush"), ["fresh values", "flush", "call", ("answer", 5)]),
+        (None, ["fresh values", "call", "fresh values", "call", ("answer", 5)]),
+    ],
+)
+def test_each_timed_call_gets_fresh_values_and_answers(flush: Any, expected: list[object]) -> None:
+    seen = Seen()
+    around = Around(None if flush is None else lambda: flush(seen.events))
+    clock = WallClock(around.before, around.after)
+
+    def call() -> int:
+        seen.events.append("call")
+        return 5
+
+    around.observer, around.call = seen, call
+    clock.time(call)
+    assert seen.events == expected
+
+
+def test_the_calibration_of_a_graph_is_not_observed() -> None:
+    gpu, seen = Simulated(), Seen()
+    around = Around(lambda: None)
+    around.observer = seen
+    clock = GraphClock("cuda", around.before, around.after, cuda=gpu, now=gpu.now)
+    call = gpu.call(3, 1e-6)
+    assert clock.capture(call) is None
+    assert not any(isinstance(event, tuple) for event in seen.events)
+    clock.time(call)
+    assert isinstance(seen.events[-1], tuple)

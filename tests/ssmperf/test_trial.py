@@ -1,0 +1,184 @@
+"""The judge apart: it gives the same verdicts as one in this process, and the driver hears of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf.errors import JudgeFailed, Unsupported, UsageError
+from ssmperf.execute import nonce
+from ssmperf.execute.executor import IMPORTS
+from ssmperf.execute.lane import WINDOW_S, contradiction, household
+from ssmperf.judge.answer import Answer, call_backend, contract_of
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.variation import Draw
+from ssmperf.processes.children import Nursery
+from ssmperf.trial.arena import Arena, Mappings
+from ssmperf.trial.client import RemoteJudge
+from ssmperf.trial.judge import Judge, Question
+from ssmperf.trial.process import JudgeProcess
+
+CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hgrn", pass_="backward")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
+    folder = tmp_path_factory.mktemp("judge")
+    nursery = Nursery(IMPORTS, folder / "nursery.log")
+    config = {"device": "cpu", "threads": 1, "plugins": []}
+    judge = JudgeProcess(nursery, config, folder / "judge.log", 60.0)
+    yield judge
+    judge.close()
+    nursery.close()
+
+
+@pytest.fixture(scope="module")
+def remote(process: JudgeProcess) -> Iterator[RemoteJudge]:
+    judge = RemoteJudge(os.dup(process.worker_socket), "cpu")
+    yield judge
+    judge.close()
+
+
+def answer_of(case: Case, number: int, *, factor: float = 1.0) -> Answer:
+    subject = subject_of(case, "cpu")
+    values = subject.values(number, with_state=False)
+    definition = registry.recurrence(case.recurrence).definition
+    found = call_backend(
+        definition, values, contract_of(subject, definition, values), gradients=case.gradients
+    )
+    return Answer({name: factor * value for name, value in found.results.items()})
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_both_judges_say_the_same(remote: RemoteJudge, factor: float) -> None:
+    question, answer = Question(CASE, 5, gradients=True), answer_of(CASE, 5, factor=factor)
+    here, there = (judge.verdict(question, answer) for judge in (Judge("cpu"), remote))
+    assert here.status is there.status is (Status.OK if factor == 1.0 else Status.WRONG)
+    assert here.errors == there.errors
+    assert here.tolerances == there.tolerances
+
+
+def test_the_driver_hears_of_each_verdict_under_its_number(
+    remote: RemoteJudge, process: JudgeProcess
+) -> None:
+    remote.begin("one")
+    remote.verdict(Question(CASE, 1, gradients=True), answer_of(CASE, 1))
+    remote.verdict(Question(CASE, 1, gradients=True), answer_of(CASE, 1, factor=2.0))
+    remote.verdict(Question(CASE, 1, gradients=True, counts=False), answer_of(CASE, 1, factor=2.0))
+    assert remote.asked == 2
+    assert process.entered("one") == ["ok", "wrong"]
+    assert process.entered("another") == []
+
+
+def test_a_combination_is_judged_by_the_bases(remote: RemoteJudge) -> None:
+    drawn = Draw((0.5, -1.25))
+    parts = []
+    for number in (0, 1):
+        subject = subject_of(CASE, "cpu")
+        operands = subject.values(1, with_state=False)
+        values = dataclasses.replace(
+            operands, grad_output=subject.values(number, with_state=False).grad_output
+        )
+        definition = registry.recurrence("scan").definition
+        contract = contract_of(subject, definition, values)
+        parts.append(call_backend(definition, values, contract, gradients=True).results)
+    combined = {n: 0.5 * parts[0][n] - 1.25 * parts[1][n] for n in parts[0] if n in ("log_a", "b")}
+    question = Question(CASE, 1, gradients=True, drawn=drawn)
+    assert remote.verdict(question, Answer(combined)).status is Status.OK
+    other = {name: value * 1.001 for name, value in combined.items()}
+    assert remote.verdict(question, Answer(other)).status is Status.WRONG
+    assert remote.verdict(question, Answer(dict(parts[1]))).status is Status.WRONG
+
+
+def test_refusals_and_failures_cross(remote: RemoteJudge) -> None:
+    own = dataclasses.replace(CASE, backend="surrogate_raw")
+    with pytest.raises((Unsupported, JudgeFailed)):
+        remote.verdict(Question(own, 1, equivalent=False), answer_of(CASE, 1))
+    broken = Question(dataclasses.replace(CASE, recurrence="no_such_recurrence"), 1)
+    with pytest.raises(JudgeFailed, match="no_such_recurrence"):
+        remote.verdict(broken, Answer())
+
+
+def test_results_of_another_shape_are_wrong(remote: RemoteJudge) -> None:
+    verdict = remote.verdict(Question(CASE, 1), Answer({"output": torch.zeros(2, 4, 13)}))
+    assert verdict.status is Status.WRONG
+    assert "has shape" in str(verdict.reason)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.float64])
+def test_tensors_cross_an_arena_bit_for_bit(dtype: torch.dtype) -> None:
+    arena, mappings = Arena("cpu"), Mappings("cpu")
+    for size in (3, 3000, 700_000):  # the last is larger than the memory of the first
+        given = {"x": torch.randn(size, 2).to(dtype).t(), "empty": torch.empty(0, 4, dtype=dtype)}
+        layout = arena.write(given)
+        mappings.add(arena.token, os.dup(arena.descriptor))
+        found = dict(mappings.read(arena.token, layout))
+        assert all(torch.equal(found[name], value) for name, value in given.items())
+    layout[0]["start"] = 1 << 40
+    with pytest.raises(ValueError, match="beyond the end"):
+        list(mappings.read(arena.token, layout))
+    arena.close()
+
+
+def record(**numbers: Any) -> Record:
+    return Record(CASE, Status.OK, None, "env", {"judgements": 4, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "entered", "timing_s", "expected"),
+    [
+        ({}, ["ok"] * 4, 0.0, None),
+        ({}, ["ok"] * 3, 0.0, "speaks of 4 judgements, the judge has made 3"),
+        ({"judgements": 3}, ["ok"] * 3, 0.0, "the judge has made 3"),
+        ({"judgements": None}, [], 0.0, "the judge has made 0"),
+        ({}, ["ok", "ok", "wrong", "ok"], 0.0, "the judge says wrong"),
+        ({"window_s": 1.0, "samples_s": [0.1] * 9}, ["ok"] * 4, 1.1, None),
+        ({"window_s": 0.1, "samples_s": [0.1]}, ["ok"] * 4, 10.0, "its clock is wrong"),
+        ({"window_s": 10.0, "samples_s": [0.1]}, ["ok"] * 4, 0.1, "its clock is wrong"),
+        ({"window_s": 1.0, "samples_s": [0.1] * 16 + [WINDOW_S]}, ["ok"] * 4, 1.0, "its samples take"),
+    ],
+)
+def test_a_record_must_agree_with_judge_and_driver(
+    numbers: dict[str, Any], entered: list[str], timing_s: float, expected: str | None
+) -> None:
+    found = contradiction(record(**numbers), entered, timing_s)
+    assert found is None if expected is None else expected in str(found)
+
+
+def test_a_foreign_backend_has_a_household_of_its_own(tmp_path: Path, own_registrations: None) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import ssmperf\n"
+        '@ssmperf.backend("scan", name="mine")\n'
+        "def mine(log_a, b, initial_state=None, *, phase=None):\n"
+        "    return b, b[:, -1]\n"
+    )
+    registry.load_plugin(file)
+    mine = household(dataclasses.replace(CASE, backend="mine"))
+    assert mine.guest == "scan/mine"
+    assert mine.plugins == (str(file),)
+    assert household(CASE) == household(dataclasses.replace(CASE, backend="blelloch"))
+    assert household(CASE).plugins == ()
+
+
+def test_a_nonce_survives_its_text_and_a_resumed_run() -> None:
+    number = nonce.fresh()
+    text = nonce.as_text(number)
+    assert nonce.parse(text) == number
+    assert nonce.resumed(None, {nonce.META: text}, "here") == number
+    assert nonce.resumed(number, {nonce.META: text}, "here") == number
+    with pytest.raises(UsageError, match=text):
+        nonce.resumed(number + nonce.SPACING, {nonce.META: text}, "here")
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "-1", "f" * 20])
+def test_another_text_is_no_nonce(text: str) -> None:
+    with pytest.raises(UsageError, match="hexadecimal"):
+        nonce.parse(text)

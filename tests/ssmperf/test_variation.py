@@ -1,0 +1,112 @@
+"""Values of timed calls: they never repeat, and their answers follow from those of two draws."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Case, Shape, registry
+from ssmperf.measure.answers import Projection, norm
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.values import Values, call_of
+from ssmperf.operands.variation import BOTH, FIRST, SECOND, Variation, as_json, from_json, linear_operands
+
+SHAPES = {
+    "scan": Shape(B=2, T=11, C=3),
+    "linear_attention": Shape(B=2, T=9, H=2, K=4, V=3),
+    "selective_scan": Shape(B=2, T=7, D=3, N=2),
+    "delta_rule": Shape(B=2, T=6, H=2, K=4, V=3),
+    "long_conv": Shape(B=2, T=8, C=3, N=2),
+}
+OF = {"scan": "hgrn", "linear_attention": "gla", "selective_scan": "mamba", "delta_rule": "deltanet",
+      "long_conv": "s4"}  # fmt: skip
+
+
+def made(recurrence: str, pass_: str, *, linear: bool = True) -> tuple[Case, Variation]:
+    model = OF[recurrence]
+    case = Case(
+        "throughput", recurrence, "sequential", SHAPES[recurrence], model=model, pass_=pass_, dtype="float64"
+    )
+    subject = subject_of(case, "cpu")
+    first, second = (subject.values(number, with_state=False) for number in (0, 1))
+    names = registry.recurrence(recurrence).linear if linear else ()
+    return case, Variation(pass_, names, first, second, case.shape["T"])
+
+
+def answers(case: Case, values: Values) -> list[Tensor]:
+    definition = registry.recurrence(case.recurrence).definition
+    found = call_of(case.pass_, definition, values)()
+    return [each for each in found if each is not None]
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward", BOTH])
+@pytest.mark.parametrize("recurrence", SHAPES)
+def test_answers_are_combined_like_the_values(recurrence: str, pass_: str) -> None:
+    case, variation = made(recurrence, pass_)
+    assert variation.combines
+    first, second = (answers(case, variation.values(base)) for base in (FIRST, SECOND))
+    drawn = variation.draw(random.Random(5))
+    one, two = drawn.answer
+    for got, a, b in zip(answers(case, variation.values(drawn)), first, second, strict=True):
+        torch.testing.assert_close(got, one * a + two * b, rtol=1e-9, atol=1e-9)
+
+
+def test_the_first_base_is_what_the_judge_evaluates() -> None:
+    _, variation = made("scan", "forward")
+    written, base = variation.values(FIRST), variation.base()
+    for name, value in base.tensors.items():
+        torch.testing.assert_close(written.operands[name], value)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+@pytest.mark.parametrize("pass_", ["forward", "backward", BOTH])
+def test_no_two_draws_give_the_same_values(pass_: str, linear: bool) -> None:
+    _, variation = made("scan", pass_, linear=linear)
+    secret = random.Random(3)
+    seen = [variation.values(variation.draw(secret)) for _ in range(20)]
+    for at, values in enumerate(seen):
+        for other in seen[:at]:
+            same = torch.equal(values.operands["b"], other.operands["b"])
+            assert not (same and torch.equal(values.grad_output, other.grad_output))
+
+
+def test_a_draw_survives_json() -> None:
+    for linear in (True, False):
+        _, variation = made("scan", BOTH, linear=linear)
+        drawn = variation.draw(random.Random(1))
+        again = from_json(as_json(drawn))
+        assert again == drawn
+        one, two = variation.values(drawn), variation.values(again)
+        assert all(torch.equal(value, two.operands[name]) for name, value in one.tensors.items())
+
+
+def test_a_layer_and_another_function_are_not_combined() -> None:
+    assert linear_operands(("b",), level="op", equivalent=True) == ("b",)
+    assert linear_operands(("b",), level="block", equivalent=True) == ()
+    assert linear_operands(("b",), level="op", equivalent=False) == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
+@pytest.mark.parametrize("shape", [(2, 67, 64), (5,), (1, 1, 3), (2, 600, 3, 2)])
+def test_a_projection_is_linear_and_sees_every_number(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(*shape, generator=generator).to(dtype) for _ in range(2))
+    project = Projection(x, generator)
+    wide = torch.promote_types(dtype, torch.float32)
+    together = float(project((x.to(wide) + y.to(wide)).to(dtype)))
+    rounding = project.rounding + 2 * torch.finfo(dtype).eps
+    assert abs(together - float(project(x)) - float(project(y))) <= rounding * (norm(x) + norm(y))
+    for index in range(0, x.numel(), max(1, x.numel() // 7)):
+        changed = x.clone()
+        changed.view(-1)[index] += 100
+        difference = abs(float(project(changed)) - float(project(x)))
+        assert difference == pytest.approx(100, rel=0.05)
+
+
+def test_a_projection_of_another_shape_is_not_a_number() -> None:
+    project = Projection(torch.zeros(4, 5), torch.Generator().manual_seed(0))
+    assert torch.isnan(project(torch.zeros(4, 4)))
+    assert torch.isnan(project(torch.zeros(4, 5, dtype=torch.float64)))
