@@ -108,7 +108,12 @@ def judge_sampled(case: Case, context: Context) -> Record:
     verdict, buffers = judging.first()
     bound = judging.bound(buffers.operands)
     span = decay_span(context.recurrence(case), context.subject(case).lower(buffers.operands))
-    numbers: dict[str, Any] = {"decay_span": span, "error_bound": bound}
+    numbers: dict[str, Any] = {
+        "decay_span": span,
+        "error_bound": bound,
+        "row_errors": dict(verdict.row_errors),
+        "row_tolerances": dict(verdict.row_tolerances),
+    }
     if has_lowering(case):
         lowered = context.memoised(case, "lowering", lambda: judge_lowering(case, context.device))
         numbers["error_lowering"] = lowered.error

@@ -6,9 +6,11 @@ gradient, and a result that is still being computed when the call returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from ssmperf.cases.record import Status
 from ssmperf.judge.poison import poisoned
 from ssmperf.judge.reference import Reference
-from ssmperf.judge.tolerance import relative_error, tolerance
+from ssmperf.judge.tolerance import relative_error, row_errors, row_tolerance, tolerance
 from ssmperf.operands.values import Values
 
 
@@ -26,6 +28,7 @@ class Verdict:
     """How a judgement ended. Errors and tolerances are relative to the largest reference value.
 
     output: the backend's output, so that a caller can see later whether it was overwritten.
+    row_errors, row_tolerances: of each object's row that comes nearest to its tolerance, relative to the row.
     """
 
     status: Status
@@ -33,6 +36,8 @@ class Verdict:
     errors: Mapping[str, float] = field(default_factory=dict)
     tolerances: Mapping[str, float] = field(default_factory=dict)
     output: Tensor | None = field(default=None, compare=False, repr=False)
+    row_errors: Mapping[str, float] = field(default_factory=dict)
+    row_tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge_call(
@@ -46,6 +51,8 @@ def judge_call(
     poison: bool = True,
 ) -> Verdict:
     """Call a backend once on these values and compare all its results with the reference.
+
+    A layer that is right is called once more, for the recurrence inside it.
 
     bound: error bound that the backend declares for these values, None if it is exact.
     poison: whether uninitialised memory reads as NaN during the call.
@@ -77,8 +84,36 @@ def judge_call(
         output.detach(), state, {} if isinstance(found, str) else found, reference, dtype, bound
     )
     if isinstance(found, str) and verdict.status is Status.OK:
-        return Verdict(Status.WRONG, found, verdict.errors, verdict.tolerances)
-    return verdict
+        return replace(verdict, status=Status.WRONG, reason=found, output=None)
+    if verdict.status is not Status.OK or reference.inner is None or reference.inner_values is None:
+        return verdict
+    inner = judge_call(
+        partial(function, inner=True),
+        reference.inner_values.clone(),
+        reference.inner,
+        dtype=dtype,
+        gradients=gradients,
+        bound=bound,
+        poison=poison,
+    )
+    return _with_inner(verdict, inner)
+
+
+def _with_inner(whole: Verdict, inner: Verdict) -> Verdict:
+    """Add the verdict on the recurrence inside a layer to that on the layer."""
+
+    def added(to: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
+        return {**to, **{f"recurrence: {name}": number for name, number in numbers.items()}}
+
+    return replace(
+        whole,
+        status=inner.status,
+        reason=None if inner.reason is None else f"recurrence: {inner.reason}",
+        errors=added(whole.errors, inner.errors),
+        tolerances=added(whole.tolerances, inner.tolerances),
+        row_errors=added(whole.row_errors, inner.row_errors),
+        row_tolerances=added(whole.row_tolerances, inner.row_tolerances),
+    )
 
 
 def compare_gradients(
@@ -96,41 +131,89 @@ def _compare(
     dtype: torch.dtype,
     bound: float | None,
 ) -> Verdict:
-    exact = reference.exact
-    pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    if output is not None:
-        pairs["output"] = (output, exact.output)
-    if state is not None and exact.final_state is not None:
-        pairs["final_state"] = (state.detach(), exact.final_state)
-    pairs |= {name: (gradient, exact.gradients[name]) for name, gradient in gradients.items()}
-    errors: dict[str, float] = {}
-    limits: dict[str, float] = {}
-    verdict: Verdict | None = None
-    for name, (actual, expected) in pairs.items():
+    results: dict[str, Tensor] = {} if output is None else {"output": output}
+    if state is not None and reference.exact.final_state is not None:
+        results["final_state"] = state.detach()
+    results |= gradients
+    verdict = Verdict(Status.OK, output=output)
+    errors, limits, of_rows, limits_of_rows = {}, {}, {}, {}
+    for name, actual in results.items():
+        expected = reference.expected(name)
         label = name if name in ("output", "final_state") else f"gradient of {name}"
+        gradient = name in gradients
         scale = reference.output_scale if name == "output" else None
         errors[label] = relative_error(actual, expected, scale)
-        limits[label] = tolerance(reference.low_errors[name], dtype, gradient=name in gradients, bound=bound)
-        if verdict is None:
-            verdict = _verdict_of(label, actual, expected, errors[label], limits[label])
-    if verdict is None:
-        return Verdict(Status.OK, None, errors, limits, output)
-    return Verdict(verdict.status, verdict.reason, errors, limits, output)
+        limits[label] = tolerance(reference.low_errors[name], dtype, gradient=gradient, bound=bound)
+        problem = _problem_of(label, actual, expected, errors[label], limits[label])
+        if name in reference.row_axes:
+            where, of_rows[label], limits_of_rows[label] = _worst_row(
+                name, actual, reference, dtype, gradient=gradient, bound=bound
+            )
+            problem = problem or _problem_of_row(label, where, of_rows[label], limits_of_rows[label])
+        if problem and verdict.status is Status.OK:
+            verdict = replace(verdict, status=problem[0], reason=problem[1])
+    return replace(
+        verdict, errors=errors, tolerances=limits, row_errors=of_rows, row_tolerances=limits_of_rows
+    )
 
 
-def _verdict_of(label: str, actual: Tensor, expected: Tensor, error: float, limit: float) -> Verdict | None:
+def _worst_row(
+    name: str,
+    actual: Tensor,
+    reference: Reference,
+    dtype: torch.dtype,
+    *,
+    gradient: bool,
+    bound: float | None,
+) -> tuple[tuple[int, ...], float, float]:
+    """Find the row of an object that exceeds its tolerance the most, or comes nearest to it.
+
+    A declared bound is an error of single elements relative to the largest value of the whole object, so a
+    row may err by as much in each of its elements.
+
+    Returns:
+        the row's index, its error and its tolerance, both relative to its size.
+    """
+    expected = reference.expected(name)
+    axes, sizes = reference.row_axes[name], reference.row_sizes[name]
+    errors = row_errors(actual, expected, axes, sizes)
+    limits = torch.full_like(sizes, row_tolerance(reference.low_row_errors[name], dtype, gradient=gradient))
+    length = math.prod(expected.shape[axis] for axis in axes)
+    if name in reference.gate_noise:  # its root mean square
+        limits = limits + 2 * reference.gate_noise[name] * math.sqrt(length / 3) / sizes
+    if bound is not None:
+        scale = reference.output_scale if name == "output" else None
+        largest = float(expected.abs().max()) if scale is None else scale
+        limits = limits.maximum(bound * largest * math.sqrt(length) / sizes)
+    worst = int((errors / limits).argmax())  # NaN counts as the largest
+    error, limit = float(errors.flatten()[worst]), float(limits.flatten()[worst])
+    where: tuple[int, ...] = ()
+    for size in reversed(sizes.shape):
+        worst, index = divmod(worst, size)
+        where = (index, *where)
+    return where, error, limit
+
+
+def _problem_of(
+    label: str, actual: Tensor, expected: Tensor, error: float, limit: float
+) -> tuple[Status, str] | None:
     not_finite = ~torch.isfinite(actual)
     count = int(not_finite.sum().item())
     if count and bool(torch.isfinite(expected).all()):
         where = tuple(int(i) for i in not_finite.nonzero()[0])
-        return Verdict(
-            Status.NAN, f"{label}: {count} of {actual.numel()} values are not finite, first at {where}"
-        )
+        return Status.NAN, f"{label}: {count} of {actual.numel()} values are not finite, first at {where}"
     if not error <= limit:
-        return Verdict(
-            Status.WRONG, f"{label}: relative error {error:.2e} is above the tolerance {limit:.2e}"
-        )
+        return Status.WRONG, f"{label}: relative error {error:.2e} is above the tolerance {limit:.2e}"
     return None
+
+
+def _problem_of_row(
+    label: str, where: tuple[int, ...], error: float, limit: float
+) -> tuple[Status, str] | None:
+    if error <= limit:
+        return None
+    row = f"row {where}" if where else "the whole object"
+    return Status.WRONG, f"{label}: {row} is off by {error:.2e} of its size, above the tolerance {limit:.2e}"
 
 
 def _malformed(result: Any, reference: Reference) -> str | None:
