@@ -38,7 +38,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     stride = -(-len(samples) // keep) if samples else 1
     return {
         "fields": fields + _configuration(row.get("configuration")),
-        "errors": _errors(row.get("errors"), row.get("tolerances")),
+        "errors": _errors(row),
         "reason": frames.reason(row),
         "command": units.plain(row.get("command")),
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
@@ -46,13 +46,20 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     }
 
 
-def _errors(errors: Any, tolerances: Any) -> list[list[str]]:
-    """Give each judged object's name, error and tolerance as text."""
-    if not isinstance(errors, Mapping):
-        return []
-    limits = tolerances if isinstance(tolerances, Mapping) else {}
+def _errors(row: Mapping[str, Any]) -> list[list[str]]:
+    """Give each judged object's name, error, tolerance, row error and row tolerance as text."""
+    errors, *others = (
+        numbers if isinstance(numbers := row.get(field), Mapping) else {}
+        for field in ("errors", "tolerances", "row_errors", "row_tolerances")
+    )
     return [
-        [units.plain(name), units.number("error", error), units.number("tolerance", limits.get(name))]
+        [
+            units.plain(name),
+            units.number("error", error),
+            units.number("tolerance", others[0].get(name)),
+            units.number("error", others[1].get(name)),
+            units.number("tolerance", others[2].get(name)),
+        ]
         for name, error in errors.items()
     ]
 

@@ -106,7 +106,10 @@ def judge_sampled(case: Case, context: Context) -> Record:
     verdict, buffers = judging.first()
     bound = judging.bound(buffers.operands)
     span = decay_span(context.recurrence(case), context.subject(case).lower(buffers.operands))
-    numbers: dict[str, Any] = {"decay_span": span, "error_bound": bound}
+    numbers: dict[str, Any] = {
+        "decay_span": span,
+        "error_bound": bound,
+    }
     if has_lowering(case):
         lowered = context.memoised(case, "lowering", lambda: judge_lowering(case, context.device))
         numbers["error_lowering"] = lowered.error

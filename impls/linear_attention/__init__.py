@@ -82,6 +82,22 @@ def gate_factors(log_a: Tensor, H: int, K: int) -> Tensor:
     return log_a if log_a.dim() == 4 else log_a.unsqueeze(-1)
 
 
+def decay_span(operands: Mapping[str, Any]) -> float:
+    """Compute the largest sum over time of an element's log gates' magnitudes; infinite ones are left out.
+
+    Both gates of an element (k, v) of the state count.
+    """
+    _, T, H, K = operands["q"].shape
+    spans = torch.zeros(1, H, dtype=torch.float64, device=operands["q"].device)
+    for name in ("log_a", "log_b"):
+        log_gate = operands.get(name)
+        if log_gate is not None:
+            magnitude = gate_factors(log_gate.detach().double(), H, K).neg()
+            magnitude = torch.where(torch.isfinite(magnitude), magnitude, 0).expand(-1, T, -1, -1)
+            spans = spans + magnitude.sum(1).amax(-1)
+    return float(spans.max())
+
+
 @recurrence(
     "linear_attention",
     family="F2 outer product, separable gate",
@@ -102,6 +118,7 @@ def gate_factors(log_a: Tensor, H: int, K: int) -> Tensor:
         "both_complex",
     ),
     sample=sample,
+    decay_span=decay_span,
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
     linear=("v", "initial_state"),
 )

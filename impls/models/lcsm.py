@@ -180,7 +180,7 @@ class LCSM(Model):
             g, row = by_value(x).unsqueeze(-1), by_key
         if self.matrix is not None:
             return gate_precision(g), gate_precision(self.matrix.mT)
-        assert isinstance(row, nn.Parameter)
+        assert isinstance(row, Tensor)  # a Parameter, or what a functional call puts in its place
         column = row.unsqueeze(0) if row is by_key else row.unsqueeze(-1)
         return gate_precision(g), gate_precision(column.expand(self.d, self.k))
 

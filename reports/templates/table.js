@@ -69,7 +69,7 @@
     cell.append(list);
     if (detail.errors.length) {
       const table = element("table", undefined, "errors");
-      for (const line of [["object", "error", "tolerance"], ...detail.errors]) {
+      for (const line of [["object", "error", "tolerance", "by rows", "tolerance by rows"], ...detail.errors]) {
         const tr = element("tr");
         tr.append(...line.map((text, i) => element(i === 0 || table.rows.length === 0 ? "th" : "td", text)));
         table.append(tr);

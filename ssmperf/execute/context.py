@@ -217,6 +217,8 @@ class Context:
             "error_gradients": max(gradients, default=None),
             "errors": errors,
             "tolerances": dict(verdict.tolerances),
+            "row_errors": dict(verdict.row_errors),
+            "row_tolerances": dict(verdict.row_tolerances),
             "declared_bound": verdict.bound,
             "approximate": is_approximate(backend, case.dtype),
             "own_definition": not backend.equivalent,

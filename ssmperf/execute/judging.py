@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,13 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Status
 from ssmperf.errors import Unsupported
 from ssmperf.execute.context import Context
-from ssmperf.judge.answer import Answer, Contract, call_backend, contract_of
+from ssmperf.judge.answer import Answer, Contract, call_backend, contract_of, inside
 from ssmperf.judge.tolerance import error_bound
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.passes import TimedPass
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
-from ssmperf.operands.variation import Draw, Variation, linear_operands
+from ssmperf.operands.variation import MOST_SEED, Draw, Variation, linear_operands
 from ssmperf.trial.judge import Question
 from ssmperf.trial.timed_answers import TimedAnswers
 
@@ -113,7 +114,13 @@ class Judging:
             return self._ask(answer, 1, gradients=self.case.gradients, drawn=drawn)
 
         eps = torch.finfo(dtype_of(self.case.dtype)).eps
-        return TimedAnswers(timed, buffers, made, ask, eps=eps, bound=self.bound(buffers.operands))
+        return TimedAnswers(timed, buffers, made, ask, shared=self._shared(), eps=eps, bound=self._bound(1))
+
+    def _shared(self) -> tuple[Draw, Draw]:
+        """Draw two mixtures that all backends of a run share, so that one reference serves all."""
+        secret = random.Random(f"{self.context.nonce} {self.case.pass_}")
+        first, second = (Draw(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(2))
+        return first, second
 
     def with_candidate(self, buffers: Values) -> Verdict:
         """Judge the values of the second judgement again, with the configurations now in force."""
@@ -170,8 +177,13 @@ class Judging:
         ends: tuple[int, ...] = (),
         counts: bool = True,
     ) -> tuple[Verdict, Answer]:
+        inner = inside(self.context.subject(self.case), self.definition(), values)
         answer = call_backend(
-            self.context.function(self.case), values, self._contract(values), gradients=gradients
+            self.context.function(self.case),
+            values,
+            self._contract(values),
+            gradients=gradients,
+            inner=inner,
         )
         return self._ask(answer, number, gradients=gradients, ends=ends, counts=counts), answer
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,11 +37,13 @@ class Answer:
     results: `output`, `final_state` and the gradients by operand, as far as the call gives them.
     problem: why the call is wrong whatever its numbers are.
     gradient_problem: why there are no gradients; said only if the other results are right.
+    inner: of a layer, the results of the recurrence inside it, on the operands that the layer gives it.
     """
 
     results: Mapping[str, Tensor] = field(default_factory=dict)
     problem: str | None = None
     gradient_problem: str | None = None
+    inner: Answer | None = None
 
     @property
     def output(self) -> Tensor | None:
@@ -52,10 +55,23 @@ def contract_of(subject: Subject, definition: Callable[..., Any], values: Values
     if subject.residual(values) is not None:  # a layer gives what it takes
         x: Tensor = values.operands["x"]
         return Contract(tuple(x.shape), x.dtype, None, None)
-    T = subject.case.shape["T"]
+    return _operation(definition, values, subject.case.shape["T"], with_state=True)
+
+
+def inside(
+    subject: Subject, definition: Callable[..., Any], values: Values
+) -> tuple[Values, Contract] | None:
+    """Get the values of the recurrence inside a layer, and their contract; None for an operation."""
+    inner = subject.inner(values)
+    if inner is None:
+        return None
+    return inner, _operation(definition, inner, subject.case.shape["T"], with_state=False)
+
+
+def _operation(definition: Callable[..., Any], values: Values, T: int, *, with_state: bool) -> Contract:
     output, state = contract(definition, values.operands, T)
     whole = (output.shape[0], T, *output.shape[2:])
-    if state is None:
+    if state is None or not with_state:
         return Contract(whole, output.dtype, None, None)
     return Contract(whole, output.dtype, tuple(state.shape), state.dtype)
 
@@ -67,11 +83,23 @@ def call_backend(
     *,
     gradients: bool,
     poison: bool = True,
+    inner: tuple[Values, Contract] | None = None,
 ) -> Answer:
     """Call a backend once on these values and collect its results.
 
     poison: whether uninitialised memory reads as NaN during the call.
+    inner: of a layer, the values of the recurrence inside it, for which it is called once more.
     """
+    answer = _called(function, values, expected, gradients=gradients, poison=poison)
+    if inner is None or answer.problem:
+        return answer
+    recurrence = partial(function, inner=True)
+    return replace(answer, inner=_called(recurrence, *inner, gradients=gradients, poison=poison))
+
+
+def _called(
+    function: Callable[..., Any], values: Values, expected: Contract, *, gradients: bool, poison: bool
+) -> Answer:
     tensors = values.tensors
     watched = {**tensors, "the incoming gradient": values.grad_output}
     before = {name: value.detach().clone() for name, value in watched.items()}

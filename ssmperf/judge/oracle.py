@@ -18,8 +18,9 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.judge.parallel_segments import ParallelSegments, segment_length
 from ssmperf.judge.segments import SEGMENT_BYTES, Definition, Pass, SequentialSegments, measure_step
+from ssmperf.judge.tolerance import BANDS, add_noise, is_wider, perturb
 from ssmperf.operands.dtypes import differentiable, widen
-from ssmperf.operands.time_axis import length_of, steps, with_time
+from ssmperf.operands.time_axis import has_time, length_of, steps, with_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,16 @@ def _loop(
     return SequentialSegments(definition, operands, timed, length, segment)
 
 
-def as_backend(definition: Definition, dtype: torch.dtype) -> Definition:
+def as_backend(
+    definition: Definition, dtype: torch.dtype, *, erring_in: torch.dtype | None = None
+) -> Definition:
     """Turn a definition into a backend that evaluates it in a dtype, in bounded memory at any length.
 
     The backend is differentiable once. Its results and gradients have the dtypes of the contract.
+
+    erring_in: dtype of a case in which the backend errs as a right one may: operands and results are moved by
+        up to half a unit in the last place, and gradients of operands wider than this dtype, such as gates,
+        by its rounding band. Without the move, results would be rounded as those of an exact evaluation.
     """
 
     has_state = "initial_state" in inspect.signature(definition).parameters
@@ -97,7 +104,7 @@ def as_backend(definition: Definition, dtype: torch.dtype) -> Definition:
         names = [name for name, value in operands.items() if differentiable(value)]
         others = {name: value for name, value in operands.items() if name not in names}
         tensors = (operands[name] for name in names)
-        output, state = _Evaluated.apply(definition, dtype, names, others, *tensors)  # type: ignore[no-untyped-call]
+        output, state = _Evaluated.apply(definition, dtype, erring_in, names, others, *tensors)  # type: ignore[no-untyped-call]
         return output, state
 
     return compute
@@ -109,6 +116,7 @@ class _Evaluated(torch.autograd.Function):
         ctx: Any,
         definition: Definition,
         dtype: torch.dtype,
+        erring_in: torch.dtype | None,
         names: list[str],
         others: dict[str, Any],
         *tensors: Tensor,
@@ -116,27 +124,39 @@ class _Evaluated(torch.autograd.Function):
         operands = {**others, **dict(zip(names, tensors, strict=True))}
         length = length_of(operands)
         ctx.save_for_backward(*tensors)
-        ctx.call = definition, dtype, names, others, length
-        found = evaluate(definition, operands, length=length, dtype=dtype)
+        ctx.call = definition, dtype, erring_in, names, others, length
+        given = operands if erring_in is None else perturb(operands, dtype)
+        found = evaluate(definition, given, length=length, dtype=dtype)
         output, state = definition(**steps(operands, 0, 1, length))
         final = None if found.final_state is None else found.final_state.to(state.dtype)
-        return found.output.to(output.dtype), final
+        if erring_in is None:
+            return found.output.to(output.dtype), final
+        moved = perturb({"output": found.output.to(output.dtype)}, dtype)["output"]
+        return moved.to(output.dtype), final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor, grad_state: Tensor | None) -> tuple[Any, ...]:
-        definition, dtype, names, others, length = ctx.call
+        definition, dtype, erring_in, names, others, length = ctx.call
         tensors = dict(zip(names, ctx.saved_tensors, strict=True))
+        operands = {**others, **tensors}
         found = evaluate(
             definition,
-            {**others, **tensors},
+            operands if erring_in is None else perturb(operands, dtype),
             length=length,
             dtype=dtype,
             grad_output=grad_output,
             grad_state=grad_state,
         )
-        gradients = (found.gradients[name].to(value.dtype) for name, value in tensors.items())
-        return None, None, None, None, *gradients
+        gradients = {name: found.gradients[name].to(value.dtype) for name, value in tensors.items()}
+        if erring_in is not None:
+            moved = perturb(gradients, dtype)
+            for name in gradients:
+                if is_wider(tensors[name].dtype, erring_in):
+                    timed = has_time(name, tensors[name], length)
+                    moved[name] = add_noise(moved[name], BANDS[erring_in][True], timed=timed)
+            gradients = {name: moved[name].to(value.dtype) for name, value in tensors.items()}
+        return None, None, None, None, None, *gradients.values()
 
 
 def _evaluate_whole(

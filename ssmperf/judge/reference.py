@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,18 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Contract
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
-from ssmperf.judge.tolerance import perturb, relative_error
-from ssmperf.operands.dtypes import dtype_of
+from ssmperf.judge.tolerance import (
+    gate_noise,
+    is_wider,
+    perturb,
+    relative_error,
+    row_axes,
+    row_errors,
+    row_sizes,
+)
+from ssmperf.operands.dtypes import dtype_of, widen
 from ssmperf.operands.subject import Subject
+from ssmperf.operands.time_axis import has_time
 from ssmperf.operands.values import Values, contract
 
 
@@ -24,6 +33,14 @@ class Reference:
     """The oracle's answer for some values, and the error of an independent low-precision evaluation.
 
     output_scale: value to which errors of the output are relative; None means its largest value.
+    row_axes: axes that one row covers, by object ("output", "final_state", an operand for its gradient).
+        Objects that are too small for rows are left out, and so are gradients of operands wider than the
+        case's dtype, such as gates in half precision: fused kernels find them as differences of sums whose
+        terms have the digits of the dtype alone.
+    row_sizes: 2-norms of the rows by object, which are those of what is added to a residual.
+    low_row_errors: largest row error of the low-precision evaluation by object, rounded as results are.
+    gate_noise: error of each element, by gate, that the gradient of a log gate or phase may have in addition.
+    inner_values, inner: for a layer, the recurrence's values inside it, and the reference for them.
     factors: by which the tolerance of a result is larger than its rounding asks for; 1 where none is given.
     """
 
@@ -32,6 +49,12 @@ class Reference:
     output_dtype: torch.dtype
     state_dtype: torch.dtype | None
     output_scale: float | None = None
+    row_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    row_sizes: Mapping[str, Tensor] = field(default_factory=dict)
+    low_row_errors: Mapping[str, float] = field(default_factory=dict)
+    gate_noise: Mapping[str, float] = field(default_factory=dict)
+    inner_values: Values | None = None
+    inner: Reference | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -45,40 +68,63 @@ class Reference:
             None if state is None else self.state_dtype,
         )
 
+    def expected(self, name: str) -> Tensor:
+        """Look up the exact value of an object."""
+        return _objects(self.exact)[name]
+
 
 def make_reference(
     subject: Subject, definition: Callable[..., Any], values: Values, *, gradients: bool
 ) -> Reference:
     """Evaluate a definition on a subject's values in float64, and independently in a low precision.
 
-    For a layer, the exact evaluation runs the layer in float64 around the definition. The low-precision one
-    runs the layer in the case's dtype around the definition in float32 or wider. Errors are then relative to
-    what the layer adds to x.
+    A layer is judged twice. The recurrence inside it is judged like an operation, on the operands that the
+    layer gives it, since a norm or a residual may hide its errors. The whole layer is compared with the layer
+    in the case's dtype around the definition in float64, so that what the rest of the layer rounds does not
+    count; the low-precision evaluation is the same layer around the definition in float32 or wider, on moved
+    operands. Errors of its output are relative to what the layer adds to x.
 
     Raises:
         Unsupported: these values overflow the case's dtype.
     """
     case, dtype = subject.case, dtype_of(subject.case.dtype)
-    residual = subject.residual(values)
-    if residual is None:
-        return reference_of(definition, values, length=case.shape["T"], dtype=dtype, gradients=gradients)
-    low = subject.function(as_backend(definition, torch.promote_types(dtype, torch.float32)), dtype)
-    return reference_of(
-        wide_function(subject, definition, values),
+    length = case.shape["T"]
+    inner_values = subject.inner(values)
+    if inner_values is None:
+        return reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
+    inner = reference_of(definition, inner_values, length=length, dtype=dtype, gradients=gradients)
+    inner = replace(inner, exact=replace(inner.exact, final_state=None), state_dtype=None)
+    working = torch.promote_types(dtype, torch.float32)
+    whole = reference_of(
+        subject.function(as_backend(definition, torch.float64), dtype),
         values,
-        length=case.shape["T"],
+        length=length,
         dtype=dtype,
         gradients=gradients,
-        low=low,
-        residual=residual,
+        low=subject.function(as_backend(definition, working, erring_in=dtype), dtype),
+        residual=subject.residual(values),
     )
+    return replace(whole, inner_values=inner_values, inner=inner)
 
 
-def wide_function(subject: Subject, definition: Callable[..., Any], values: Values) -> Callable[..., Any]:
-    """Get what the oracle evaluates in float64: the definition, or the layer in float64 around it."""
-    if subject.residual(values) is None:
-        return definition
-    return subject.function(as_backend(definition, torch.float64), torch.float64)
+def exact_evaluation(
+    subject: Subject, definition: Callable[..., Any], values: Values, *, gradients: bool
+) -> Evaluation:
+    """Evaluate a subject as the exact part of its reference is evaluated, and nothing else."""
+    case = subject.case
+    function, dtype = definition, torch.float64
+    if subject.residual(values) is not None:
+        dtype = dtype_of(case.dtype)
+        function = subject.function(as_backend(definition, torch.float64), dtype)
+    grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
+    return evaluate(
+        function,
+        values.operands,
+        length=case.shape["T"],
+        dtype=dtype,
+        grad_output=grad_output,
+        grad_state=grad_state,
+    )
 
 
 def reference_of(
@@ -95,53 +141,81 @@ def reference_of(
 
     The low-precision evaluation runs the definition in float32 (float64 for a float64 case) on operands
     moved by up to half a unit in the last place of the case's dtype, and rounds the output to that dtype.
+    Gradients of log gates count as off by `gate_noise` at least.
 
-    low: a function without a state to evaluate instead of the definition, entirely in the case's dtype. It is
-        evaluated on moved and on unmoved operands, since the rounding inside it may outweigh that of the
-        operands; the larger error counts.
-    residual: a part of the output that is passed through; errors are relative to what is added to it.
+    low: a function without a state to evaluate instead of the definition. It and the definition, a layer
+        that is precise only where it matters, are then both evaluated in the case's dtype.
+    residual: a part of the output that is passed through; errors are relative to what is added to it. The
+        rounding of the sum counts among them.
 
     Raises:
         Unsupported: these values overflow the dtype, so that errors could not be measured.
     """
     grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
-    exact = evaluate(
-        definition, values.operands, length=length, grad_output=grad_output, grad_state=grad_state
-    )
     if low is None:
-        working = torch.promote_types(dtype, torch.float32)
+        precise, working = torch.float64, torch.promote_types(dtype, torch.float32)
         output, state = contract(definition, values.operands, length)
         output_dtype, state_dtype = output.dtype, None if state is None else state.dtype
-        samples: list[Mapping[str, Any]] = [perturb(values.operands, working)]
+        operands: Mapping[str, Any] = perturb(values.operands, working)
     else:
-        working = output_dtype = dtype
-        state_dtype = None
-        samples = [perturb(values.operands, dtype), values.operands]
-    scale = None if residual is None else float((exact.output - residual).abs().max())
-    found = []
-    for operands in samples:
-        rounded = evaluate(
-            low or definition,
-            operands,
-            length=length,
-            dtype=working,
-            grad_output=grad_output,
-            grad_state=grad_state,
+        precise = working = output_dtype = dtype
+        state_dtype, operands = None, values.operands
+    exact, rounded = (
+        evaluate(
+            function, given, length=length, dtype=precision, grad_output=grad_output, grad_state=grad_state
         )
-        found.append(_errors(rounded, exact, output_dtype, scale))
-    overflown = {name for errors in found for name, error in errors.items() if not math.isfinite(error)}
+        for function, given, precision in (
+            (definition, values.operands, precise),
+            (low or definition, operands, working),
+        )
+    )
+    expected, found = _objects(exact), {name: [value] for name, value in _objects(rounded).items()}
+    found["output"] = [rounded.output.to(output_dtype)]
+    added = dict(expected)
+    if residual is not None:
+        added["output"] = widen(exact.output, torch.float64) - residual
+        found["output"].append(perturb({"output": exact.output}, torch.float64)["output"])
+    noise = {} if low else _gate_noise(exact.gradients, values.operands, working)
+    scale = None if residual is None else float(added["output"].abs().max())
+    low_errors = {
+        name: max(relative_error(low, value, scale if name == "output" else None) for low in found[name])
+        for name, value in expected.items()
+    }
+    for name, amplitude in noise.items():
+        low_errors[name] = max(low_errors[name], amplitude / float(exact.gradients[name].abs().max()))
+    overflown = {name for name, error in low_errors.items() if not math.isfinite(error)}
     if overflown:
         raise Unsupported(f"these operands overflow {dtype} ({', '.join(sorted(overflown))})")
-    low_errors = {name: max(errors[name] for errors in found) for name in found[0]}
-    return Reference(exact, low_errors, output_dtype, state_dtype, scale)
+    axes, sizes, low_row_errors = {}, {}, {}
+    for name, value in expected.items():
+        covered = row_axes(value.shape, timed=name != "final_state" and has_time(name, value, length))
+        gradient = name in exact.gradients
+        if covered is None or (gradient and is_wider(values.operands[name].dtype, dtype)):
+            continue
+        axes[name], sizes[name] = covered, row_sizes(added[name], covered)
+        if gradient:
+            found[name] = [low.to(values.operands[name].dtype) for low in found[name]]
+        low_row_errors[name] = max(
+            float(row_errors(low, value, covered, sizes[name]).max()) for low in found[name]
+        )
+    return Reference(exact, low_errors, output_dtype, state_dtype, scale, axes, sizes, low_row_errors, noise)
 
 
-def _errors(
-    rounded: Evaluation, exact: Evaluation, output_dtype: torch.dtype, scale: float | None
+def _gate_noise(
+    gradients: Mapping[str, Tensor], operands: Mapping[str, Any], dtype: torch.dtype
 ) -> dict[str, float]:
-    errors = {"output": relative_error(rounded.output.to(output_dtype), exact.output, scale)}
-    if exact.final_state is not None and rounded.final_state is not None:
-        errors["final_state"] = relative_error(rounded.final_state, exact.final_state)
-    for name, gradient in rounded.gradients.items():
-        errors[name] = relative_error(gradient, exact.gradients[name])
-    return errors
+    """Compute the noise of all gradients that are not 0 of log gates, and of the phase beside a log gate."""
+    noise = {
+        name: gate_noise(operands[name], gradient, dtype)
+        for name, gradient in gradients.items()
+        if name.startswith("log_")
+    }
+    if "phase" in gradients and noise:
+        noise["phase"] = max(noise.values())
+    return {name: amplitude for name, amplitude in noise.items() if gradients[name].any()}
+
+
+def _objects(evaluation: Evaluation) -> dict[str, Tensor]:
+    """Map the results of an evaluation, and its gradients by operand, to their names."""
+    state = {} if evaluation.final_state is None else {"final_state": evaluation.final_state}
+    return {"output": evaluation.output, **state, **evaluation.gradients}

@@ -6,7 +6,8 @@ evaluation; an approximate backend may declare a larger error bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,17 @@ BANDS = {
     torch.bfloat16: (2.0**-7, 2.0**-7),
     torch.float16: (2.0**-10, 2.0**-10),
 }
+# The same for 2-norms of rows. In half precision it is an eighth: one rounding is half the band at most, but
+# its root mean square only a fifth, and the low-precision error of a row contains one already.
+ROW_BANDS = {
+    torch.float64: (1e-12, 1e-11),
+    torch.float32: (1e-5, 1e-4),
+    torch.bfloat16: (2.0**-10, 2.0**-10),
+    torch.float16: (2.0**-13, 2.0**-13),
+}
+GATE_UNITS = 4  # units in the last place of which `gate_noise` consists
+SHORTEST_ROW = 16  # elements; the rounding errors of fewer do not average out
+SMALLEST_ROW = 2.0**-10  # of the largest row; smaller ones count as having this size
 
 LONG_SPAN = 1e6  # a decay span longer than any that is measured: a million steps with a gate of 1/e
 
@@ -60,6 +72,43 @@ def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None)
     if scale is None:
         scale = float(expected.abs().max().item())
     return float(difference) / (scale or 1.0)
+
+
+def row_tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool) -> float:
+    """Compute the largest relative error of a right row: 2 × (low-precision error + rounding band)."""
+    return 2 * (low_error + ROW_BANDS[dtype][gradient])
+
+
+def row_axes(shape: Sequence[int], *, timed: bool) -> tuple[int, ...] | None:
+    """Choose the axes that one row of an object covers; None if the object is too small for rows.
+
+    A row is a sequence: all time steps of one channel in one batch item. Where that is too short, all of a
+    batch item is one row. Without a time axis, a row is the last axis, with as many before it as are needed.
+    """
+    count = len(shape)
+    if timed:
+        choices = [(1,), tuple(range(1, count))]
+    else:
+        choices = [tuple(range(first, count)) for first in reversed(range(count))]
+    lengths = (math.prod(shape[axis] for axis in axes) for axes in choices)
+    return next((axes for axes, length in zip(choices, lengths, strict=True) if length >= SHORTEST_ROW), None)
+
+
+def row_sizes(expected: Tensor, axes: Sequence[int]) -> Tensor:
+    """Compute the 2-norm of each row, at least `SMALLEST_ROW` of the largest (1 if all are 0).
+
+    Smaller rows are what others have left when they cancelled, and hold their rounding errors.
+    """
+    sizes = torch.linalg.vector_norm(widen(expected, torch.float64), dim=tuple(axes))
+    largest = float(sizes.max())
+    return sizes.clamp(min=SMALLEST_ROW * largest) if largest else torch.ones_like(sizes)
+
+
+def row_errors(actual: Tensor, expected: Tensor, axes: Sequence[int], sizes: Tensor) -> Tensor:
+    """Divide the 2-norm of each row's difference by the row's size."""
+    difference = widen(actual, torch.float64) - widen(expected, torch.float64)
+    errors: Tensor = torch.linalg.vector_norm(difference, dim=tuple(axes)) / sizes
+    return errors
 
 
 def error_bound(
@@ -106,3 +155,31 @@ def perturb(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
                 value = value * factor
         perturbed[name] = value
     return perturbed
+
+
+def add_noise(values: Tensor, amount: float, *, timed: bool) -> Tensor:
+    """Move each element at random by up to an amount of its size; with time, of its sequence's largest."""
+    parts = torch.view_as_real(values) if values.is_complex() else values
+    sizes = values.abs().amax(1, keepdim=True) if timed else values.abs()
+    generator = torch.Generator(values.device).manual_seed(0)
+    noise = torch.rand(parts.shape, dtype=parts.dtype, device=parts.device, generator=generator) * 2 - 1
+    noise = torch.view_as_complex(noise) if values.is_complex() else noise
+    return values + amount * sizes * noise
+
+
+def gate_noise(log_gate: Tensor, gradient: Tensor, dtype: torch.dtype) -> float:
+    """Compute the error that the gradient of a log gate has when it is found as a difference of sums.
+
+    That gradient is the gate times the gradient at the gate. Fused kernels subtract sums of the size of the
+    latter, so it is off by some units in the last place of the largest of them, however small the gate.
+
+    dtype: in which the sums are computed.
+    """
+    at_gate = (widen(gradient, torch.float64) * torch.exp(-widen(log_gate, torch.float64))).abs()
+    largest = float(torch.where(torch.isfinite(at_gate), at_gate, 0).max())  # a reset has 0 · inf
+    return GATE_UNITS * torch.finfo(dtype).eps * largest
+
+
+def is_wider(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Tell whether a dtype, of which a complex one has two parts, has more digits than another."""
+    return torch.finfo(dtype).eps < torch.finfo(other).eps

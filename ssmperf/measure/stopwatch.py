@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from ssmperf.measure.sampling import Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
+BRIEF_S = 2e-3  # below it, what the writing of fresh values leaves in the cache matters
 TOO_LONG = "not captured: the call is longer than the time for further clocks"
 
 
@@ -77,8 +79,8 @@ class Timing:
 class Observer(Protocol):
     """Gives each timed call its values, and sees what it returned; both outside the time, on its stream."""
 
-    def before(self) -> None:
-        """Write fresh values for the next call."""
+    def before(self, *, timed: bool) -> None:
+        """Write fresh values for the next call. timed: whether that is a timed one."""
         ...
 
     def after(self, result: Any) -> None:
@@ -93,7 +95,7 @@ class Around:
     caches results by version has to compute again.
 
     flush: brings the cache into its state; None for a hot cache, which an untimed call on other values of
-        the observer leaves behind.
+        the observer leaves behind, unless calls take so long that the cache does not matter.
     """
 
     def __init__(self, flush: Callable[[], Any] | None) -> None:
@@ -105,14 +107,15 @@ class Around:
         self.touched: Sequence[Tensor] = ()
         self.observer: Observer | None = None
         self.call: Callable[[], Any] | None = None
+        self.brief = True
 
     def before(self) -> None:
         """Prepare the next timed call."""
         if self.observer is not None:
-            self.observer.before()
-            if self.flush is None and self.call is not None:
+            if self.flush is None and self.call is not None and self.brief:
+                self.observer.before(timed=False)
                 self.call()
-                self.observer.before()
+            self.observer.before(timed=True)
         with torch.no_grad():
             for tensor in self.touched:
                 tensor[(slice(1),) * tensor.dim()].mul_(1)
@@ -176,6 +179,8 @@ class Stopwatch:
         observer: gives the calls their values and sees their results.
         """
         self.around.touched, self.around.observer, self.around.call = touched, observer, call
+        if observer is not None and self.around.flush is None:
+            self.around.brief = self._seconds(call) < BRIEF_S
         try:
             with Telemetry(self.device) as telemetry:
                 samples = sample(
@@ -202,6 +207,14 @@ class Stopwatch:
             for clock in (self.first, self.graph, self.host, self.issue):
                 if clock is not None:
                     clock.release()
+
+    def _seconds(self, call: Callable[[], Any]) -> float:
+        """Time one call roughly, by this process's clock."""
+        begin = time.perf_counter()
+        call()
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - begin
 
     def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
         """Time a call briefly, by the first clock alone, and return the median."""

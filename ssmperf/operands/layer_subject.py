@@ -51,10 +51,18 @@ class LayerSubject:
         return Values({"x": x, **parameters}, grad_output, None)
 
     def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+        """Make the layer around `compute`; called with `inner=True`, it computes only the recurrence inside.
+
+        Then the operands are the recurrence's, as `inner` draws them.
+        """
         block = self._block(dtype, self.device)
 
-        def run(x: Tensor, **parameters: Tensor) -> tuple[Tensor, None]:
-            y, _ = functional_call(block, parameters, (x,), {"backend": compute})
+        def run(*, inner: bool = False, **operands: Any) -> tuple[Tensor, None]:
+            if inner:
+                output, _ = compute(**operands)
+                return output, None
+            x = operands.pop("x")
+            y, _ = functional_call(block, operands, (x,), {"backend": compute})
             return y, None
 
         return run
@@ -62,6 +70,16 @@ class LayerSubject:
     def residual(self, values: Values) -> Tensor | None:
         x: Tensor = values.operands["x"]
         return x
+
+    def inner(self, values: Values) -> Values | None:
+        """Give the recurrence's operands inside the layer, and a random gradient at its output."""
+        lowered = self.lower(values.operands)
+        operands = {n: v for n, v in lowered.items() if n != "initial_state" or v is not None}
+        T = self.case.shape["T"]
+        output, _ = contract(registry.recurrence(self.case.recurrence).definition, operands, T)
+        whole = output.new_empty(output.shape[0], T, *output.shape[2:])
+        grad_output, _ = draw_cotangents(whole, None, seed=29)
+        return Values(operands, grad_output, None)
 
     def lower(self, operands: Mapping[str, Any]) -> dict[str, Any]:
         definition = registry.recurrence(self.case.recurrence).definition

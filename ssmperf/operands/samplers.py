@@ -73,6 +73,10 @@ def _reset(shape: Sequence[int], generator: Generator) -> Tensor:
     return torch.where(resets, -math.inf, _sigmoid(shape, generator))
 
 
+def _small(shape: Sequence[int], generator: Generator) -> Tensor:
+    return -9 - 11 * _uniform(shape, generator)
+
+
 def _ones(shape: Sequence[int], generator: Generator) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float32, device=generator.device)
 
@@ -88,6 +92,7 @@ _SAMPLERS: dict[str, LogGates] = {
     "retnet": _retnet,
     "phase": _ones,
     "reset": _reset,
+    "small": _small,
     "ones": _ones,
 }
 

@@ -42,6 +42,10 @@ class Subject(Protocol):
         """Return the part of the output that is passed through unchanged; None for an operation."""
         ...
 
+    def inner(self, values: Values) -> Values | None:
+        """Return the values of the recurrence inside a layer with these values; None for an operation."""
+        ...
+
     def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the operands that the recurrence gets when the subject is called with these."""
         ...
@@ -72,6 +76,9 @@ class OperationSubject:
         return compute
 
     def residual(self, values: Values) -> Tensor | None:
+        return None
+
+    def inner(self, values: Values) -> Values | None:
         return None
 
     def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,5 +8,6 @@ these regimes, and every benchmark names the one that it used. The distributions
 from __future__ import annotations
 
 REGIMES = (
-    "sigmoid", "gla", "hgrn_top", "mamba", "longhorn", "rglru", "s4d", "retnet", "phase", "reset", "ones",
+    "sigmoid", "gla", "hgrn_top", "mamba", "longhorn", "rglru", "s4d", "retnet", "phase", "reset", "small",
+    "ones",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from ssmperf.trial.arena import Arena
 from ssmperf.trial.judge import Question
 
 LONGEST_MESSAGE = 1 << 20
+INNER = "inner/"  # before the names of results of the recurrence inside a layer
 
 
 class RemoteJudge:
@@ -61,7 +62,9 @@ class RemoteJudge:
 
     def _ask(self, question: Question, answer: Answer) -> dict[str, Any]:
         identity = secrets.token_hex(8)
-        layout = self._arena.write(answer.results)
+        inner = answer.inner or Answer()
+        crossing = {INNER + name: value for name, value in inner.results.items()}
+        layout = self._arena.write({**answer.results, **crossing})
         message = {
             "identity": identity,
             "number": self.number,
@@ -70,6 +73,7 @@ class RemoteJudge:
             "token": self._arena.token,
             "problem": answer.problem,
             "gradient_problem": answer.gradient_problem,
+            "inner": None if answer.inner is None else [inner.problem, inner.gradient_problem],
         }
         fresh = [] if self._arena.token == self._sent else [self._arena.descriptor]
         try:

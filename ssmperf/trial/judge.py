@@ -19,8 +19,8 @@ from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.errors import UnknownName, Unsupported
 from ssmperf.judge.answer import Answer
-from ssmperf.judge.oracle import Evaluation, evaluate
-from ssmperf.judge.reference import Reference, make_reference, wide_function
+from ssmperf.judge.oracle import Evaluation
+from ssmperf.judge.reference import Reference, exact_evaluation, make_reference
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.judge.verdict import Verdict, judge_answer
 from ssmperf.operands import variation
@@ -129,22 +129,19 @@ class Judge:
         assert drawn is not None
         case, made = question.case, self._variation(question)
         second = self.reference(question)
+        about = (case.pass_, question.with_state, question.gradients, self._definition(question))
         if drawn.seed is not None:
-            mixed = dataclasses.replace(second, exact=self._evaluated(question, made.values(drawn)))
+            mixture = ("mixture", question.number, drawn, *about)
+            exact = self._keep(case, mixture, lambda: self._evaluated(question, made.values(drawn)))
+            mixed = dataclasses.replace(second, exact=exact)
             return _loosened(mixed, dict.fromkeys(mixed.low_errors, ROUNDED_AGAIN))
-        key = ("base", question.number, case.pass_, question.with_state, self._definition(question))
+        key = ("base", question.number, *about)
         first: Evaluation = self._keep(case, key, lambda: self._evaluated(question, made.base()))
         return _combination(drawn.answer, first, second)
 
     def _evaluated(self, question: Question, values: Values) -> Evaluation:
         definition, subject = self._definition(question), self._subject(question.case)
-        return evaluate(
-            wide_function(subject, definition, values),
-            values.operands,
-            length=question.case.shape["T"],
-            grad_output=values.grad_output if question.gradients else None,
-            grad_state=values.grad_state if question.gradients else None,
-        )
+        return exact_evaluation(subject, definition, values, gradients=question.gradients)
 
     def _variation(self, question: Question) -> Variation:
         case = question.case
@@ -269,4 +266,5 @@ def _combination(weights: tuple[float, float], first: Evaluation, second: Refere
 
 
 def _loosened(reference: Reference, factors: Mapping[str, float]) -> Reference:
-    return dataclasses.replace(reference, factors=factors)
+    """Loosen tolerances by these factors. Rows are judged only where the values are a draw's."""
+    return dataclasses.replace(reference, factors=factors, row_axes={}, inner=None)

@@ -19,7 +19,7 @@ from ssmperf import registry
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer
 from ssmperf.trial.arena import Mappings
-from ssmperf.trial.client import LONGEST_MESSAGE
+from ssmperf.trial.client import INNER, LONGEST_MESSAGE
 from ssmperf.trial.judge import Judge, Question
 
 MOST_NUMBERS = 8  # cases whose verdicts are remembered
@@ -67,8 +67,7 @@ class Server:
 
         try:
             question = Question.from_json(message["question"])
-            results = dict(self.mappings.read(message["token"], message["layout"]))
-            answer = Answer(results, message["problem"], message["gradient_problem"])
+            answer = self._received(message)
             verdict = self.judge.verdict(question, answer)
         except Unsupported as refusal:
             return {"unsupported": str(refusal)}
@@ -83,6 +82,13 @@ class Server:
         while len(self.entered) > MOST_NUMBERS:
             self.entered.popitem(last=False)
         return {"verdict": verdict.to_json()}
+
+    def _received(self, message: dict[str, Any]) -> Answer:
+        results = dict(self.mappings.read(message["token"], message["layout"]))
+        inside = {name.removeprefix(INNER): x for name, x in results.items() if name.startswith(INNER)}
+        results = {name: x for name, x in results.items() if not name.startswith(INNER)}
+        inner = None if message["inner"] is None else Answer(inside, *message["inner"])
+        return Answer(results, message["problem"], message["gradient_problem"], inner)
 
     def _load(self) -> None:
         plugins, self.plugins = self.plugins, []

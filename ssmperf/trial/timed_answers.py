@@ -1,12 +1,13 @@
 """Every timed call answers for itself.
 
 Each call gets values that no call had before it (operands/variation.py). What it returns is reduced to a dot
-product with a secret vector, right behind the timed region; and one call, drawn at random, is kept whole.
+product with a secret vector, right behind the timed region.
 
 Where answers combine, about half of the calls get combinations, whose products must be those of the bases
 combined. Whoever sees through that could combine answers instead of computing them; so the other calls get
-mixtures, and if they take longer, the backend is wrong. The products of mixtures must all differ, and some
-are made again, outside the time, and must be the same. The kept call and one untimed call are judged in full.
+mixtures, and if these take longer or shorter, the backend is wrong. The products of mixtures must all differ,
+and some are made again, outside the time, and must be the same. Judged in full are one untimed call, one
+combination drawn at random, and one mixture at a random place, which all backends of a run share.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
 # errors with random signs scatter like a normal distribution whose deviation is that norm.
 MARGIN = 24.0
-MOST_REPEATED = 8  # calls on mixtures that are repeated
+REPEATED = 2  # calls on mixtures that are repeated; twice as many where answers do not combine
 MIXED = 0.5  # share of calls on mixtures where answers combine
 FEWEST_COMPARED = 4  # calls of either kind whose times are compared
-MOST_SLOWER = 1.7  # by which the lower quartile of mixtures may exceed the upper quartile of combinations
+MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
+SHARED_AMONG = 5  # timed calls at the start, among which the shared mixture is
 
 Ask = Callable[[Draw, Answer], Verdict]
 
@@ -41,8 +43,10 @@ Ask = Callable[[Draw, Answer], Verdict]
 class TimedAnswers:
     """Observes the timed calls of one pass.
 
-    ask: judges the answer to a draw. eps: distance of 1 from the next number in the case's dtype.
-    bound: the error bound that the backend declares. with_state: whether final states are judged.
+    ask: judges the answer to a draw.
+    shared: two mixtures, the same for all backends.
+    eps: distance of 1 from the next number in the case's dtype.
+    bound: the error bound that the backend declares.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class TimedAnswers:
         variation: Variation,
         ask: Ask,
         *,
+        shared: tuple[Draw, Draw],
         eps: float,
         bound: float | None,
     ) -> None:
@@ -61,8 +66,11 @@ class TimedAnswers:
         self.drawn = SECOND
         self.draws: list[Draw] = []
         self.products: list[list[Tensor]] = []
-        self.kept: tuple[Draw, Any] | None = None
+        self.shared = shared
+        self._shared_at = self.secret.randrange(SHARED_AMONG)
+        self.kept: dict[bool, tuple[Draw, Any]] = {}  # by whether it is a mixture
         self.problem: str | None = None
+        self._combinations = 0
         self._projections: list[Projection] = []
         self._bases: list[
             tuple[float, float, float, float]
@@ -71,7 +79,8 @@ class TimedAnswers:
 
     def prepare(self) -> Verdict:
         """Call the pass, untimed, on a variation and on the bases; judge the variation's answer in full."""
-        probe = self.variation.draw(self.secret)
+        combines = self.variation.combines
+        probe = self.variation.draw(self.secret) if combines else self.shared[1]
         result = self._call(probe)
         verdict = self.ask(probe, self._answer(result))
         if verdict.status is not Status.OK:
@@ -85,24 +94,31 @@ class TimedAnswers:
             max(MARGIN * max(self._eps(tensor) / 4, self.bound), project.rounding)
             for project, tensor in zip(self._projections, tensors, strict=True)
         ]
-        if self.variation.combines:
+        if combines:
             return self._calibrate(probe, [each.detach().clone() for each in tensors])
         return verdict
 
-    def before(self) -> None:
+    def before(self, *, timed: bool) -> None:
         """Write fresh values for the next call."""
-        self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
+        if timed and len(self.draws) == self._shared_at:
+            self._write(self.shared[0])
+        else:
+            self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
 
     def after(self, result: Any) -> None:
-        """Reduce what a timed call returned, and keep one call of all, with equal chances."""
+        """Reduce what a timed call returned; keep the shared mixture, and a combination at random."""
         products = projected(self._projections, result)
         if products is None:
             self.problem = self.problem or "a timed call returned other tensors than the untimed one"
             return
         self.draws.append(self.drawn)
         self.products.append(products)
-        if self.secret.randrange(len(self.draws)) == 0:
-            self.kept = self.drawn, copied(result)
+        if self.drawn is self.shared[0]:
+            self.kept[True] = self.drawn, copied(result)
+        elif self.drawn.seed is None:
+            self._combinations += 1
+            if self.secret.randrange(self._combinations) == 0:
+                self.kept[False] = self.drawn, copied(result)
 
     def verdict(self, seconds: Sequence[float]) -> Verdict:
         """Judge the timed calls.
@@ -111,16 +127,20 @@ class TimedAnswers:
         """
         if self.problem:
             return Verdict(Status.WRONG, self.problem)
-        if self.kept is None:
+        if not self.draws:
             return Verdict(Status.WRONG, "no timed call was seen")
         found = torch.stack([torch.stack([p.double() for p in each]) for each in self.products]).tolist()
         problem = self._deviating(found) or self._repeating(found) or self._combining(seconds)
         if problem:
             return Verdict(Status.WRONG, problem)
-        drawn, result = self.kept
-        self.kept = None
-        self._write(drawn)  # what the way back from a native answer reads
-        return self.ask(drawn, self._answer(result))
+        verdict = Verdict(Status.OK)
+        for drawn, result in self.kept.values():
+            self._write(drawn)  # what the way back from a native answer reads
+            verdict = self.ask(drawn, self._answer(result))
+            if verdict.status is not Status.OK:
+                break
+        self.kept.clear()
+        return verdict
 
     def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:
         """Measure what the bases give, and how exactly the probe's answer is their combination.
@@ -170,7 +190,8 @@ class TimedAnswers:
             earlier = seen.setdefault(tuple(found[number - 1]), number)
             if earlier != number:
                 return f"timed calls {earlier} and {number} gave the same answer to different values"
-        for index in self.secret.sample(mixed, min(MOST_REPEATED, len(mixed))):
+        count = REPEATED if self.variation.combines else 2 * REPEATED
+        for index in self.secret.sample(mixed, min(count, len(mixed))):
             result = self._call(self.draws[index])
             again = projected(self._projections, result)
             for at, tensor in enumerate(tensors_of(result)):
@@ -183,18 +204,18 @@ class TimedAnswers:
         return None
 
     def _combining(self, seconds: Sequence[float]) -> str | None:
-        """Say that mixtures take longer than combinations, or return None."""
+        """Say that mixtures and combinations take different times, or return None."""
         times: dict[bool, list[float]] = {True: [], False: []}
         for drawn, each in zip(self.draws, seconds, strict=False):
             times[drawn.seed is not None].append(each)
         if min(map(len, times.values())) < FEWEST_COMPARED:
             return None
-        low, high = statistics.quantiles(times[True], n=4)[0], statistics.quantiles(times[False], n=4)[2]
-        if low <= MOST_SLOWER * high:
+        mixed, combined = (statistics.quantiles(times[kind], n=4) for kind in (True, False))
+        if mixed[0] <= MOST_APART * combined[2] and combined[0] <= MOST_APART * mixed[2]:
             return None
         return (
-            f"calls on values that are no combination of others take {low / high:.2g} times as long: it may "
-            "combine answers instead of computing them"
+            f"calls on values that are no combination of others take {mixed[1] / combined[1]:.2g} times as "
+            "long as the rest: it does not do the same work for both"
         )
 
     def _call(self, drawn: Draw) -> Any:

@@ -247,3 +247,17 @@ def test_the_softmax_baseline_refuses_what_it_cannot_mean() -> None:
         SOFTMAX.function(**operands, read="pre")
     with pytest.raises(Unsupported, match="real scores"):
         SOFTMAX.function(**{**operands, "q": operands["q"] + 0j})
+
+
+def test_the_decay_span_counts_the_gates_of_both_axes() -> None:
+    T, H, K = SHAPE["T"], SHAPE["H"], SHAPE["K"]
+    span = registry.recurrence("linear_attention").decay_span
+    assert span is not None
+    log_a, log_b = torch.full((H, K), -0.5), torch.zeros(SHAPE["B"], T, H, SHAPE["V"])
+    log_a[1, 2], log_b[0, 3, 0, 1], log_b[0, 4, 1, 0] = -1.0, -7.0, -math.inf
+    q = torch.zeros(SHAPE["B"], T, H, K)
+    assert span({"q": q}) == 0
+    assert span({"q": q, "log_a": log_a}) == pytest.approx(T)
+    assert span({"q": q, "log_b": log_b}) == pytest.approx(7)
+    assert span({"q": q, "log_a": log_a, "log_b": log_b}) == pytest.approx(max(T, 0.5 * T + 7))
+    assert span({"q": q, "log_a": log_a[:, 2]}) == pytest.approx(T)

@@ -116,6 +116,15 @@ def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
     assert len(bare) == 3
 
 
+def test_an_opened_row_shows_errors_of_elements_and_of_rows(fake: Any) -> None:
+    numbers = {"errors": {"output": 1e-3, "log_a": 2e-3}, "tolerances": {"output": 1e-2, "log_a": 2e-2},
+               "row_errors": {"output": 3e-3}, "row_tolerances": {"output": 3e-2}}  # fmt: skip
+    found = Page(str(page.html([fake.run([fake.timed(1.0, numbers=numbers)])])))
+    output, gate = found.data["details"][0]["errors"]
+    assert output == ["output", "1.0e-03", "1.0e-02", "3.0e-03", "3.0e-02"]
+    assert gate[0] == "log_a" and gate[3:] == ["–", "–"]
+
+
 def test_json_in_a_script_cannot_end_it() -> None:
     text = page.script_json({"a": "</script><!--\u2028&"})
     assert not re.search(r"[<>&\u2028]", text) and json.loads(text) == {"a": "</script><!--\u2028&"}

@@ -13,7 +13,7 @@ from ssmperf import Record, Shape, Status, UnknownName, UsageError, registry
 from ssmperf.cases.case import Case
 from ssmperf.execute.request import select
 from ssmperf.judge.oracle import as_backend
-from ssmperf.judge.reference import make_reference
+from ssmperf.judge.reference import make_reference, reference_of
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.judge.verdict import judge_call
 from ssmperf.operands.subject import subject_of
@@ -124,7 +124,11 @@ def test_a_right_backend_has_times_and_no_fraction_of_a_limit(
 def test_all_gradients_of_the_layer_are_judged(records: list[Record]) -> None:
     errors = of(records, "sequential", "backward").numbers["errors"]
     names = dict(ssmperf.build_block("hgrn", Shape(B=1, T=1, C=8)).named_parameters())
-    assert set(errors) == {"output", "gradient of x", *(f"gradient of {name}" for name in names)}
+    inner = {"output", "gradient of log_a", "gradient of b"}
+    assert set(errors) == {
+        *("output", "gradient of x", *(f"gradient of {name}" for name in names)),
+        *(f"recurrence: {name}" for name in inner),
+    }
 
 
 def test_a_backend_wrong_in_one_gradient_is_wrong(records: list[Record]) -> None:
@@ -137,6 +141,7 @@ def test_a_backend_wrong_in_one_gradient_is_wrong(records: list[Record]) -> None
     before_it = {"x", "norm.weight", "norm.bias", "mixer.forget.weight", "mixer.forget.bias"}
     assert "gradient of mixer.forget.weight" in beyond
     assert beyond <= {f"gradient of {name}" for name in before_it}
+    assert not any(name.startswith("recurrence") for name in errors), "it is called no further"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -196,20 +201,45 @@ def case_of(model: str, dtype: str = "float32", **sizes: int) -> Case:
         ("rwkv6", {"H": 2, "K": 3, "V": 4}),
         ("s4d_lin", {"C": 4, "N": 4}),
         ("lstm", {"C": 5}),
+        ("lcsm:1-8-1-0", {"D": 6, "N": 3}),
     ],
 )
-def test_the_reference_is_the_layer_around_the_definition(model: str, sizes: dict[str, int]) -> None:
-    case = case_of(model, **sizes)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_reference_is_the_layer_around_the_definition(
+    model: str, sizes: dict[str, int], dtype: str
+) -> None:
+    case = case_of(model, dtype, **sizes)
     definition = registry.recurrence(case.recurrence).definition
     values = subject_of(case, "cpu").values(0, with_state=True)
     reference = make_reference(subject_of(case, "cpu"), definition, values, gradients=True)
     leaves = {name: value.double().requires_grad_() for name, value in values.tensors.items()}
     y, _ = subject_of(case, "cpu").function(definition, torch.float64)(**leaves)
     gradients = torch.autograd.grad(y, list(leaves.values()), values.grad_output.double())
-    torch.testing.assert_close(reference.exact.output, y)
+    bound = {"float64": 1e-12, "float32": 1e-4}[dtype]  # of the layer's own rounding
+    assert relative_error(reference.exact.output, y.detach()) < bound
     for name, gradient in zip(leaves, gradients, strict=True):
-        torch.testing.assert_close(reference.exact.gradients[name], gradient, rtol=1e-9, atol=1e-9)
-        assert 0 < reference.low_errors[name] < 1e-4, name
+        assert relative_error(reference.exact.gradients[name], gradient) < bound, name
+        assert reference.low_errors[name] < bound, name
+    assert max(reference.low_errors.values()) > 0
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_inside_a_layer_the_reference_is_that_of_the_operation(gradients: bool) -> None:
+    case = case_of("gla", "bfloat16", H=2, K=3, V=4)
+    subject, definition = subject_of(case, "cpu"), registry.recurrence(case.recurrence).definition
+    values = subject.values(0, with_state=False)
+    reference = make_reference(subject, definition, values, gradients=gradients)
+    assert reference.inner is not None and reference.inner_values is not None
+    lowered = subject.lower(values.operands)
+    for name, value in reference.inner_values.tensors.items():
+        assert torch.equal(value, lowered[name]), name
+    operation = reference_of(
+        definition, reference.inner_values, length=11, dtype=torch.bfloat16, gradients=gradients
+    )
+    assert reference.inner.low_errors == operation.low_errors
+    assert torch.equal(reference.inner.exact.output, operation.exact.output)
+    assert reference.inner.exact.final_state is None, "a layer returns no state"
+    assert set(reference.inner.exact.gradients) == ({"q", "k", "v", "log_a"} if gradients else set())
 
 
 def test_a_residual_does_not_hide_that_nothing_is_added_to_it() -> None:

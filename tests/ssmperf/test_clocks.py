@@ -363,8 +363,8 @@ class Seen:
     def __init__(self) -> None:
         self.events: list[object] = []
 
-    def before(self) -> None:
-        self.events.append("fresh values")
+    def before(self, *, timed: bool) -> None:
+        self.events.append("fresh values" if timed else "other values")
 
     def after(self, result: object) -> None:
         self.events.append(("answer", result))
@@ -374,7 +374,7 @@ class Seen:
     ("flush", "expected"),
     [
         (lambda events: events.append("flush"), ["fresh values", "flush", "call", ("answer", 5)]),
-        (None, ["fresh values", "call", "fresh values", "call", ("answer", 5)]),
+        (None, ["other values", "call", "fresh values", "call", ("answer", 5)]),
     ],
 )
 def test_each_timed_call_gets_fresh_values_and_answers(flush: Any, expected: list[object]) -> None:

@@ -1,0 +1,228 @@
+"""Errors by rows: they find cheap arithmetic and dropped gates, and call no right result wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Case, Shape, Status, Verdict, judge_call, log_gates, make_reference, registry
+from ssmperf.judge.reference import Reference, reference_of
+from ssmperf.judge.tolerance import SMALLEST_ROW, row_axes, row_errors, row_sizes
+from ssmperf.operands.subject import subject_of
+from ssmperf.operands.values import Values
+
+SHAPES = {"scan": Shape(B=2, T=67, C=64), "linear_attention": Shape(B=1, T=67, H=2, K=16, V=16)}
+Compute = Callable[..., tuple[Any, Any]]
+
+
+def judged(
+    recurrence: str,
+    source: str,
+    dtype: str,
+    change: Callable[[Compute], Compute],
+    *,
+    bound: float | None = None,
+) -> tuple[Verdict, Reference]:
+    """Judge a changed `sequential` backend on the operands of a regime, with gradients."""
+    values, reference = made(recurrence, source, dtype)
+    function = change(registry.backend(recurrence, "sequential").function)
+    verdict = judge_call(
+        function, values.clone(), reference, dtype=getattr(torch, dtype), gradients=True, bound=bound
+    )
+    return verdict, reference
+
+
+@functools.cache
+def made(recurrence: str, source: str, dtype: str) -> tuple[Values, Reference]:
+    case = Case(
+        "test", recurrence, "sequential", SHAPES[recurrence], None, dtype, operand_source=source,
+        pass_="forward_backward",
+    )  # fmt: skip
+    subject = subject_of(case, "cpu")
+    values = subject.values(0, with_state=True)
+    return values, make_reference(subject, registry.recurrence(recurrence).definition, values, gradients=True)
+
+
+def unchanged(function: Compute) -> Compute:
+    return function
+
+
+def in_int8(function: Compute) -> Compute:
+    """Round all data to 255 levels per tensor; gradients pass as if nothing was rounded."""
+
+    def rounded(x: Tensor) -> Tensor:
+        level = x.detach().abs().max() / 127
+        return x + ((x / level).round() * level - x).detach()
+
+    def run(**operands: Any) -> tuple[Any, Any]:
+        data = [name for name in ("q", "k", "v", "b") if name in operands]
+        return function(**operands | {name: rounded(operands[name]) for name in data})
+
+    return run
+
+
+def dropping(limit: float) -> Callable[[Compute], Compute]:
+    """Take gates whose log is below a limit as 0."""
+
+    def change(function: Compute) -> Compute:
+        def run(log_a: Tensor, **operands: Any) -> tuple[Any, Any]:
+            return function(log_a=torch.where(log_a < limit, -torch.inf, log_a), **operands)
+
+        return run
+
+    return change
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+@pytest.mark.parametrize("source", ["sigmoid/key", "small/key", "reset/scalar", "ones/none", "retnet/const"])
+def test_a_right_backend_is_within_every_row_tolerance(source: str, dtype: str) -> None:
+    verdict, reference = judged("linear_attention", source, dtype, unchanged)
+    assert verdict.status is Status.OK, verdict.reason
+    assert {"output", "final_state", "gradient of v"} <= set(verdict.row_errors)
+    assert verdict.row_errors.keys() == verdict.row_tolerances.keys()
+    assert all(error <= verdict.row_tolerances[name] for name, error in verdict.row_errors.items())
+    assert len(reference.row_axes) == len(verdict.row_errors)
+
+
+@pytest.mark.parametrize(("recurrence", "source"), [("linear_attention", "sigmoid/key"),
+                                                    ("linear_attention", "gla/scalar"),
+                                                    ("scan", "rglru/data")])  # fmt: skip
+def test_int8_inside_bfloat16_is_found_by_its_rows_alone(recurrence: str, source: str) -> None:
+    verdict, _ = judged(recurrence, source, "bfloat16", in_int8)
+    assert verdict.status is Status.WRONG and "of its size" in str(verdict.reason)
+    assert verdict.errors["output"] < verdict.tolerances["output"]
+    assert verdict.row_errors["output"] > verdict.row_tolerances["output"]
+
+
+@pytest.mark.parametrize("limit", [-9.0, -12.0])
+@pytest.mark.parametrize(
+    ("recurrence", "source"), [("scan", "small/data"), ("linear_attention", "small/key")]
+)
+def test_dropped_small_gates_are_found(recurrence: str, source: str, limit: float) -> None:
+    verdict, _ = judged(recurrence, source, "float32", dropping(limit))
+    assert verdict.status is Status.WRONG, verdict.errors
+    found, _ = judged(recurrence, source, "float32", dropping(-20.5))
+    assert found.status is Status.OK, found.reason
+
+
+def test_gates_dropped_below_the_ninth_power_are_found_in_bfloat16_too() -> None:
+    verdict, _ = judged("scan", "small/data", "bfloat16", dropping(-9.0))
+    assert verdict.status is Status.WRONG and "log_a" in str(verdict.reason)
+
+
+def test_one_small_channel_off_by_three_per_cent_is_found_and_named() -> None:
+    def change(function: Compute) -> Compute:
+        def run(b: Tensor, **operands: Any) -> tuple[Any, Any]:
+            channel = torch.ones(64)
+            channel[7] = 1.03
+            output, state = function(b=b, **operands)
+            return output * channel.to(output.dtype), state
+
+        return run
+
+    values = made("scan", "sigmoid/data", "bfloat16")[0].clone()
+    for name in ("b", "initial_state"):
+        values.operands[name][..., 7] /= 200
+    definition = registry.recurrence("scan").definition
+    reference = reference_of(definition, values, length=67, dtype=torch.bfloat16, gradients=False)
+    function = change(registry.backend("scan", "sequential").function)
+    verdict = judge_call(function, values, reference, dtype=torch.bfloat16, gradients=False)
+    assert verdict.errors["output"] < verdict.tolerances["output"] / 2
+    assert verdict.status is Status.WRONG and ", 7) is off by" in str(verdict.reason)
+
+
+def test_a_declared_bound_of_elements_holds_for_rows() -> None:
+    def change(function: Compute) -> Compute:
+        def run(**operands: Any) -> tuple[Any, Any]:
+            output, state = function(**operands)
+            return output + 0.9e-3 * output.detach().abs().max(), state + 0.9e-3 * state.detach().abs().max()
+
+        return run
+
+    assert judged("scan", "s4d/data", "float32", change)[0].status is Status.WRONG
+    assert judged("scan", "s4d/data", "float32", change, bound=1e-3)[0].status is Status.OK
+    assert judged("scan", "s4d/data", "float32", change, bound=0.8e-3)[0].status is Status.WRONG
+
+
+def test_rows_are_sequences_and_whole_batch_items_where_these_are_short() -> None:
+    assert row_axes((2, 67, 4, 8), timed=True) == (1,)
+    assert row_axes((2, 3, 4, 8), timed=True) == (1, 2, 3)
+    assert row_axes((2, 3, 2), timed=True) is None
+    assert row_axes((2, 16), timed=False) == (1,)
+    assert row_axes((5, 4, 8), timed=False) == (1, 2)
+    assert row_axes((16,), timed=False) == (0,)
+    assert row_axes((3, 5), timed=False) is None
+    assert row_axes((), timed=False) is None
+
+
+def test_a_row_that_cancelled_is_judged_by_the_size_of_the_others() -> None:
+    expected = torch.ones(2, 16, dtype=torch.float64)
+    expected[1] *= 1e-6
+    sizes = row_sizes(expected, (1,))
+    torch.testing.assert_close(sizes, torch.tensor([4.0, 4.0 * SMALLEST_ROW], dtype=torch.float64))
+    errors = row_errors(expected + 1e-6, expected, (1,), sizes)
+    torch.testing.assert_close(errors, 1e-6 / torch.tensor([1.0, SMALLEST_ROW], dtype=torch.float64))
+    assert torch.equal(row_sizes(0 * expected, (1,)), torch.ones(2, dtype=torch.float64))
+
+
+def test_a_value_that_is_not_finite_makes_its_row_the_worst() -> None:
+    def change(function: Compute) -> Compute:
+        def run(**operands: Any) -> tuple[Any, Any]:
+            output, state = function(**operands)
+            mask = torch.zeros_like(output)
+            mask[1, 3, 5] = float("nan")
+            return output + mask, state
+
+        return run
+
+    verdict, _ = judged("scan", "sigmoid/data", "float32", change)
+    assert verdict.status is Status.NAN and verdict.row_errors["output"] != verdict.row_errors["output"]
+
+
+class AsDifferences(torch.autograd.Function):
+    """Linear attention; the gradient of the log gate is the sum of q ⊙ dq − k ⊙ dk over all later steps."""
+
+    @staticmethod
+    def forward(ctx: Any, *operands: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(*operands)
+        output, state = registry.backend("linear_attention", "sequential").function(
+            *operands[:4], None, operands[4]
+        )
+        return output, state
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, grad_state: Tensor) -> tuple[Tensor, ...]:
+        leaves = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            results = registry.backend("linear_attention", "sequential").function(
+                *leaves[:4], None, leaves[4]
+            )
+        dq, dk, dv, _, dstate = torch.autograd.grad(results, leaves, [grad_output, grad_state])
+        q, k = (x.detach() for x in leaves[:2])
+        later = (q * dq - k * dk).flip(1).cumsum(1).flip(1)
+        return dq, dk, dv, later + (results[1].detach() * grad_state).sum(-1).unsqueeze(1), dstate
+
+
+def test_a_gate_gradient_found_as_a_difference_is_right_however_small_the_gates() -> None:
+    def change(_: Compute) -> Compute:
+        def run(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, initial_state: Tensor) -> tuple[Any, Any]:
+            results: tuple[Any, Any] = AsDifferences.apply(q, k, v, log_a, initial_state)  # type: ignore[no-untyped-call]
+            return results
+
+        return run
+
+    for source in ("small/key", "sigmoid/key"):
+        verdict, _ = judged("linear_attention", source, "float32", change)
+        assert verdict.status is Status.OK, verdict.reason
+        noisy = verdict.errors["gradient of log_a"] > 1e-3
+        assert noisy == (source == "small/key")
+
+
+def test_the_small_regime_lies_between_two_powers() -> None:
+    gates = log_gates("small", (1000, 4), torch.Generator().manual_seed(0))
+    assert -20 <= gates.min() < -19.9 and -9.1 < gates.max() <= -9
