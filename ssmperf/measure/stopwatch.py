@@ -17,7 +17,7 @@ from ssmperf.measure.sampling import Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
-BRIEF_S = 2e-3  # below it, what the writing of fresh values leaves in the cache matters
+BRIEF_S = 5e-4  # below it, what the writing of fresh values leaves in the cache matters
 TOO_LONG = "not captured: the call is longer than the time for further clocks"
 
 

@@ -83,6 +83,7 @@ class Judge:
     device: str
     load: Callable[[], None] = lambda: None
     _kept: OrderedDict[tuple[object, ...], dict[Hashable, Any]] = field(default_factory=OrderedDict)
+    _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)  # of what is kept, by operands
 
     def verdict(self, question: Question, answer: Answer) -> Verdict:
         """Judge an answer.
@@ -106,6 +107,7 @@ class Judge:
     def forget(self) -> None:
         """Drop all references."""
         self._kept.clear()
+        self._bytes.clear()
 
     def reference(self, question: Question) -> Reference:
         """Get the oracle's answer for a draw, made once for all backends and passes."""
@@ -194,14 +196,16 @@ class Judge:
 
     def _keep(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
         """Make something once for all cases with the same operands; a refusal is remembered too."""
-        own = self._kept.setdefault(case.operand_key, {})
-        self._kept.move_to_end(case.operand_key)
+        operands = case.operand_key
+        own = self._kept.setdefault(operands, {})
+        self._kept.move_to_end(operands)
         if key not in own:
             self._make_room()
             try:
                 own[key] = make()
             except Unsupported as refusal:
                 own[key] = refusal
+            self._bytes[operands] = self._bytes.get(operands, 0) + bytes_of(own[key])
         if isinstance(own[key], Unsupported):
             raise own[key]
         return own[key]
@@ -209,10 +213,9 @@ class Judge:
     def _make_room(self) -> None:
         """Drop what belongs to the operands that were used longest ago."""
         limit = KEPT_BYTES[torch.device(self.device).type]
-        sizes = {key: bytes_of(made) for key, made in self._kept.items()}
-        while len(self._kept) > 1 and sum(sizes.values()) > limit:
+        while len(self._kept) > 1 and sum(self._bytes.values()) > limit:
             oldest, _ = self._kept.popitem(last=False)
-            del sizes[oldest]
+            self._bytes.pop(oldest, None)
 
 
 def errors_along_time(output: Tensor, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
 # errors with random signs scatter like a normal distribution whose deviation is that norm.
 MARGIN = 24.0
-REPEATED = 2  # calls on mixtures that are repeated; twice as many where answers do not combine
+REPEATED = 1  # calls on mixtures that are repeated
+REPEATED_ALONE = 4  # the same where answers do not combine
 MIXED = 0.5  # share of calls on mixtures where answers combine
 FEWEST_COMPARED = 4  # calls of either kind whose times are compared
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
@@ -190,7 +191,7 @@ class TimedAnswers:
             earlier = seen.setdefault(tuple(found[number - 1]), number)
             if earlier != number:
                 return f"timed calls {earlier} and {number} gave the same answer to different values"
-        count = REPEATED if self.variation.combines else 2 * REPEATED
+        count = REPEATED if self.variation.combines else REPEATED_ALONE
         for index in self.secret.sample(mixed, min(count, len(mixed))):
             result = self._call(self.draws[index])
             again = projected(self._projections, result)
