@@ -97,6 +97,9 @@ def _foreign(mode: object) -> bool:
     return not type(mode).__module__.startswith("ssmperf.")
 
 
+TELEMETRY = "telemetry"  # the suite's own thread, which reads a GPU's sensors while calls are timed
+
+
 def state_of_process() -> dict[str, object]:
     """Read what a backend may leave changed in its process and what changes the time of those after it."""
     modules = torch.nn.modules.module
@@ -105,7 +108,7 @@ def state_of_process() -> dict[str, object]:
         "affinity": frozenset(os.sched_getaffinity(0)),
         "environment": _environment(),
         "children": Path("/proc/thread-self/children").read_text().split(),
-        "threads": frozenset(thread.name for thread in threading.enumerate()),
+        "threads": frozenset(each.name for each in threading.enumerate()) - {TELEMETRY},
         "torch threads": torch.get_num_threads(),
         "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "profile function": (sys.getprofile(), sys.gettrace(), sys.getswitchinterval()),
