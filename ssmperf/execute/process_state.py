@@ -53,6 +53,8 @@ NEIGHBOURS = ("builtins", "torch", "torch.Tensor", "torch._C", "torch._C.TensorB
               "torch.random", "torch.linalg", "torch.fft", "torch.profiler")  # fmt: skip
 # torch's compiler wraps them when it is first used.
 WRAPPED_BY_TORCH = ("torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__")
+OWN_STATE = ("_layers", "_notes")  # of ssmperf.tune.tables: which configurations are in force
+OF_LIBRARIES = ("tqdm_monitor",)  # threads that libraries start at first use, and that sleep
 _SHOWN = {int, float, str, torch.dtype, torch.device, type(None)}  # types whose values are part of a message
 _COMPARED = {*_SHOWN, bool, Secret, Unreadable}  # types whose values are compared; all others are by identity
 _CALLABLE = (FunctionType, type, ModuleType, property, staticmethod, classmethod, functools.cached_property,
@@ -116,7 +118,10 @@ class Snapshot:
         return cls(
             settings=read_settings(),
             modules={label: sys.modules.get(label) for label in spaces},
-            names={label: dict(vars(each.space)) for label, each in spaces.items()},
+            names={
+                label: {name: value for name, value in vars(each.space).items() if name not in OWN_STATE}
+                for label, each in spaces.items()
+            },
             codes=_codes(spaces.values()),
             entries=dict(_entries()),
             threads=python_threads(),
@@ -174,7 +179,7 @@ class Snapshot:
 
     def _running(self, later: Snapshot) -> Iterator[Difference]:
         for identifier, name in later.threads.items():
-            if identifier not in self.threads:
+            if identifier not in self.threads and name not in OF_LIBRARIES:
                 yield Difference(f"the thread {one_line(name)!r} was left behind")
         for pid, command in later.children.items():
             if pid not in self.children:

@@ -53,6 +53,7 @@ def main(config: dict[str, Any]) -> None:
     initial = Snapshot.take()
     for plugin in config["plugins"]:
         registry.load_plugin(plugin)
+    tables.force(tables.from_json(config["rows"], strict=False))
     answers.send({"env_id": context.env_id, "environment": environment})
     seen: set[tuple[str, str]] = set()  # built-in backends are looked at after their first case
     for line in requests:
@@ -169,7 +170,6 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         torch.set_num_threads(config["threads"])
     _warm_up(config["device"])
     registry.models()
-    tables.force(tables.from_json(config["rows"]))
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}

@@ -23,7 +23,7 @@ Reader = Callable[[], Any]
 
 # torch's compiler and profiler set them when they are first used.
 SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
-                "KINETO_LOG_LEVEL")  # fmt: skip
+                "KINETO_LOG_LEVEL", "TRITON_PTXAS_PATH")  # fmt: skip
 # Starts of dispatch keys of real tensors; torch itself adds kernels for shapes (Meta) and for vmap later.
 _REACHED = ("CPU", "CUDA", "Autograd", "Autocast", "Composite", "ADInplaceOrView", "BackendSelect")
 _TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL,

@@ -3,8 +3,8 @@
 A timed call must not see values that an earlier call has seen: its answer could have been kept. But an
 oracle for every timed call is too expensive. A recurrence is linear in some of its operands, and gradients
 are linear in the gradient at the output. So each call gets a secret combination of two draws, and its answer
-is the same combination of their answers. Where nothing is linear, each call takes each time step from one of
-the two draws, at random; then the answers are only known to differ.
+is the same combination of their answers. Where nothing is linear, the two draws are blended, at each time
+step in one of two secret proportions; then the answers are only known to differ.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Draw:
     """The secret of one call.
 
     weights: of the first and the second base in the varied tensors. scale: of the gradient at the output
-    where the operands are varied too. seed: of the steps that a mixture takes from each base; None for a
-    combination.
+    where the operands are varied too. seed: of the proportions of a mixture; None for a combination.
     """
 
     weights: tuple[float, float] = (0.0, 1.0)
@@ -118,22 +117,32 @@ class Variation:
                 buffers.operands[name].copy_(self.second.operands[name])
 
     def _mix(self, drawn: Draw, buffers: Values) -> None:
-        """Take each time step from the first or the second base."""
+        """Blend the two bases, at each time step in one of two secret proportions; states in one of them."""
         if self.pass_ == BACKWARD:
             pairs = [(buffers.grad_output, self.first.grad_output, self.second.grad_output)]
         else:
             timed = sorted(with_time(self.second.operands, self.length))
             sources = (buffers, self.first, self.second)
             pairs = [tuple(each.operands[name] for each in sources) for name in timed]
-        chosen: dict[tuple[int, ...], Tensor] = {}
+            for name in set(self._varied) - set(timed):  # a state, which a combination has changed
+                into, first, second = (each.operands[name] for each in sources)
+                into.copy_(first * self._less(drawn) + second * (1 - self._less(drawn)))
+        shares: dict[tuple[int, ...], Tensor] = {}
         assert drawn.seed is not None
+        less = self._less(drawn)
         for into, first, second in pairs:
             shape = tuple(second.shape[:2])
-            if shape not in chosen:
+            if shape not in shares:
                 generator = torch.Generator().manual_seed(drawn.seed)
-                chosen[shape] = torch.rand(shape, generator=generator).lt(0.5).to(second.device)
-            mask = chosen[shape].view(*shape, *[1] * (second.dim() - 2))
-            into.copy_(torch.where(mask, first, second))
+                heads = torch.rand(shape, generator=generator).lt(0.5)
+                shares[shape] = torch.where(heads, less, 1 - less).to(second.device)
+            share = shares[shape].view(*shape, *[1] * (second.dim() - 2)).to(second.dtype.to_real())
+            into.copy_(first * share + second * (1 - share))  # legal wherever both are: log gates stay ≤ 0
+
+    @staticmethod
+    def _less(drawn: Draw) -> float:
+        """Get the smaller of a mixture's two proportions."""
+        return random.Random(drawn.seed).uniform(0.05, 0.45)
 
 
 def linear_operands(linear: tuple[str, ...], *, level: str, equivalent: bool) -> tuple[str, ...]:

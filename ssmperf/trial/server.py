@@ -22,6 +22,7 @@ from ssmperf.trial.arena import Mappings
 from ssmperf.trial.client import INNER, LONGEST_MESSAGE
 from ssmperf.trial.judge import Judge, Question
 
+MOST_UNUSED_BYTES = 1 << 30  # of a GPU's memory, between two questions
 MOST_NUMBERS = 8  # cases whose verdicts are remembered
 
 
@@ -60,7 +61,9 @@ class Server:
         message = json.loads(data)
         for descriptor in descriptors:
             self.mappings.add(message["token"], descriptor)
-        self.workers.send(json.dumps({"identity": message["identity"], **self._reply(message)}).encode())
+        reply = self._reply(message)
+        _give_back(self.device)
+        self.workers.send(json.dumps({"identity": message["identity"], **reply}).encode())
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
         import torch
@@ -94,6 +97,16 @@ class Server:
         plugins, self.plugins = self.plugins, []
         for plugin in plugins:
             registry.load_plugin(plugin)
+
+
+def _give_back(device: str) -> None:
+    """Give a GPU's memory back that only the allocator of this process holds: the worker needs it too."""
+    import torch
+
+    if device.startswith("cuda"):
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if unused > MOST_UNUSED_BYTES:
+            torch.cuda.empty_cache()
 
 
 def main(config: dict[str, Any]) -> None:

@@ -202,8 +202,11 @@ def as_json(rows: Mapping[Place, Any]) -> dict[str, dict[str, Any]]:
     return {label_of(place): dataclasses.asdict(row) for place, row in rows.items()}
 
 
-def from_json(data: Mapping[str, Any]) -> dict[Place, Any]:
+def from_json(data: Mapping[str, Any], *, strict: bool = True) -> dict[Place, Any]:
     """Read the object that `as_json` returns, or one that a user wrote, and validate it.
+
+    strict: whether a table that is not registered is an error; otherwise its rows are left out, such as those
+        of a plug-in in a process that does not load it.
 
     Raises:
         UsageError: a table, key or field is unknown, or a value is not valid.
@@ -213,7 +216,12 @@ def from_json(data: Mapping[str, Any]) -> dict[Place, Any]:
         name, colon, text = label.partition(":")
         if not colon:
             raise UsageError(f"a place in a table of configurations must be TABLE:KEY, got {label!r}")
-        known, key = table(name), key_of(text)
+        try:
+            known, key = table(name), key_of(text)
+        except UnknownName:
+            if strict:
+                raise
+            continue
         if key not in known.rows:
             raise UnknownName(f"key of the table {name}", text, map(text_of, known))
         rows[name, key] = _make(known.type, fields, label)

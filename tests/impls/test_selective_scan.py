@@ -337,7 +337,7 @@ def test_sampled_gates_are_legal_and_known_to_the_span(kind: str, regime: str) -
         if regime == "reset" and not kind.startswith("const"):  # too few constants for one to be a reset
             assert bool((magnitude == 0).any())
         assert bool(((magnitude - 1).abs() < 1e-6).all()) == (regime in ("ones", "phase"))
-        if regime != "reset":
+        if bool((magnitude > 0).all()):  # implicit gates may round to 0
             span = -magnitude.log().sum(1).min().item()
             assert RECURRENCE.decay_span(operands) == pytest.approx(span, rel=1e-4, abs=1e-4)
 

@@ -357,9 +357,7 @@ def test_a_cpu_is_measured_hot() -> None:
         cache.flusher("cpu", "lukewarm")
 
 
-class Seen:
-    """An observer that notes what it is asked to do, in order."""
-
+class Seen:  # an observer that notes what it is asked to do, in order
     def __init__(self) -> None:
         self.events: list[object] = []
 
@@ -396,8 +394,7 @@ def test_the_calibration_of_a_graph_is_not_observed() -> None:
     around = Around(lambda: None)
     around.observer = seen
     clock = GraphClock("cuda", around.before, around.after, cuda=gpu, now=gpu.now)
-    call = gpu.call(3, 1e-6)
-    assert clock.capture(call) is None
+    assert clock.capture(call := gpu.call(3, 1e-6)) is None
     assert not any(isinstance(event, tuple) for event in seen.events)
     clock.time(call)
     assert isinstance(seen.events[-1], tuple)

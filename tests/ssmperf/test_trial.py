@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import ssmperf
 from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
 from ssmperf.execute import nonce
@@ -182,3 +183,16 @@ def test_a_nonce_survives_its_text_and_a_resumed_run() -> None:
 def test_another_text_is_no_nonce(text: str) -> None:
     with pytest.raises(UsageError, match="hexadecimal"):
         nonce.parse(text)
+
+
+def test_a_resumed_run_keeps_its_nonce(tmp_path: Path) -> None:
+    some: dict[str, Any] = {"models": "hgrn", "axis": ["B=1", "T=8", "C=2"], "device": "cpu", "out": tmp_path}
+    first = ssmperf.run("throughput", backends="sequential", pass_="forward", nonce="abc", **some)
+    again = ssmperf.run("throughput", backends="blelloch", pass_="forward", resume=True, **some)
+    assert first.meta[nonce.META] == again.meta[nonce.META] == nonce.as_text(nonce.parse("abc"))
+    for record in again.records:
+        assert record.status is Status.OK, record.reason
+        assert record.numbers["command"].endswith(f"--nonce {nonce.as_text(nonce.parse('abc'))}")
+    assert {record.case.id for record in first.records} < {record.case.id for record in again.records}
+    with pytest.raises(UsageError, match="begun with --nonce"):
+        ssmperf.run("throughput", backends="fft", pass_="forward", resume=True, nonce="abd", **some)

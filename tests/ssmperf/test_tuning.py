@@ -59,11 +59,11 @@ class FakeStopwatch:
         waiting = self.noise.get(size)
         return size + (waiting.pop(0) if waiting else 0.0)
 
-    def time(self, call: Any, **more: Any) -> Any:
+    def time(self, call: Any, *, observer: Any = None, **more: Any) -> Any:
         from ssmperf.measure.stopwatch import Stopwatch
 
         return Stopwatch.of("cpu", "hot").time(
-            call, touched=(), min_time_s=0.0, max_time_s=0.001, relative_width=1.0
+            call, touched=(), min_time_s=0.0, max_time_s=0.001, relative_width=1.0, observer=observer
         )
 
 

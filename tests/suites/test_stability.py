@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from ssmperf.suites.stability import PIECES, errors_along_time, growing, state_envelope, usual_sources
+from ssmperf.suites.stability import PIECES, growing, state_envelope, usual_sources
 from support.in_process import records_of
 
 from ssmperf import Case, Record, Shape, registry
 from ssmperf.operands.build import build_operands
 from ssmperf.plan.selection import Device, Selection
+from ssmperf.trial.judge import errors_along_time
 
 PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 NAN_STEP = 40
@@ -106,7 +107,7 @@ def test_the_envelope_is_the_state_at_the_ends(T: int) -> None:
         dtype="float64",
         operand_source="sigmoid/data",
     )
-    ends, envelope = state_envelope(case, "cpu")
+    ends, envelope = state_envelope(case, build_operands(case))
     states, _ = registry.recurrence("scan").definition(**build_operands(case))
     assert ends[-1] == T and len(ends) == min(PIECES, T)
     assert envelope == pytest.approx([float(states[:, end - 1].abs().max()) for end in ends])

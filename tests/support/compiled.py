@@ -147,6 +147,7 @@ def launched_cuda(function: ModuleType, call: Callable[[], object], arch: int) -
             patch(mock.patch.object(function, cached, getattr(function, cached).__wrapped__))
         patch(mock.patch.object(function, "cubin", cubin))
         patch(mock.patch.object(function, "launch"))
+        patch(mock.patch.object(function, "fill"))
         patch(mock.patch("cuda.core.Device"))
         code = patch(mock.patch("cuda.core.ObjectCode")).from_cubin.return_value
         code.get_kernel.return_value.occupancy.max_active_blocks_per_multiprocessor.return_value = 1
