@@ -357,7 +357,7 @@ def test_a_cpu_is_measured_hot() -> None:
         cache.flusher("cpu", "lukewarm")
 
 
-class Seen:  # an observer that notes what it is asked to do, in order
+class Seen:  # an observer that notes what it is asked to do
     def __init__(self) -> None:
         self.events: list[object] = []
 
@@ -394,7 +394,7 @@ def test_the_calibration_of_a_graph_is_not_observed() -> None:
     around = Around(lambda: None)
     around.observer = seen
     clock = GraphClock("cuda", around.before, around.after, cuda=gpu, now=gpu.now)
-    assert clock.capture(call := gpu.call(3, 1e-6)) is None
-    assert not any(isinstance(event, tuple) for event in seen.events)
+    call = gpu.call(3, 1e-6)
+    assert clock.capture(call) is None and not any(isinstance(event, tuple) for event in seen.events)
     clock.time(call)
     assert isinstance(seen.events[-1], tuple)
