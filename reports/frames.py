@@ -137,9 +137,17 @@ def named(row: Mapping[str, Any]) -> str:
 
 
 def reason(row: Mapping[str, Any]) -> str:
-    """Say why a row's case is not ok, or else why its backend does not compete; empty if it does."""
-    own = plain(row["reason"])
-    return own or plain(row["standing_reason"])
+    """Say why a row's case is not ok, or else why its backend does not compete, or what to doubt."""
+    return plain(row["reason"]) or plain(row["standing_reason"]) or doubts(row)
+
+
+def doubts(row: Mapping[str, Any]) -> str:
+    """Say what looks wrong about a case that is ok, though it may be innocent; empty if nothing does."""
+    found = row.get("doubts")
+    if row["status"] != "ok" or not isinstance(found, list):
+        return ""
+    texts = [plain(each) for each in found if isinstance(each, str)]
+    return f"doubtful: {'; '.join(texts)}" if texts else ""
 
 
 def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -178,6 +178,8 @@ def _status(row: dict[str, Any]) -> Text:
     text = Text(units.plain(row["status"]), style=STATUS_STYLES.get(row["status"], ""))
     if row["status"] == "ok" and row["standing"] in ranking.INCORRECT:
         return text.append(f", but {frames.reason(row)}", style="dim")
+    if doubts := frames.doubts(row):
+        return text.append(f", {doubts}", style="yellow")
     reason = units.plain(row["reason"])
     return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text
 

@@ -119,3 +119,19 @@ def test_an_empty_run_has_a_summary(fake: Any) -> None:
 
 def test_formats_are_registered() -> None:
     assert {"table", "markdown", "csv", "parquet", "json", "html", "figures"} <= set(registry.reports())
+
+
+def test_a_doubt_stands_beside_the_status_and_in_the_page(fake: Any, tmp_path: Path) -> None:
+    doubt = "its peak memory is 8 bytes, its <b>output</b> has 64"
+    run = fake.run([fake.timed(1.0, numbers={"doubts": [doubt]}), fake.timed(2.0, backend="triton")])
+    text = str(tables.table([run]))
+    assert f"ok, doubtful: {doubt[:20]}" in " ".join(text.split())
+    assert text.count("doubtful") == 1
+    registry.report("html")([run], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "doubtful: its peak memory" in page and "<b>output" not in page
+
+
+@pytest.mark.parametrize("odd", ["text", 5, [3, None], None, {"a": 1}])
+def test_what_is_no_list_of_texts_is_no_doubt(fake: Any, odd: object) -> None:
+    assert "doubtful" not in str(tables.table([fake.run([fake.timed(1.0, numbers={"doubts": odd})])]))
