@@ -22,7 +22,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import MOST_SEED, Draw, Variation, linear_operands
 from ssmperf.trial.judge import Question
-from ssmperf.trial.timed_answers import TimedAnswers
+from ssmperf.trial.timed_answers import STRETCHES, TimedAnswers
 
 NEAR = 2.0  # an error below so many tolerances is judged again, on other values
 OTHER_VALUES = 1000  # added to the number of a draw for that
@@ -116,11 +116,10 @@ class Judging:
         eps = torch.finfo(dtype_of(self.case.dtype)).eps
         return TimedAnswers(timed, buffers, made, ask, shared=self._shared(), eps=eps, bound=self._bound(1))
 
-    def _shared(self) -> tuple[Draw, Draw]:
-        """Draw two mixtures that all backends of a run share, so that one reference serves all."""
+    def _shared(self) -> list[Draw]:
+        """Draw the mixtures that all backends of a run share, so that one reference serves all."""
         secret = random.Random(f"{self.context.nonce} {self.case.pass_}")
-        first, second = (Draw(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(2))
-        return first, second
+        return [Draw(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(len(STRETCHES) + 1)]
 
     def with_candidate(self, buffers: Values) -> Verdict:
         """Judge the values of the second judgement again, with the configurations now in force."""

@@ -7,7 +7,7 @@ Where answers combine, about half of the calls get combinations, whose products 
 combined. Whoever sees through that could combine answers instead of computing them; so the other calls get
 mixtures, and if these take longer or shorter, the backend is wrong. The products of mixtures must all differ,
 and some are made again, outside the time, and must be the same. Judged in full are one untimed call, one
-combination drawn at random, and one mixture at a random place, which all backends of a run share.
+combination drawn at random, and mixtures at random places, which all backends of a run share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ REPEATED_ALONE = 4  # the same where answers do not combine
 MIXED = 0.5  # share of calls on mixtures where answers combine
 FEWEST_COMPARED = 4  # calls of either kind whose times are compared
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
-SHARED_AMONG = 5  # timed calls at the start, among which the shared mixture is
+# Among which timed calls the shared mixtures are, one in each stretch; where answers combine, only the first.
+STRETCHES = ((0, 5), (5, 15), (15, 45), (45, 135))
 
 Ask = Callable[[Draw, Answer], Verdict]
 
@@ -45,7 +46,7 @@ class TimedAnswers:
     """Observes the timed calls of one pass.
 
     ask: judges the answer to a draw.
-    shared: two mixtures, the same for all backends.
+    shared: mixtures that are the same for all backends: one more than there are stretches.
     eps: distance of 1 from the next number in the case's dtype.
     bound: the error bound that the backend declares.
     """
@@ -57,7 +58,7 @@ class TimedAnswers:
         variation: Variation,
         ask: Ask,
         *,
-        shared: tuple[Draw, Draw],
+        shared: Sequence[Draw],
         eps: float,
         bound: float | None,
     ) -> None:
@@ -67,9 +68,12 @@ class TimedAnswers:
         self.drawn = SECOND
         self.draws: list[Draw] = []
         self.products: list[list[Tensor]] = []
-        self.shared = shared
-        self._shared_at = self.secret.randrange(SHARED_AMONG)
-        self.kept: dict[bool, tuple[Draw, Any]] = {}  # by whether it is a mixture
+        self.probe, *mixtures = shared
+        stretches = STRETCHES[: 1 if variation.combines else None]
+        places = (self.secret.randrange(*stretch) for stretch in stretches)
+        self._places = dict(zip(places, mixtures, strict=False))
+        self._mixtures: list[tuple[Draw, Any]] = []
+        self._combination: tuple[Draw, Any] | None = None
         self.problem: str | None = None
         self._combinations = 0
         self._projections: list[Projection] = []
@@ -81,7 +85,7 @@ class TimedAnswers:
     def prepare(self) -> Verdict:
         """Call the pass, untimed, on a variation and on the bases; judge the variation's answer in full."""
         combines = self.variation.combines
-        probe = self.variation.draw(self.secret) if combines else self.shared[1]
+        probe = self.variation.draw(self.secret) if combines else self.probe
         result = self._call(probe)
         verdict = self.ask(probe, self._answer(result))
         if verdict.status is not Status.OK:
@@ -101,25 +105,25 @@ class TimedAnswers:
 
     def before(self, *, timed: bool) -> None:
         """Write fresh values for the next call."""
-        if timed and len(self.draws) == self._shared_at:
-            self._write(self.shared[0])
+        if timed and len(self.draws) in self._places:
+            self._write(self._places[len(self.draws)])
         else:
             self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
 
     def after(self, result: Any) -> None:
-        """Reduce what a timed call returned; keep the shared mixture, and a combination at random."""
+        """Reduce what a timed call returned; keep the shared mixtures, and a combination at random."""
         products = projected(self._projections, result)
         if products is None:
             self.problem = self.problem or "a timed call returned other tensors than the untimed one"
             return
         self.draws.append(self.drawn)
         self.products.append(products)
-        if self.drawn is self.shared[0]:
-            self.kept[True] = self.drawn, copied(result)
+        if self.drawn in self._places.values():
+            self._mixtures.append((self.drawn, copied(result)))
         elif self.drawn.seed is None:
             self._combinations += 1
             if self.secret.randrange(self._combinations) == 0:
-                self.kept[False] = self.drawn, copied(result)
+                self._combination = self.drawn, copied(result)
 
     def verdict(self, seconds: Sequence[float]) -> Verdict:
         """Judge the timed calls.
@@ -135,12 +139,12 @@ class TimedAnswers:
         if problem:
             return Verdict(Status.WRONG, problem)
         verdict = Verdict(Status.OK)
-        for drawn, result in self.kept.values():
+        for drawn, result in [*self._mixtures, *([self._combination] if self._combination else [])]:
             self._write(drawn)  # what the way back from a native answer reads
             verdict = self.ask(drawn, self._answer(result))
             if verdict.status is not Status.OK:
                 break
-        self.kept.clear()
+        self._mixtures, self._combination = [], None
         return verdict
 
     def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:

@@ -1,0 +1,138 @@
+"""Every timed call answers for its own values: what only some calls leave out is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.in_process import CEILINGS
+from torch import Tensor
+
+import ssmperf
+from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.worker import run_case
+
+SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
+SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
+UNTIMED = 12  # calls that judging, memory and preparation surely make before the first timed one
+PASSES = ("forward", "backward", "forward_backward")
+
+Planted = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def measure(planted: Planted, recurrence: str = "scan", pass_: str = "forward", **declared: Any) -> Record:
+    """Run a throughput case of the definition with a planted fault, in this process."""
+    entry = registry.recurrence(recurrence)
+    kinds = entry.gate_kinds
+    source = SOURCES[recurrence] if SOURCES[recurrence].split("/")[1] in kinds else f"sigmoid/{kinds[0]}"
+    function = planted(entry.definition)
+    function.__name__ = "planted"
+    ssmperf.backend(recurrence, name="planted", dtypes=("float32",), **declared)(function)
+    case = Case(
+        "throughput",
+        recurrence,
+        "planted",
+        SHAPES[recurrence],
+        pass_=pass_,
+        cache="hot",
+        operand_source=source,
+    )
+    return run_case(case, Context("cpu", "env", Settings(0.01, 0.1), CEILINGS))
+
+
+def with_signature(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    import functools
+
+    return functools.wraps(like)(function)
+
+
+def right(definition: Callable[..., Any]) -> Callable[..., Any]:
+    return with_signature(definition, lambda **operands: definition(**operands))
+
+
+def stale_at_times(definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the last result again in two of five calls, once no judge can be expected."""
+    kept: dict[str, Any] = {"calls": 0}
+
+    def compute(**operands: Any) -> Any:
+        kept["calls"] += 1
+        late = kept["calls"] > UNTIMED and "result" in kept and not torch.is_grad_enabled()
+        if late and kept["calls"] % 5 in (1, 3):
+            return tuple(x.clone() for x in kept["result"])
+        kept["result"] = definition(**operands)
+        return tuple(x.clone() for x in kept["result"])
+
+    return with_signature(definition, compute)
+
+
+def without_the_last_batch_item(definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave the last item of the batch as it comes, in later calls."""
+    calls = [0]
+
+    def compute(**operands: Any) -> Any:
+        calls[0] += 1
+        output, state = definition(**operands)
+        if calls[0] > UNTIMED:
+            output = torch.cat([output[:-1], torch.zeros_like(output[-1:])])
+        return output, state
+
+    return with_signature(definition, compute)
+
+
+class Frozen(torch.autograd.Function):
+    """Passes on the first gradient that it has seen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.calls = 0
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.calls += 1
+        if ctx.calls <= 3:
+            ctx.kept = gradient.clone()
+        return ctx.kept
+
+
+def frozen_gradient(definition: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(**operands: Any) -> Any:
+        output, state = definition(**operands)
+        return Frozen.apply(output), state
+
+    return with_signature(definition, compute)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("recurrence", SHAPES)
+def test_what_is_right_stays_ok(own_registrations: None, recurrence: str, pass_: str) -> None:
+    record = measure(right, recurrence, pass_)
+    assert record.status is Status.OK, record.reason
+
+
+@pytest.mark.parametrize("planted", [stale_at_times, without_the_last_batch_item])
+@pytest.mark.parametrize("recurrence", ["scan", "ratio_scan"])
+def test_work_left_out_of_some_calls_is_found(
+    own_registrations: None, recurrence: str, planted: Planted
+) -> None:
+    record = measure(planted, recurrence)
+    assert record.status is Status.WRONG
+    assert "when it was timed" in str(record.reason)
+
+
+def test_a_gradient_that_does_not_follow_is_found(own_registrations: None) -> None:
+    record = measure(frozen_gradient, "scan", "backward")
+    assert record.status is Status.WRONG
+    assert "when it was timed" in str(record.reason)
+
+
+def test_a_function_of_its_own_is_timed_on_mixtures(own_registrations: None) -> None:
+    def squared(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:
+        output, state = registry.recurrence("scan").definition(log_a, b, initial_state, phase=phase)
+        return output * output.abs(), state
+
+    record = measure(lambda _: squared, equivalent=False, definition=squared)
+    assert record.status is Status.OK, record.reason
