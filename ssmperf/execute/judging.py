@@ -12,7 +12,6 @@ import torch
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Status
-from ssmperf.errors import Unsupported
 from ssmperf.execute.context import Context
 from ssmperf.judge.answer import Answer, Contract, call_backend, contract_of, inside
 from ssmperf.judge.tolerance import error_bound
@@ -20,7 +19,7 @@ from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.passes import TimedPass
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
-from ssmperf.operands.variation import MOST_SEED, Draw, Variation, linear_operands
+from ssmperf.operands.variation import MOST_SEED, Draw, Variation
 from ssmperf.trial.judge import Question
 from ssmperf.trial.timed_answers import STRETCHES, TimedAnswers
 
@@ -103,12 +102,8 @@ class Judging:
 
         buffers: those that `first` returned, from which the pass was made.
         """
-        backend = self.context.backend(self.case)
-        linear = linear_operands(
-            self.context.recurrence(self.case).linear, level=self.case.level, equivalent=backend.equivalent
-        )
-        first, second = self.values(0), self.values(1)
-        made = Variation(self.case.pass_, linear, first, second, self.case.shape["T"])
+        equivalent = self.context.backend(self.case).equivalent
+        made = Variation.of(self.case, self.values(0), self.values(1), equivalent=equivalent)
 
         def ask(drawn: Draw, answer: Answer) -> Verdict:
             return self._ask(answer, 1, gradients=self.case.gradients, drawn=drawn)
@@ -144,9 +139,7 @@ class Judging:
         backend = self.context.backend(self.case)
         if backend.equivalent:
             return self.context.recurrence(self.case).definition
-        if backend.definition is None:
-            raise Unsupported(f"{backend.name} computes another function, and declares no definition of it")
-        return backend.definition
+        return backend.own_definition()
 
     def bound(self, operands: Mapping[str, Any], dtype: str | None = None) -> float | None:
         """Get the error that the backend declares for these operands, in the case's dtype or another."""
@@ -205,13 +198,12 @@ class Judging:
         distance: bool = False,
         counts: bool = True,
     ) -> Verdict:
-        number += self.offset
         question = Question(
             self.case,
-            self.context.nonce + number,
+            self.context.nonce + self.offset + number,
             with_state=self.with_state,
             gradients=gradients,
-            bound=self._bound(number - self.offset),
+            bound=self._bound(number),
             equivalent=self.context.backend(self.case).equivalent,
             drawn=drawn,
             ends=ends,

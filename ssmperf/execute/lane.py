@@ -180,7 +180,7 @@ class Lane:
         if self.stop.is_set():
             return
         record = self._confirmed(record, number, worker.timing_s)
-        if self.household.guest and record.status not in (Status.OK, Status.UNSUPPORTED):
+        if self.household != Household() and record.status not in (Status.OK, Status.UNSUPPORTED):
             healthy = False  # who knows what it has done to the process
         if not healthy:
             self.close()

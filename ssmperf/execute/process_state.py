@@ -65,7 +65,7 @@ _MISSING = object()
 
 
 class Kind(enum.StrEnum):
-    """What follows from a difference: a restart cures it, or the results since are wrong."""
+    """The kind of a difference: a restart cures it, or the results since are wrong."""
 
     RESTART = "restart"
     WRONG = "wrong"
@@ -84,7 +84,7 @@ class Difference(str):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What `take` has read.
+    """All that `take` has read.
 
     settings: values by name in words; a value that is a mapping holds one per key.
     modules: what Python imports by the names of the modules that are watched.

@@ -203,10 +203,8 @@ def _warm_up(device: str) -> None:
 
 
 def _healthy(config: dict[str, Any], record: Record) -> bool:
-    """Tell whether this process can be trusted with another case; after a plug-in's fault it cannot."""
+    """Tell whether this process can run another case, as far as crashes and memory are concerned."""
     device = config["device"]
-    if config["plugins"] and record.status not in (Status.OK, Status.UNSUPPORTED):
-        return False
     if record.status not in (Status.CRASH, Status.OOM):
         return True
     if not device.startswith("cuda"):

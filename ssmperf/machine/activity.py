@@ -1,4 +1,4 @@
-"""What runs in a process while its main thread sleeps: threads, child processes, and their CPU time."""
+"""The activity of a process while its main thread sleeps: threads, child processes, and their CPU time."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Observer(Protocol):
 
 
 class Around:
-    """What surrounds each timed call: fresh values and a cache state before it, an observer after it.
+    """The surroundings of each timed call: fresh values and a cache state before it, an observer after it.
 
     A touch rewrites one element with its own value. That changes the tensor's version, so that a backend that
     caches results by version has to compute again.

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf import registry
+from ssmperf.cases.case import Case
 from ssmperf.operands.time_axis import with_time
 from ssmperf.operands.values import Values
 
@@ -58,6 +60,16 @@ class Variation:
     first: Values
     second: Values
     length: int
+
+    @classmethod
+    def of(cls, case: Case, first: Values, second: Values, *, equivalent: bool) -> Variation:
+        """Make the variation of a case's values.
+
+        equivalent: whether the backend computes the recurrence, and not a function of its own.
+        """
+        linear = registry.recurrence(case.recurrence).linear
+        names = linear_operands(linear, level=case.level, equivalent=equivalent)
+        return cls(case.pass_, names, first, second, case.shape["T"])
 
     @property
     def combines(self) -> bool:

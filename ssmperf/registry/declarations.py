@@ -12,7 +12,7 @@ from typing import Any
 
 from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES
 from ssmperf.cases.shape import Shape
-from ssmperf.errors import UsageError
+from ssmperf.errors import Unsupported, UsageError
 from ssmperf.registry.cost import CostModel
 
 DEVICES = ("cpu", "cuda")
@@ -157,6 +157,16 @@ class Backend:
         for name in ("gates", "needs", "kernels"):
             _check_names(owner, name, getattr(self, name) or ())
         _check_names(owner, "causal", (self.causal,), CAUSAL)
+
+    def own_definition(self) -> Callable[..., Any]:
+        """Get the definition by which a backend that computes another function is judged.
+
+        Raises:
+            Unsupported: it declares none.
+        """
+        if self.definition is None:
+            raise Unsupported(f"{self.name} computes another function, and declares no definition of it")
+        return self.definition
 
     def missing(self, device: str) -> str | None:
         """Say why this backend cannot run on a device type of this machine, or return None."""

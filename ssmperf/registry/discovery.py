@@ -124,7 +124,7 @@ def hidden_from_workers(kind: str, label: str) -> str | None:
 
     kind, label: those of the entry, such as ("backend", "scan/blelloch") or ("model", "gla").
     """
-    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    origin = _origin(kind, label)
     if origin is None or origin.loaded_by or _built_in(origin.module) or _installed(origin.module):
         return None
     file = str(origin.file) if origin.file else "FILE, a file that registers it"
@@ -133,13 +133,13 @@ def hidden_from_workers(kind: str, label: str) -> str | None:
 
 def foreign(kind: str, label: str) -> bool:
     """Tell whether an entry is other people's code: from a plug-in, or around a kernel of another package."""
-    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    origin = _origin(kind, label)
     return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
 
 
 def plugins_of(kind: str, label: str) -> tuple[str, ...]:
     """List the plug-in files that must be loaded for an entry: none for a built-in or installed one."""
-    origin = tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    origin = _origin(kind, label)
     if origin is None or _built_in(origin.module):
         return ()
     # an entry of a module that a plug-in has imported could come from any of them
@@ -164,6 +164,11 @@ def _share_with_workers(file: Path) -> bool:
     for key in own:
         tables.origins[key] = replace(tables.origins[key], loaded_by=str(file))
     return bool(own)
+
+
+def _origin(kind: str, label: str) -> tables.Origin | None:
+    """Find where an entry is defined: one with options or a code, by the part before the colon."""
+    return tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
 
 
 def _built_in(module: str) -> bool:

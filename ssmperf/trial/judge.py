@@ -27,8 +27,7 @@ from ssmperf.operands import variation
 from ssmperf.operands.dtypes import dtype_of, widen
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values
-from ssmperf.operands.variation import Draw, Variation, linear_operands
-from ssmperf.registry.declarations import Backend
+from ssmperf.operands.variation import Draw, Variation
 
 KEPT_BYTES = {"cpu": 1 << 30, "cuda": 6 << 30}  # of references and values, beyond those of the last case
 # A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
@@ -37,7 +36,7 @@ ROUNDED_AGAIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to judge: the answer of a case's backend to a draw of its values, or to a variation of two.
+    """A question about the answer of a case's backend to a draw of its values, or to a variation of two.
 
     number: of the draw; of the second one of a variation, whose first is `number` - 1.
     bound: the error bound that the backend declares for these values.
@@ -146,11 +145,8 @@ class Judge:
         return exact_evaluation(subject, definition, values, gradients=question.gradients)
 
     def _variation(self, question: Question) -> Variation:
-        case = question.case
-        recurrence = registry.recurrence(case.recurrence)
-        linear = linear_operands(recurrence.linear, level=case.level, equivalent=question.equivalent)
         first, second = (self._values(question, question.number - back) for back in (1, 0))
-        return Variation(case.pass_, linear, first, second, case.shape["T"])
+        return Variation.of(question.case, first, second, equivalent=question.equivalent)
 
     def _recurrence_output(self, question: Question) -> Tensor:
         definition = registry.recurrence(question.case.recurrence).definition
@@ -165,12 +161,9 @@ class Judge:
 
     def _definition(self, question: Question) -> Callable[..., Any]:
         case = question.case
-        if question.equivalent:
+        if question.equivalent:  # the backend itself may be one that this process does not load
             return registry.recurrence(case.recurrence).definition
-        backend: Backend = registry.backend(case.owner, case.backend)
-        if backend.definition is None:
-            raise Unsupported(f"{backend.name} computes another function, and declares no definition of it")
-        return backend.definition
+        return registry.backend(case.owner, case.backend).own_definition()
 
     def _know(self, case: Case, *, own: bool) -> None:
         """Load the plug-ins if the case is about something that is not built in."""

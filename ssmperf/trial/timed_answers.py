@@ -77,9 +77,7 @@ class TimedAnswers:
         self.problem: str | None = None
         self._combinations = 0
         self._projections: list[Projection] = []
-        self._bases: list[
-            tuple[float, float, float, float]
-        ] = []  # products and norms of two bases, by tensor
+        self._bases: list[tuple[float, ...]] = []  # products of two bases and their norms, by tensor
         self._limits: list[float] = []  # relative to the norms, by tensor
 
     def prepare(self) -> Verdict:

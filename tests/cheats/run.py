@@ -33,7 +33,7 @@ SLOWEST = 3.0  # a neighbour's time is at most this multiple of its time alone, 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What the harness said of a cheat, its twin and its neighbour: records as JSON, None where missing."""
+    """The harness's answer to a cheat, its twin and its neighbour: records as JSON, None where missing."""
 
     cheat: Cheat
     record: dict[str, Any] | None
