@@ -18,6 +18,17 @@ import typer
 
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.options import (
+    Debug,
+    Force,
+    Json,
+    Plugins,
+    Precision,
+    Rounds,
+    Samples,
+    Threshold,
+    Time,
+)
 
 if TYPE_CHECKING:
     from ssmperf.runs.comparison import RunComparison
@@ -31,19 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-Plugins = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Its code is run."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
 class Listing(StrEnum):
@@ -113,6 +111,10 @@ def run(
     devices: Annotated[str | None, typer.Option(help="CUDA indices, one worker per device: 0,1,2,3.")] = None,
     plugin: Plugins = None,
     timeout: Annotated[float, typer.Option(help="Longest time that one case may take, in seconds.")] = 180.0,
+    rounds: Rounds = None,
+    time: Time = None,
+    precision: Precision = None,
+    samples: Samples = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
@@ -160,6 +162,10 @@ def run(
         configurations=configurations,
         write_configurations=write_configurations,
         nonce=nonce,
+        rounds=rounds,
+        time=time,
+        precision=precision,
+        samples=samples,
         argv=sys.argv[1:],
         **axes,
     )

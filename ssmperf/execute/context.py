@@ -51,6 +51,7 @@ class Settings:
     min_time_s: float = 0.02
     max_time_s: float = 0.25
     relative_width: float = 0.01
+    min_samples: int = 5
     autotune: bool = False
 
 
@@ -177,6 +178,7 @@ class Context:
             min_time_s=settings.min_time_s,
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
+            min_samples=settings.min_samples,
             peak_bytes=peak_bytes or 0,
             observer=observer,
         )

@@ -169,12 +169,14 @@ class Stopwatch:
         min_time_s: float,
         max_time_s: float,
         relative_width: float,
+        min_samples: int = FEWEST_SAMPLES,
         peak_bytes: int = 0,
         observer: Observer | None = None,
     ) -> Timing:
         """Time a call that has run before, so that nothing is left to compile.
 
         touched: tensors that the call reads; one element of each is rewritten before every call.
+        min_samples: least number of fresh samples.
         peak_bytes: peak memory of the call.
         observer: gives the calls their values and sees their results.
         """
@@ -188,7 +190,7 @@ class Stopwatch:
                     min_time_s=min_time_s,
                     max_time_s=max_time_s,
                     relative_width=relative_width,
-                    min_samples=FEWEST_SAMPLES,
+                    min_samples=min_samples,
                 )
             every_s = (*samples.pilot_s, *samples.samples_s)
             if self.graph is None or self.host is None:

@@ -124,7 +124,7 @@ def compare_runs(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bo
     before = {record.case.id: record for record in base.records}
     after = {record.case.id: record for record in new.records}
     timed = sum(_both_ok(before.get(id_), record) for id_, record in after.items())
-    fields = rank_fields(base) | rank_fields(new)
+    fields = rank_fields(base.meta) | rank_fields(new.meta)
     differences: dict[str, None] = {}
     pairs: list[Pair] = []
     for id_ in {**before, **after}:

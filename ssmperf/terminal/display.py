@@ -119,6 +119,9 @@ class LineProgress:
             self.shown = now
             self._print(f"[{self.done}/{self.total}] {record.case}  {self._remaining(now)}")
 
+    def drop(self, count: int) -> None:
+        self.total -= count
+
     def end(self) -> None:
         took = time.monotonic() - self.begun
         parts = ", ".join(f"{count} {status}" for status, count in sorted(self.statuses.items()))
@@ -168,6 +171,9 @@ class BarProgress:
         self.bar.advance(self.task)
         if record.status not in FINE:
             self.bar.console.print(f"{record.status}: {record.case}: {brief(record.reason)}", markup=False)
+
+    def drop(self, count: int) -> None:
+        self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) - count)
 
     def end(self) -> None:
         self.bar.stop()
