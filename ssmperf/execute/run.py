@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from ssmperf import registry
@@ -14,7 +16,7 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute import nonce
-from ssmperf.execute.executor import LocalExecutor
+from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
 from ssmperf.plan.command import command_that_repeats
@@ -63,6 +65,29 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
             being loaded.
         WorkerFailed: no worker could be started.
     """
+    progress = progress or Silent()
+    with open_run(request, progress) as opened:
+        rounds = opened.request.rounds or 1
+        total = len(opened.plan.refused) + rounds * len(opened.plan.to_run)
+        progress.begin(total, len(opened.done))
+        try:
+            opened.record_refusals()
+            for number in range(rounds):
+                opened.run_round(number, opened.plan.to_run)
+        finally:
+            progress.end()
+    result = store.load(request.out)
+    write_configurations(result, opened.request.tuning)
+    return result
+
+
+@contextlib.contextmanager
+def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
+    """Plan a request, start or resume its folder, and keep its processes until the end of the block.
+
+    Raises:
+        UsageError: as `execute` does.
+    """
     if registry.loading():
         raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
     planned = make_plan(request.selection, request.suites)
@@ -80,81 +105,96 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
     else:
         request = request if request.nonce is not None else replace(request, nonce=nonce.fresh())
         writer = Writer.create(request.out, _meta(planned, request))
-    try:
-        _run_plan(planned, request, writer, earlier, progress or Silent())
-    finally:
-        writer.close()
-    result = store.load(request.out)
-    write_configurations(result, request.tuning)
-    return result
-
-
-def _run_plan(
-    plan: Plan, request: Request, writer: Writer, earlier: Sequence[Record], progress: Progress
-) -> None:
-    """Run the rounds of the cases that have no record yet.
-
-    A case that was not ok in a round is done: no other round could make it so. A lock lets one thread at a
-    time use writer and progress.
-    """
-    lock = threading.Lock()
-    rounds = request.rounds or 1
-    done = {(record.case.id, round_of(record)) for record in earlier}
-    ended = {record.case.id for record in earlier if record.status is not Status.OK}
-    number = 0  # of the round
-
-    def on_environment(env_id: str, environment: Mapping[str, Any]) -> None:
-        with lock:
-            writer.add_environment(env_id, environment)
-
-    def on_start(case: Case, device: str) -> None:
-        with lock:
-            progress.start(case, device)
-
-    def on_record(record: Record) -> None:
-        numbered = replace(record, numbers={**record.numbers, ROUND: number}) if rounds > 1 else record
-        with lock:
-            if record.status is not Status.OK:
-                ended.add(record.case.id)
-            writer.append(numbered)
-            progress.finish(record)
-
-    def on_progress(case: Case, text: str) -> None:
-        with lock:
-            progress.progress(case, text)
-
-    options = (*_plugin_options(registry.plugins()), *request.options)
+    plugins = registry.plugins()
+    options = (*_plugin_options(plugins), *request.options)
     executor = LocalExecutor(
         devices=request.devices,
         log_dir=writer.path / "logs",
         timeout_s=request.timeout_s,
         preset=request.scale,
-        plugins=registry.plugins(),
+        plugins=plugins,
         tuning=request.tuning,
         options=options,
         nonce=request.nonce or 0,
     )
-    events = Events(on_environment, on_start, on_record, on_progress)
-    total = len(plan.refused) + rounds * len(plan.to_run)
-    progress.begin(total, len(done))
     try:
-        for item in plan.refused:
-            if (item.case.id, 0) not in done:
-                command = command_that_repeats(item.case, options)
-                on_record(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
         with executor.session() as session:
-            for number in range(rounds):
-                missing = [case for case in plan.to_run if (case.id, number) not in done]
-                todo = [case for case in missing if case.id not in ended]
-                progress.drop(len(missing) - len(todo))
-                session.run(todo, events, _order(request, number) if rounds > 1 else None)
+            yield OpenRun(planned, request, writer, session, options, earlier, progress)
     finally:
-        progress.end()
+        writer.close()
 
 
-def _order(request: Request, number: int) -> random.Random:
-    """Give the random order of a round's cases, which a resumed run keeps."""
-    return random.Random(f"{request.nonce} {number}")
+class OpenRun:
+    """A run that is being measured. A lock lets one thread at a time use its writer and progress.
+
+    done: the rounds that have a record, as (id of the case, number of the round).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        request: Request,
+        writer: Writer,
+        session: Session,
+        options: Sequence[str],
+        earlier: Iterable[Record],
+        progress: Progress,
+    ) -> None:
+        self.plan, self.request, self.writer, self.session = plan, request, writer, session
+        self.options, self.progress = options, progress
+        self.done: set[tuple[str, int]] = set()
+        self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
+        for record in earlier:
+            self._note(record, round_of(record))
+        self._lock = threading.Lock()
+
+    def record_refusals(self) -> None:
+        """Record the cases that the plan refuses, unless that was done before."""
+        for item in self.plan.refused:
+            if (item.case.id, 0) not in self.done:
+                command = command_that_repeats(item.case, self.options)
+                refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
+                self._on_record(0, refused)
+
+    def run_round(self, number: int, cases: Sequence[Case]) -> None:
+        """Measure cases in fresh processes, without those that are done or that were not ok before."""
+        missing = [case for case in cases if (case.id, number) not in self.done]
+        todo = [case for case in missing if case.id not in self.ended]
+        self.progress.drop(len(missing) - len(todo))
+        events = Events(
+            self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
+        )
+        shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
+        self.session.run(todo, events, shuffle if self._has_rounds else None)
+
+    @property
+    def _has_rounds(self) -> bool:
+        return (self.request.rounds or 1) > 1
+
+    def _note(self, record: Record, number: int) -> None:
+        self.done.add((record.case.id, number))
+        if record.status is not Status.OK:
+            self.ended.add(record.case.id)
+
+    def _on_environment(self, env_id: str, environment: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.writer.add_environment(env_id, environment)
+
+    def _on_start(self, case: Case, device: str) -> None:
+        with self._lock:
+            self.progress.start(case, device)
+
+    def _on_record(self, number: int, record: Record) -> None:
+        if self._has_rounds:
+            record = replace(record, numbers={**record.numbers, ROUND: number})
+        with self._lock:
+            self._note(record, number)
+            self.writer.append(record)
+            self.progress.finish(record)
+
+    def _on_progress(self, case: Case, text: str) -> None:
+        with self._lock:
+            self.progress.progress(case, text)
 
 
 def _rounds_of(meta: Mapping[str, Any]) -> int:
