@@ -5,13 +5,14 @@ A side is named by a git ref, a source folder, a wheel, a plug-in file, or an en
 
 from __future__ import annotations
 
-import json
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,8 @@ from ssmperf.errors import UsageError
 FORMS = "a git ref, a folder with a pyproject.toml, a wheel, a plug-in file (.py), or an environment"
 INSTALL_S = 600.0
 GIT_S = 60.0
-INSTALLED = "side.json"  # written into a side's folder when it is ready
+INSTALLED = "installed"  # a file in a version's folder, written when it is ready
+MOST_VERSIONS = 24  # that are kept
 # Compilers' caches: what one side has compiled must not serve the other.
 CACHES = {
     "TRITON_CACHE_DIR": "triton",
@@ -37,7 +39,7 @@ class Side:
     """One version, ready to be measured.
 
     text: as the user named it. kind: "git ref", "source folder", "wheel", "plug-in" or "environment".
-    commit: that of a git ref. python: its interpreter. folder: holds its sources, packages, caches and run.
+    commit: that of a git ref. python: its interpreter. folder: holds its sources, packages and caches.
     packages: folder of the packages that take precedence over those of the interpreter, if there are any.
     plugins: its plug-in files.
     """
@@ -71,58 +73,110 @@ class Side:
         return {**asdict(self), "plugins": list(self.plugins)}
 
 
-def install(text: str, folder: Path, plugins: Iterable[str] = ()) -> Side:
-    """Make a version ready in a folder, unless it is ready there from an earlier call.
+def versions_folder() -> Path:
+    """The folder in which versions are installed, to be used again by later comparisons."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "ssmperf" / "versions"
 
+
+def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None = None) -> Side:
+    """Make a version ready, unless an earlier comparison has left it so.
+
+    name: "base" or "new": the same version has a folder of its own on either side.
     plugins: plug-in files for both sides. For a git ref or a source folder, one with a relative path is
         taken from its tree, if it is there.
+    root: folder for the versions; None means `versions_folder()`.
 
     Raises:
         UsageError: the text names no version, or it cannot be installed.
     """
-    folder = folder.resolve()
     kind, commit = kind_of(text)
-    files = [_absolute(file) for file in plugins]
-    packages: Path | None = folder / "packages"
-    python, source = sys.executable, None
-    if kind == "git ref":
-        assert commit is not None
-        source = folder / "source"
-    elif kind == "source folder":
-        source = Path(text).resolve()
-    elif kind == "plug-in":
+    root = (root or versions_folder()).resolve()
+    folder = root / f"{name}-{_identity(text, kind, commit)}"
+    source = folder / "source" if kind in ("git ref", "source folder") else None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another comparison may be installing it
+            if not (folder / INSTALLED).exists():
+                if source is not None:
+                    shutil.rmtree(source, ignore_errors=True)
+                    source.mkdir()
+                    if commit is not None:
+                        _export(commit, source)
+                    else:
+                        _copy(Path(text).resolve(), source)
+                what = Path(text).resolve() if kind == "wheel" else source
+                if what is not None and (kind == "wheel" or _has_project(what)):
+                    _pip_install(what, folder / "packages", text)
+                (folder / INSTALLED).touch()
+            os.utime(folder)
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+    _prune(root)
+    has_packages = (folder / "packages").is_dir()
+    files = [_absolute(file) if source is None else _within(source, file) for file in plugins]
+    if kind == "plug-in":
         files.append(_absolute(text))
-        packages = None
-    elif kind == "environment":
-        python, packages = _interpreter(Path(text)), None
-    has_package = kind == "wheel"
-    if source is not None:
-        if kind == "git ref" and not (folder / INSTALLED).exists():
-            _export(str(commit), source)
-        has_package = _has_project(source)
-        files = [_within(source, file) for file in plugins]
-        if not has_package and not any(Path(file).is_relative_to(source) for file in files):
-            raise UsageError(
-                f"{text} has no pyproject.toml to install and no plug-in file of its tree was named: pass "
-                "--plugin with a path relative to its top"
-            )
-    side = Side(
+    if source is not None and not has_packages and not any(Path(f).is_relative_to(source) for f in files):
+        raise UsageError(
+            f"{text} has no pyproject.toml to install, and no plug-in file of its tree was named: pass "
+            "--plugin with a path relative to its top"
+        )
+    return Side(
         text,
         kind,
         str(folder),
-        python,
+        _interpreter(Path(text)) if kind == "environment" else sys.executable,
         commit,
-        str(packages) if has_package else None,
+        str(folder / "packages") if has_packages else None,
         tuple(files),
     )
-    if _ready(folder) == side.to_json() and kind != "source folder":
-        return side
-    folder.mkdir(parents=True, exist_ok=True)
-    if has_package:
-        assert packages is not None
-        _pip_install(Path(text).resolve() if source is None else source, packages, text)
-    (folder / INSTALLED).write_text(json.dumps(side.to_json(), indent=1) + "\n")
-    return side
+
+
+def _identity(text: str, kind: str, commit: str | None) -> str:
+    """Hash what a version consists of, or for a plug-in file or environment where it is."""
+    digest = hashlib.sha256(f"{kind} {sys.version_info[:2]} ".encode())
+    if commit is not None:
+        digest.update(commit.encode())
+    elif kind == "wheel":
+        digest.update(Path(text).read_bytes())
+    elif kind == "source folder":
+        for file in _files(Path(text).resolve()):
+            digest.update(f"{file} ".encode() + hashlib.sha256((Path(text) / file).read_bytes()).digest())
+    else:
+        digest.update(str(Path.cwd() / text).encode())
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: Path) -> list[str]:
+    """List the files of a source folder: those that git does not ignore, or else all that are not hidden."""
+    listed = _git("-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard", ".")
+    if listed:
+        found = [file for file in listed.split("\0") if (folder / file).is_file()]
+    else:
+        found = [
+            str(file.relative_to(folder))
+            for file in folder.rglob("*")
+            if file.is_file() and not any(part[0] == "." for part in file.relative_to(folder).parts)
+        ]
+    return sorted(file for file in found if "__pycache__" not in file)
+
+
+def _copy(folder: Path, into: Path) -> None:
+    """Copy the files of a source folder, since building a package writes into its sources."""
+    for file in _files(folder):
+        (into / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(folder / file, into / file)
+
+
+def _prune(root: Path) -> None:
+    """Remove the versions that were used longest ago."""
+    folders = sorted(
+        (folder for folder in root.iterdir() if folder.is_dir()), key=lambda folder: folder.stat().st_mtime
+    )
+    for folder in folders[:-MOST_VERSIONS]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kind_of(text: str) -> tuple[str, str | None]:
@@ -170,14 +224,6 @@ def _within(source: Path, file: str) -> str:
     return str(inside) if not Path(file).is_absolute() and inside.is_file() else _absolute(file)
 
 
-def _ready(folder: Path) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads((folder / INSTALLED).read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _git(*arguments: str) -> str | None:
     """Run git in the current folder and return its output; None if it fails or is not installed."""
     try:
@@ -189,8 +235,6 @@ def _git(*arguments: str) -> str | None:
 
 def _export(commit: str, into: Path) -> None:
     """Write the tree of a commit into a folder."""
-    shutil.rmtree(into, ignore_errors=True)
-    into.mkdir(parents=True)
     top = _git("rev-parse", "--show-toplevel") or "."
     with subprocess.Popen(["git", "-C", top, "archive", commit], stdout=subprocess.PIPE) as archive:
         assert archive.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,17 @@ py-modules = ["a_kernel"]
 def git(folder: Path, *arguments: str) -> None:
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep installed versions in a temporary folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ssmperf" / "versions"
+
+
+def install(text: str, name: str = "base", plugins: tuple[str, ...] = ()) -> sides.Side:
+    return sides.install(text, name, plugins)
 
 
 def project(folder: Path, value: int) -> Path:
@@ -56,38 +68,56 @@ def seen(side: sides.Side, code: str = "import a_kernel; print(a_kernel.VALUE)")
 
 
 def test_git_refs_are_installed_apart(repository: Path, tmp_path: Path) -> None:
-    base, new = (sides.install(ref, tmp_path / ref) for ref in ("one", "main"))
+    base, new = (install(ref) for ref in ("one", "main"))
     assert (base.kind, new.kind) == ("git ref", "git ref")
     assert (seen(base), seen(new)) == ("1", "2")
     assert base.commit != new.commit and str(base.commit)[:10] in base.label
 
 
-def test_caches_of_compilers_are_apart(repository: Path, tmp_path: Path) -> None:
-    made = [sides.install("main", tmp_path / name).environment for name in ("a", "b")]
+def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None:
+    made = [install("main", name).environment for name in ("base", "new")]
     for name in sides.CACHES:
         assert made[0][name] != made[1][name]
-        assert made[0][name].startswith(str(tmp_path / "a"))
+        assert str(versions) in made[0][name]
 
 
 def test_what_is_ready_is_not_installed_again(repository: Path, tmp_path: Path) -> None:
-    first = sides.install("main", tmp_path / "side")
-    mark = tmp_path / "side" / "packages" / "mark"
+    first = install("main")
+    mark = Path(str(first.packages)) / "mark"
     mark.touch()
-    assert sides.install("main", tmp_path / "side") == first
-    assert mark.exists()
+    assert install("main") == first and mark.exists()
     git(repository, "commit", "-q", "--allow-empty", "-m", "three")
-    sides.install("main", tmp_path / "side")  # another commit by the same name
-    assert not mark.exists()
+    other = install("main")  # another commit by the same name
+    assert other.folder != first.folder and mark.exists()
+
+
+def test_a_changed_source_folder_is_another_version(tmp_path: Path) -> None:
+    first = install(str(project(tmp_path / "source", 1)))
+    assert install(str(tmp_path / "source")) == first
+    second = install(str(project(tmp_path / "source", 2)))
+    assert (seen(first), seen(second)) == ("1", "2")
+
+
+def test_the_versions_used_last_are_kept(
+    tmp_path: Path, versions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "MOST_VERSIONS", 2)
+    for number in range(4):
+        (tmp_path / f"{number}.py").write_text("")
+        side = install(str(tmp_path / f"{number}.py"))
+        os.utime(side.folder, (number, number))
+    kept = {folder.name for folder in versions.iterdir()}
+    assert len(kept) == 2 and Path(side.folder).name in kept
 
 
 def test_a_source_folder_and_a_wheel(tmp_path: Path) -> None:
     folder = project(tmp_path / "source", 7)
-    side = sides.install(str(folder), tmp_path / "side")
+    side = install(str(folder))
     assert (side.kind, seen(side)) == ("source folder", "7")
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "-w", str(tmp_path), str(folder)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    side = sides.install(str(wheel), tmp_path / "other")
+    side = install(str(wheel))
     assert (side.kind, seen(side)) == ("wheel", "7")
 
 
@@ -96,7 +126,7 @@ def test_plugins_of_a_tree_come_from_the_tree(repository: Path, tmp_path: Path) 
     git(repository, "add", ".")
     git(repository, "commit", "-q", "-m", "plug-in")
     (repository / "mine.py").write_text("# changed, not committed\n")
-    side = sides.install("main", tmp_path / "side", ["mine.py"])
+    side = install("main", plugins=("mine.py",))
     assert [Path(file).read_text() for file in side.plugins] == ["# one\n"]
 
 
@@ -106,20 +136,20 @@ def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: py
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "one")
     monkeypatch.chdir(tmp_path)
-    side = sides.install("main", tmp_path / "side", ["mine.py"])
+    side = install("main", plugins=("mine.py",))
     assert side.packages is None and len(side.plugins) == 1
     with pytest.raises(UsageError, match=r"no pyproject\.toml"):
-        sides.install("main", tmp_path / "other")
+        install("main", "new")
 
 
 def test_a_plugin_file_and_an_environment(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("# a kernel\n")
-    side = sides.install(str(file), tmp_path / "side")
+    side = install(str(file))
     assert (side.kind, side.plugins, side.packages) == ("plug-in", (str(file),), None)
     (tmp_path / "env" / "bin").mkdir(parents=True)
     (tmp_path / "env" / "bin" / "python").symlink_to(sys.executable)
-    side = sides.install(str(tmp_path / "env"), tmp_path / "other")
+    side = install(str(tmp_path / "env"))
     assert side.kind == "environment"
     assert side.python == str(tmp_path / "env" / "bin" / "python")
 
@@ -127,7 +157,7 @@ def test_a_plugin_file_and_an_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["no-such-ref", "missing.py", "missing.whl", "--help", "", "a\0b"])
 def test_what_names_no_version_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no version"):
-        sides.install(text, tmp_path / "side")
+        install(text)
 
 
 def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
@@ -135,11 +165,11 @@ def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "pyproject.toml").write_text("not toml")
     with pytest.raises(UsageError, match="cannot install"):
-        sides.install(str(folder), tmp_path / "side")
+        install(str(folder))
 
 
 def test_a_missing_plugin_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("")
     with pytest.raises(UsageError, match=r"no plug-in file other\.py"):
-        sides.install(str(file), tmp_path / "side", ["other.py"])
+        install(str(file), plugins=("other.py",))
