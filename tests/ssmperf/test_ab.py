@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ssmperf.ab import procedure
-from ssmperf.ab.procedure import Versions, compare_versions
-from ssmperf.ab.sides import Side
+from ssmperf.versions import procedure
+from ssmperf.versions.procedure import Versions, compare_versions
+from ssmperf.versions.sides import Side
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.ab import sides
+from ssmperf.versions import sides
 from ssmperf.errors import UsageError
 
 PYPROJECT = """

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ssmperf.ab.side_process import SideProcess
-from ssmperf.ab.sides import Side, install
+from ssmperf.versions.side_process import SideProcess
+from ssmperf.versions.sides import Side, install
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, UsageError
@@ -38,7 +38,7 @@ MOST_PAIRS = 100
 class Versions:
     """What to compare, and how.
 
-    base, new: the versions, as `ssmperf.ab.sides.install` reads them.
+    base, new: the versions, as `ssmperf.versions.sides.install` reads them.
     arguments: those of `Request.of` for both sides. plugins: plug-in files for both.
     cases: ids of cases to which the comparison is restricted, or their first letters; empty for all.
     threshold: the largest change that counts as the same.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssmperf.ab.sides import Side
+from ssmperf.versions.sides import Side
 from ssmperf.cases.case import Case
 from ssmperf.errors import UsageError, WorkerFailed
 
-SERVE = "ssmperf.ab.serve"  # the module that the process runs
+SERVE = "ssmperf.versions.serve"  # the module that the process runs
 TAIL_BYTES = 4096
 CLOSE_S = 30.0
 

@@ -1,6 +1,6 @@
 """One side of a comparison: a process that measures rounds of its version's cases on request.
 
-The side's interpreter starts it as `python -m ssmperf.ab.serve`. Requests and answers are JSON, one object
+The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one object
 per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is `{"cases":
 [...]}`, the cases to run. Each further request, `{"round", "cases"}`, measures a round of the cases with
 these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent, and
