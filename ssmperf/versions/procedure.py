@@ -10,7 +10,7 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ssmperf.measure import paired
 from ssmperf.runs import store
 from ssmperf.runs.comparison import THRESHOLD, RunComparison, compare_pairs
 from ssmperf.runs.rounds import values_of
+from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
 
@@ -76,12 +77,17 @@ class Versions:
 
 
 def compare_versions(
-    wanted: Versions, out: Path, *, resume: bool = False, progress: Progress | None = None
+    wanted: Versions,
+    out: Path,
+    *,
+    resume: bool = False,
+    unsure: str = "fail",
+    progress: Progress | None = None,
 ) -> RunComparison:
     """Measure both versions in turn until the procedure has its verdicts.
 
     out: folder of the comparison: the runs `base` and `new`, their logs, and `ab.json`.
-    resume: continue the comparison there.
+    resume: continue the comparison there. unsure: "fail" or "pass", what ambiguity alone is worth.
 
     Raises:
         UsageError: a version cannot be installed or refuses the request, the folder cannot be used, or the
@@ -102,13 +108,15 @@ def compare_versions(
             flags = paired.screen(_ratios(values), wanted.threshold)
             screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
         fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
-        _write(out, {**state, "screened": screened, "fresh": fresh if screened else 0})
+        _write(out, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
         pairs.measure_fresh(screened, fresh)
     base, new = (store.load(out / name) for name in ("base", "new"))
-    return conclude(base, new, wanted, screened, fresh)
+    return conclude(base, new, wanted, screened, fresh, unsure=unsure)
 
 
-def conclude(base: Run, new: Run, wanted: Versions, screened: Sequence[str], fresh: int) -> RunComparison:
+def conclude(
+    base: Run, new: Run, wanted: Versions, screened: Sequence[str], fresh: int, *, unsure: str = "fail"
+) -> RunComparison:
     """Draw the verdicts from the rounds of both runs. A case that was not ok in some round has none."""
     first = _common_values(base, new, range(wanted.first))
     again = _common_values(base, new, range(wanted.first, wanted.first + fresh))
@@ -123,7 +131,36 @@ def conclude(base: Run, new: Run, wanted: Versions, screened: Sequence[str], fre
             wanted.threshold,
         )
         verdicts = dict(zip(known, found, strict=True))
-    return compare_pairs(base, new, verdicts, threshold=wanted.threshold)
+    restriction = Restriction(cases=wanted.cases)
+    comparison = compare_pairs(
+        base, new, verdicts, threshold=wanted.threshold, unsure=unsure, restriction=restriction
+    )
+    used = {**first, **again}
+    pairs = [
+        replace(pair, **_means(used[pair.case.id])) if pair.case.id in verdicts else pair
+        for pair in comparison.pairs
+    ]
+    return replace(comparison, pairs=tuple(pairs))
+
+
+def _means(values: tuple[list[float], list[float]]) -> dict[str, float]:
+    """Give the geometric means of both sides over the rounds on which a verdict rests."""
+    base, new = (math.exp(sum(map(math.log, side)) / len(side)) for side in values)
+    return {"base": base, "new": new}
+
+
+def parse_pairs(text: str | None) -> tuple[int, int | None]:
+    """Read the numbers of pairs of the two stages, such as `5+7`; None means the usual ones.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if text is None:
+        return paired.FIRST_PAIRS, None
+    first, plus, fresh = text.partition("+")
+    if not (plus and first.strip().isdecimal() and fresh.strip().isdecimal()):
+        raise UsageError(f"--pairs must look like 5+7, got {text!r}")
+    return int(first), int(fresh)
 
 
 def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
@@ -215,8 +252,8 @@ class _Pairs:
         if not self.common:
             self._end()
             raise UsageError(
-                f"the versions have no case in common: base has {len(base)}, new has {len(new)} of those "
-                "selected"
+                f"the versions have no case in common to run: base has {len(base)}, new has {len(new)} of "
+                f"those selected{self._refusals()}"
             )
         self.progress.begin(self.wanted.first * 2 * len(self.common), 0)
         return self
@@ -260,6 +297,10 @@ class _Pairs:
         names = ["base", "new"]
         random.Random(f"pair {self.secret} {number}").shuffle(names)
         return names
+
+    def _refusals(self) -> str:
+        reasons = {name: process.refusal for name, process in self.processes.items() if process.refusal}
+        return "".join(f"; {name} refuses some: {reason}" for name, reason in reasons.items())
 
     def _chosen(self, cases: Mapping[str, Case]) -> list[str]:
         beginnings = self.wanted.cases

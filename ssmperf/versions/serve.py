@@ -1,11 +1,11 @@
 """One side of a comparison: a process that measures rounds of its version's cases on request.
 
-The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one object
-per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is `{"cases":
-[...]}`, the cases to run. Each further request, `{"round", "cases"}`, measures a round of the cases with
-these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent, and
-`{"round", "measured"}` when it is done, with the number of cases that had no record before. What goes wrong is
-answered with `{"failed": text}`.
+The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
+object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
+`{"cases": [...], "refusal"}`, the cases to run and why another one is not run. Each further request, `{"round",
+"cases"}`, measures a round of the cases with these ids. While it runs, `{"start": case}` and `{"record": case,
+"status", "reason"}` are sent, and `{"round", "measured"}` when it is done, with the number of cases that had no
+record before. What goes wrong is answered with `{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def serve(opened: OpenRun, progress: Telling) -> None:
     """Answer requests for rounds until there are no more."""
     cases = {case.id: case for case in opened.plan.to_run}
     opened.record_refusals()
-    progress.answer({"cases": [case.to_json() for case in cases.values()]})
+    refusal = next((item.refusal for item in opened.plan.refused), None)
+    progress.answer({"cases": [case.to_json() for case in cases.values()], "refusal": refusal})
     for line in sys.stdin:
         request = json.loads(line)
         progress.told = 0

@@ -24,7 +24,8 @@ class SideProcess:
 
     name: "base" or "new". run_folder: that of its run; its log lies beside it.
     arguments: those of `Request.of`, without folder and tag.
-    on_message: called with each message about a case. cases: those that it can run, by id.
+    on_message: called with each message about a case.
+    cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
 
     Raises:
         UsageError: the side refuses the request, for example since its version does not know an option.
@@ -52,8 +53,9 @@ class SideProcess:
                 text=True,
             )
         self._send({"plugins": list(side.plugins), "request": request})
-        cases = map(Case.from_json, self._until("cases")["cases"])
-        self.cases: dict[str, Case] = {case.id: case for case in cases}
+        answer = self._until("cases")
+        self.cases: dict[str, Case] = {case.id: case for case in map(Case.from_json, answer["cases"])}
+        self.refusal: str | None = answer["refusal"]
 
     def run_round(self, number: int, ids: Sequence[str]) -> int:
         """Measure a round of these cases; return how many had no record before."""

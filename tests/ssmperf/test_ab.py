@@ -37,6 +37,7 @@ class FakeSide:
     asked: ClassVar[list[tuple[str, int, tuple[str, ...]]]] = []
     seconds: ClassVar[Seconds]
     count = 6
+    refusal = None
 
     def __init__(self, name: str, side: Side, run_folder: Path, *ignored: Any) -> None:
         self.name, self.run_folder = name, run_folder
@@ -115,7 +116,7 @@ def test_the_second_stage_measures_screened_cases_alone(fake: type[FakeSide], tm
     assert len(first) == 10 and all(len(ids) == 6 for _, _, ids in first)
     assert len(fresh) == 14 and {ids for _, _, ids in fresh} == {(case(2).id,)}
     state = json.loads((tmp_path / "ab" / "ab.json").read_text())
-    assert state["screened"] == [case(2).id] and state["fresh"] == 7
+    assert state["screened"] == [case(2).id] and state["fresh_pairs"] == 7
 
 
 def test_each_round_is_a_pair_in_random_order(fake: type[FakeSide], tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ import time
 import torch
 import ssmperf
 
-@ssmperf.backend("scan", name="mine", gates=("real",))
+@ssmperf.backend("scan", name="mine")
 def mine(log_a, b, initial_state=None, *, phase=None):
     h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
     states = []
@@ -220,7 +221,7 @@ def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(KERNEL.replace("{seconds}", str(seconds)))
     words = (
         "ab", "--base", str(tmp_path / "base.py"), "--new", str(tmp_path / "new.py"), "--suite", "throughput",
-        "--models", "scan", "--backends", "mine", "--axis", "T=8", "--axis", "C=2", "--pass", "forward",
+        "--models", "hgrn", "--backends", "mine", "--axis", "T=8", "--axis", "C=2", "--pass", "forward",
         "--device", "cpu", "--time", "0.05", "--pairs", "3+5", "--out", str(tmp_path / "ab"), "--json",
         "--html", str(tmp_path / "ab.html"),
     )  # fmt: skip
