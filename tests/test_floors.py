@@ -23,6 +23,7 @@ FLOORS = (
     ("runs",),
     ("tune",),
     ("execute",),
+    ("ab",),
     ("api", "direct", "terminal"),
     ("cli",),
 )

@@ -42,6 +42,7 @@ LENGTHS = {  # of a call, with their upper ends in seconds
 }
 HOST = " host"  # ends the kind of cases that take the host longer to issue than the device to run
 KINDS = tuple(length + end for end in ("", HOST) for length in LENGTHS)
+ABSENT = "not calibrated: ssmperf calibrate measures it"  # the reason where a device has no file
 UNKNOWN = "unknown"  # kind of a record without a time
 
 
@@ -304,7 +305,7 @@ def facts_for(device: str) -> dict[str, Any]:
         found = load_for(device)
     except UnreadableRun as error:
         return {"calibration": None, "calibration_reason": str(error)}
-    reason = None if found else "not calibrated: ssmperf calibrate measures it"
+    reason = None if found else ABSENT
     return {"calibration": found.to_json() if found else None, "calibration_reason": reason}
 
 
