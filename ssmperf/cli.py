@@ -29,6 +29,7 @@ from ssmperf.terminal.options import (
     Threshold,
     Time,
 )
+from ssmperf.terminal.verbs import calibrate
 
 if TYPE_CHECKING:
     from ssmperf.runs.comparison import RunComparison
@@ -307,46 +308,6 @@ def profile(
     typer.echo(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
 
 
-@app.command(
-    epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla --axis T=4096"
-)
-def calibrate(
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    rounds: Annotated[int, typer.Option(help="Number of rounds, each in fresh processes.")] = 10,
-    models: Annotated[str | None, typer.Option(help="Models, separated by commas.")] = None,
-    backends: Annotated[str | None, typer.Option(help="Backends, separated by commas.")] = None,
-    preset: Annotated[str | None, typer.Option(help="smoke, standard or long.")] = None,
-    axis: Annotated[list[str] | None, typer.Option(help="A dimension's sizes: T=1024,4096.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Dtypes: float64, float32, bfloat16, float16.")] = None,
-    time: Time = None,
-    out: Annotated[Path | None, typer.Option(help="The rounds' folder. Default: in runs/.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Measure how much equal processes differ on this machine, and keep it for `check` and `compare`.
-
-    Without models, backends and axis, a few cases of each kind are chosen. A file per device keeps the
-    last sessions.
-    """
-    from ssmperf.ab import calibrate as work
-    from ssmperf.terminal import calibration, display
-
-    done = work.calibrate(
-        rounds=rounds,
-        device=device,
-        models=models,
-        backends=backends,
-        preset=preset,
-        axis=axis or (),
-        dtype=dtype,
-        time=time,
-        out=out,
-        argv=sys.argv[1:],
-        progress=display.progress(),
-    )
-    typer.echo(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))
-
-
 @app.command(epilog="Example:  ssmperf doctor --json")
 def doctor(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -358,6 +319,9 @@ def doctor(
 
     found = diagnosis.examine(device)
     typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+
+
+app.command(epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla")(calibrate)
 
 
 def main() -> None:

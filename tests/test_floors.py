@@ -23,7 +23,7 @@ FLOORS = (
     ("runs",),
     ("tune",),
     ("execute",),
-    ("ab",),
+    ("versions",),
     ("api", "direct", "terminal"),
     ("cli",),
 )

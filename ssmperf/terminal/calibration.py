@@ -12,7 +12,7 @@ from ssmperf.machine.spread import WITNESSED_CASES
 from ssmperf.runs.busy import busy_line
 
 if TYPE_CHECKING:
-    from ssmperf.ab.calibrate import Calibrated
+    from ssmperf.versions.calibrate import Calibrated
 
 HEADINGS = ("kind", "cases", "rounds", "spread", "largest", "1 case", f"{WITNESSED_CASES} cases")
 MEANING = f"""\

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ssmperf import cli
-from ssmperf.ab import calibrate as work
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
@@ -23,6 +22,7 @@ from ssmperf.machine.spread import Spread
 from ssmperf.runs import store
 from ssmperf.terminal import calibration as shown
 from ssmperf.terminal import display, doctor
+from ssmperf.versions import calibrate as work
 
 FEW: dict[str, Any] = {
     "models": "mingru", "backends": "sequential,blelloch", "device": "cpu", "time": 0.002,
