@@ -29,6 +29,7 @@ from ssmperf.terminal.options import (
     Threshold,
     Time,
 )
+from ssmperf.terminal.verbs import calibrate
 
 if TYPE_CHECKING:
     from ssmperf.runs.comparison import RunComparison
@@ -179,7 +180,8 @@ def run(
         go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
         _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", ExitCode.INTERRUPTED)
     display.table([result])
-    for line in (*files.summary(result, write_configurations), display.closing(result)):
+    notes = (*files.summary(result, write_configurations), *display.warnings(result))
+    for line in (*notes, display.closing(result)):
         typer.echo(line)
     if strict and display.bad_cases(result):
         raise typer.Exit(ExitCode.BAD_CASE)
@@ -312,11 +314,14 @@ def doctor(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show installed packages, backends that can run here, and this machine's measured ceilings."""
+    """Show installed packages, backends that can run here, this machine's measured ceilings, its noise."""
     from ssmperf.terminal import doctor as diagnosis
 
     found = diagnosis.examine(device)
     typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+
+
+app.command(epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla")(calibrate)
 
 
 def main() -> None:

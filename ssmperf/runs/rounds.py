@@ -57,7 +57,7 @@ def fold(rounds: Sequence[Record], field: str | None) -> Record:
     A round that is not ok makes the case so: the worst one stands for all. Otherwise the round with the
     middle value of `field` lends its numbers, and these are of all rounds: `field`, the median; its interval
     (`latency_low_s`, `latency_high_s`), where it has one; `rounds`, their number; `round_values`, the value
-    of `field` in each; `doubts` of any.
+    of `field` in each; `doubts` and `busy` of any.
 
     field: by which the suite ranks its cases; None if it ranks nothing.
     """
@@ -77,9 +77,6 @@ def fold(rounds: Sequence[Record], field: str | None) -> Record:
     summary = statistics.summarise(values)
     stem, _, unit = field.rpartition("_")
     interval = {f"{stem}_{end}_{unit}": getattr(summary, end) for end in ("low", "high")}
-    doubts = dict.fromkeys(
-        str(each) for record in rounds for each in _list(record.numbers.get("doubts")) if each
-    )
     numbers = {
         **_without_round(lender),
         field: middle,
@@ -87,13 +84,20 @@ def fold(rounds: Sequence[Record], field: str | None) -> Record:
         "rounds": len(rounds),
         "round_values": values,
     }
-    if "doubts" in lender.numbers:
-        numbers["doubts"] = list(doubts)
+    for name in ("doubts", "busy"):
+        if name in lender.numbers:
+            numbers[name] = _of_any(rounds, name)
     return Record(lender.case, Status.OK, None, lender.env_id, numbers)
 
 
 def _without_round(record: Record) -> dict[str, Any]:
     return {name: value for name, value in record.numbers.items() if name != ROUND}
+
+
+def _of_any(rounds: Sequence[Record], name: str) -> list[str]:
+    """Join the texts of all rounds, each once."""
+    texts = (each for record in rounds for each in _list(record.numbers.get(name)) if each)
+    return list(dict.fromkeys(map(str, texts)))
 
 
 def _positive(value: Any) -> bool:

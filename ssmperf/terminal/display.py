@@ -14,6 +14,7 @@ from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
+from ssmperf.machine.calibration import ABSENT
 from ssmperf.plan.plan import Plan
 from ssmperf.runs.store import Run
 
@@ -71,6 +72,12 @@ def write_report(name: str, subject: Any, destination: Path | None, *, of: str |
 def closing(run: Run) -> str:
     """Compose the last line of a run's output: how its cases ended, and its folder."""
     return f"{counts(run.records)}; run written to {run.path}"
+
+
+def warnings(run: Run) -> list[str]:
+    """List what is wrong with this machine's calibration; empty if there is none, or a good one."""
+    reasons = (environment.get("calibration_reason") for environment in run.environments.values())
+    return [f"warning: {brief(str(each))}" for each in dict.fromkeys(reasons) if each not in (None, ABSENT)]
 
 
 def counts(records: list[Record]) -> str:
