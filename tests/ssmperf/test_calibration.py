@@ -56,6 +56,17 @@ def sticky(stay: float) -> Noise:
     return draw
 
 
+def lasting(rng: np.random.Generator, sessions: int, n: int, cases: int) -> list[Array]:
+    """Noise of ±2 % that resembles that of the round before: AR(1) with 0.8."""
+    found = []
+    for _ in range(sessions):
+        values = [rng.normal(0, 0.02, cases)]
+        while len(values) < n:
+            values.append(0.8 * values[-1] + rng.normal(0, 0.02 * 0.6, cases))
+        found.append(np.array(values))
+    return found
+
+
 def one_sticky(rng: np.random.Generator, sessions: int, n: int, cases: int) -> list[Array]:
     """One case of several is in one of two states, the others vary by ±0.5 %."""
     quiet = normal(0.005)(rng, sessions, n, cases)
@@ -75,6 +86,7 @@ ROWS = [
     ("sticky", sticky(0), GAP / 2, 1, 10, 3, 0.95),
     ("sticky for long", sticky(0.9), GAP / 2, 4, 10, 4, 0.95),
     ("one sticky case", one_sticky, GAP / 2, 1, 10, 6, 0.6),
+    ("lasting", lasting, 0.02, 1, 10, 6, 0.85),
     ("drift", drifting, 0.01 * math.sqrt(2), 4, 10, 4, 0.85),
 ]
 
