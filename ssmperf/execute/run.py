@@ -18,7 +18,7 @@ from ssmperf.execute.lane import Events
 from ssmperf.execute.request import Request
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.runs import store
+from ssmperf.runs import scope, store
 from ssmperf.runs.store import Run, Writer
 from ssmperf.tune.files import META, resumed, write_configurations
 
@@ -134,6 +134,7 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         META: request.tuning.to_json(),
         nonce.META: nonce.as_text(request.nonce or 0),
         "measurement": MEASUREMENT,
+        scope.META: scope.describe(request.selection, request.suites, plan),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }
