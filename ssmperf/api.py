@@ -1,4 +1,4 @@
-"""The Python interface: run, load, best, compute, models, backends."""
+"""The Python interface: run, load, compare, check, best, models, backends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
-from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request
+from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names
 from ssmperf.execute.run import execute
+from ssmperf.machine import calibration as calibrations
 from ssmperf.registry.declarations import Backend, ModelEntry
-from ssmperf.runs import store
+from ssmperf.runs import attempts, comparison, store
+from ssmperf.runs.comparison import THRESHOLD
+from ssmperf.runs.outcome import RunComparison
+from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import RUN_FILE, Run
 
 
@@ -104,6 +108,56 @@ _show_axes(run)
 def load(path: File) -> Run:
     """Read a run folder. Raises UnreadableRun."""
     return store.load(path)
+
+
+def compare(
+    base: Run | File,
+    new: Run | File,
+    *,
+    threshold: str | float = THRESHOLD,
+    models: Names | None = None,
+    backends: Names | None = None,
+    suite: Names | None = None,
+    force: bool = False,
+    unsure: str = "fail",
+    calibration: File | None = None,
+) -> RunComparison:
+    """Compare two runs, with one verdict per case.
+
+    Args:
+        base: the run to compare with, or its folder. new: the other run.
+        threshold: largest relative change that counts as the same, such as "5%" or 0.05.
+        models, backends, suite: names of what to compare, of both runs. None means all.
+        force: compare times even if the device, the driver or versions differ.
+        unsure: "pass" if a comparison that finds nothing but ambiguous cases is fine, else "fail".
+        calibration: file with the noise of the machine. None takes what the runs' environments say, or else
+            the calibration of their device that is stored on this machine.
+
+    Returns:
+        A comparison with `.ok`, `.exit_code`, `.slower` and `.pairs` (lists of pairs), `.counts`, `.frame()`.
+
+    Raises:
+        UnreadableRun: a folder holds no run, or the calibration is damaged.
+        UsageError: the threshold is illegal, or neither run has a case of a name.
+    """
+    runs = [each if isinstance(each, Run) else load(each) for each in (base, new)]
+    return comparison.compare_runs(
+        *runs,
+        threshold=threshold,
+        force=force,
+        unsure=unsure,
+        restriction=Restriction(names(models), names(backends), names(suite)),
+        calibration=None if calibration is None else calibrations.read(Path(calibration)),
+        local=calibrations.load_for,
+    )
+
+
+def check(run: Run | File, *, baseline: Run | File, **options: Any) -> RunComparison:
+    """Compare a run with a baseline, as `ssmperf check` does, and count the attempt in the run's folder.
+
+    options: the keywords of `ssmperf.compare`.
+    """
+    return attempts.count(compare(baseline, run, **options))
 
 
 def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ import typer
 
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.comparison_options import show, with_comparison
 
 if TYPE_CHECKING:
-    from ssmperf.runs.comparison import RunComparison
+    from ssmperf.runs.store import Run
 
 app = typer.Typer(
     name="ssmperf",
@@ -39,9 +40,9 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
+ComparisonPage = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write the comparison as one self-contained HTML page."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
@@ -195,13 +196,13 @@ def report(
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures."""
-    from ssmperf import api
+    """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures.
+
+    Several runs are shown beside one another without a judgement; `compare` judges.
+    """
     from ssmperf.terminal import display
 
-    loaded = [api.load(path) for path in runs]
-    for warning in (warning for run in loaded for warning in run.warnings):
-        typer.echo(f"warning: {warning}", err=True)
+    loaded = _loaded(*runs)
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(format_, out)] if format_ else []
@@ -211,45 +212,57 @@ def report(
         display.write_report(name, loaded, destination)
 
 
-@app.command(epilog="Example:  ssmperf compare runs/before runs/after --html both.html")
+@app.command(
+    epilog="Examples:  ssmperf compare runs/before runs/after --html both.html  ·  "
+    "ssmperf compare runs/before runs/after --models gla,mamba --suite throughput"
+)
+@with_comparison
 def compare(
     base: Annotated[Path, typer.Argument(help="Folder of the run to compare with.")],
     new: Annotated[Path, typer.Argument(help="Folder of the other run.")],
-    threshold: Threshold = "5%",
-    force: Force = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write both as one HTML page.")] = None,
+    html: ComparisonPage = None,
     as_json: Json = False,
     debug: Debug = False,
+    **options: Any,
 ) -> None:
-    """Compare two runs, with one verdict per case. The exit codes are those of `check`."""
-    from ssmperf.terminal import display
+    """Compare two runs, with one verdict per case. The exit codes are those of `check`.
 
-    found = _compared(base, new, threshold, force, as_json)
-    if html:
-        display.write_report("html", [found.base, found.new], html)
+    Nothing is said of a case that the new run was not asked to measure.
+    """
+    from ssmperf import api
+
+    found = api.compare(*_loaded(base, new), **options)
+    show(found, as_json, html=html)
     raise typer.Exit(found.exit_code)
 
 
-@app.command(epilog="Example:  ssmperf check runs/pull-request --baseline runs/main --junit check.xml")
+@app.command(
+    epilog="Examples:  ssmperf check runs/pull-request --baseline runs/main --junit check.xml  ·  "
+    "ssmperf check runs/new --baseline runs/main --backends triton --unsure pass"
+)
+@with_comparison
 def check(
     new: Annotated[Path, typer.Argument(help="Folder of the run to check.")],
     baseline: Annotated[Path, typer.Option(help="Folder of the run to compare it with.")],
-    threshold: Threshold = "5%",
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     summary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary for a pull request.")
     ] = None,
-    force: Force = False,
+    html: ComparisonPage = None,
     as_json: Json = False,
     debug: Debug = False,
+    **options: Any,
 ) -> None:
-    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if it cannot tell."""
-    from ssmperf.terminal import display
+    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if it cannot tell.
 
-    found = _compared(baseline, new, threshold, force, as_json)
-    for name, destination in (("junit", junit), ("summary", summary)):
-        if destination:
-            display.write_report(name, found, destination, of="comparison")
+    Nothing is said of a case that the new run was not asked to measure. The new run's folder counts how often
+    two runs were checked.
+    """
+    from ssmperf import api
+
+    base, run = _loaded(baseline, new)
+    found = api.check(run, baseline=base, **options)
+    show(found, as_json, junit=junit, summary=summary, html=html)
     raise typer.Exit(found.exit_code)
 
 
@@ -346,21 +359,14 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _compared(base: Path, new: Path, threshold: str, force: bool, as_json: bool) -> RunComparison:
-    """Compare two run folders and show the result."""
+def _loaded(*folders: Path) -> list[Run]:
+    """Load runs; faults that were tolerated go to stderr."""
     from ssmperf import api
-    from ssmperf.runs import comparison
-    from ssmperf.terminal import display
 
-    loaded = [api.load(path) for path in (base, new)]
-    for warning in (warning for run in loaded for warning in run.warnings):
+    runs = [api.load(path) for path in folders]
+    for warning in (warning for run in runs for warning in run.warnings):
         typer.echo(f"warning: {warning}", err=True)
-    found = comparison.compare_runs(*loaded, threshold=comparison.parse_threshold(threshold), force=force)
-    if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
-    else:
-        display.write_report("table", found, None, of="comparison")
-    return found
+    return runs
 
 
 def _load_plugins(paths: list[Path] | None) -> None:
