@@ -1,11 +1,11 @@
 """Measure how often `ssmperf ab` is wrong on this machine: alarms where nothing changed, and misses.
 
-    python ci/verdict_rates.py cuda OUT --minutes 9     measure blocks; the same command goes on with them
+    python ci/verdict_rates.py cuda OUT --minutes 9   measure blocks; the same command goes on with them
     python ci/verdict_rates.py cpu OUT --minutes 60
-    python ci/verdict_rates.py summary OUT              counts, bounds, and OUT/rates.json.gz to commit
+    python ci/verdict_rates.py summary OUT            counts, bounds, and OUT/rates.json.gz to commit
 
-A block is one comparison of two checkouts of this repository's HEAD, each with packages and compiler caches of
-its own. In the new one a few kernels have extra work: a spin of a known share of their time. All other cases
+A block is one comparison of two copies of this checkout, each with packages and compiler caches of its own.
+In the new one a few kernels have extra work: a spin of a known share of their time. All other cases
 are the same code twice. Blocks are independent; the cases of a block are not.
 """
 
@@ -68,7 +68,7 @@ SETTINGS = {
     ),
 }  # fmt: skip
 
-# What a planted checkout has beside the rest: extra work whose length stands in a file, by backend and operands.
+# What a planted copy has beside the rest: extra work, whose length stands in a file.
 PLANTED = '''"""Extra work of known length behind a backend's forward and backward pass."""
 
 import functools
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]:
-    """Export HEAD once without and once per kind of block with planted work; return base and the others."""
+    """Copy the checkout without planted work, and with it for each kind of block; return base and the others."""
     folder = out / "trees"
     trees = [folder / "base", *(folder / f"planted-{number}" for number in range(len(setting.plants)))]
     if (folder / "ready").exists():
@@ -199,7 +199,7 @@ def source_files() -> list[str]:
 def measured_seconds(
     out: Path, setting: Setting, tree: Path, device: str, gpu: str
 ) -> dict[str, dict[str, float]]:
-    """Measure the base's cases once; give the seconds by pass, by backend, gates, dtype and shape of output."""
+    """Measure the base's cases once. Give seconds by pass, for each backend, gates, dtype and shape."""
     run = out / "once"
     options = [word for word in setting.options if word not in ("--pairs", "5+10")]
     call(["run", "--suite", "throughput", *options, "--device", device, "--out", str(run), "--resume"], gpu)
@@ -292,10 +292,10 @@ def summarise(out: Path) -> None:
         )
     bounds = {"alarms": bound(alarms, same), "missed": bound(planted - found, planted)}
     print(
-        f"{alarms} alarms in {same} unchanged cases (at most {bounds['alarms']:.2%} with 95 % confidence, were "
-        f"they independent), in {sum(row['alarms'] > 0 for row in rows)} of {len(rows)} blocks (at most "
-        f"{bound(sum(row['alarms'] > 0 for row in rows), len(rows)):.1%}); {found} of {planted} planted found "
-        f"(at most {bounds['missed']:.2%} missed)"
+        f"{alarms} alarms in {same} unchanged cases (at most {bounds['alarms']:.2%} with 95 % confidence, "
+        f"were they independent), in {sum(row['alarms'] > 0 for row in rows)} of {len(rows)} blocks (at most "
+        f"{bound(sum(row['alarms'] > 0 for row in rows), len(rows)):.1%}); {found} of {planted} planted "
+        f"found (at most {bounds['missed']:.2%} missed)"
     )
     with gzip.open(out / "rates.json.gz", "wt") as file:
         json.dump({"setting": setting, "bounds": bounds, "blocks": rows}, file)

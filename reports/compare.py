@@ -1,8 +1,10 @@
-"""The comparison of two runs: terminal table, Markdown summary, JUnit XML, and its part of the HTML page."""
+"""The comparison of two runs as terminal table, Markdown summary and JUnit XML, with the same conclusion."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +12,7 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, VERDICTS, ExitCode, Pair, RunComparison, report
+from ssmperf import BROKEN, VERDICTS, Pair, RunComparison, report
 
 from . import units
 from .exports import deliver, escape
@@ -18,68 +20,74 @@ from .tables import terminal_text
 
 UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
 MOST_ROWS = 60
-STYLES = {"slower": "red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
-EXIT_MEANS: dict[int, str] = {
-    ExitCode.OK: "no regression",
-    ExitCode.REGRESSION: "slower",
-    ExitCode.BAD_CASE: "wrong, lost or missing cases",
-    ExitCode.UNSURE: "cannot tell",
-}
-HEADINGS = (
-    "verdict",
-    "suite",
-    "model",
-    "backend",
-    "shape",
-    "dtype",
-    "pass",
-    "base",
-    "new",
-    "new / base",
-    "why",
-)
+MOST_UNREMARKABLE = 12
+MOST_ALIKE = 3  # wrong or lost cases of one backend, or ambiguous ones of a kind; more become one line
+MOST_MODELS = 4  # named in such a line
+STYLES = {"slower": "bold red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
+NAMED = ("verdict", "suite", "model", "backend", "shape", "dtype", "pass")
+NUMBERS = ("base", "new", "new / base")
+HEADINGS = (*NAMED, *NUMBERS, "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a report lists.
+
+    pairs: one row each. sums: lines such as "missing: 12 cases of backend triton (gla, hgrn)".
+    more: number of pairs that found no room.
+    """
+
+    pairs: tuple[Pair, ...]
+    sums: tuple[str, ...]
+    more: int
 
 
 @report("table", of="comparison")
 def table(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """Show what changed, worst first, and the conclusion."""
-    shown = remarkable(comparison)
+    """Show what changed, what people act on first, and the conclusion."""
+    listed = listing(comparison)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
-        number = heading in ("base", "new", "new / base")
-        grid.add_column(heading, justify="right" if number else "left", no_wrap=heading != "why")
-    for pair in shown[:MOST_ROWS]:
-        style = "red" if pair.verdict in BROKEN else STYLES.get(pair.verdict, "")
+        justify: Any = "right" if heading in NUMBERS else "left"
+        grid.add_column(heading, justify=justify, no_wrap=heading != "why")
+    for pair in listed.pairs:
         first, *rest = row(pair)
-        grid.add_row(Text(first, style=style), *map(Text, rest))
-    lines: list[Any] = [grid] if shown else []
-    if len(shown) > MOST_ROWS:
-        lines.append(Text(f"and {len(shown) - MOST_ROWS} more: --json has them all", style="dim"))
-    lines += [Text(f"environments differ: {difference}") for difference in comparison.differences]
-    lines.append(Text(conclusion(comparison), style="bold"))
+        grid.add_row(Text(first, style=_style(pair.verdict)), *map(Text, rest))
+    lines: list[Any] = [grid] if listed.pairs else []
+    if listed.more:
+        lines.append(Text(f"and {listed.more} more: --json and --html have them all", style="dim"))
+    lines += [Text(line, style=_style(line.partition(":")[0])) for line in listed.sums]
+    lines += [Text(line, style="dim") for line in means(comparison)]
+    lines += map(Text, remarks(comparison))
+    lines.append(Text(comparison.conclusion, style="bold"))
     return deliver(terminal_text(lines, plain=destination is not None), destination)
 
 
 @report("summary", of="comparison")
 def summary(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """Show what changed as Markdown, for the page of a pull request."""
-    shown = remarkable(comparison)
-    parts = ["## ssmperf check", escape(conclusion(comparison))]
-    if comparison.differences:
-        parts.append("\n".join(f"- environments differ: {escape(each)}" for each in comparison.differences))
-    if shown:
-        lines = [HEADINGS, ["---"] * len(HEADINGS), *(map(escape, row(pair)) for pair in shown[:MOST_ROWS])]
+    listed = listing(comparison)
+    parts = ["## ssmperf check", escape(comparison.conclusion)]
+    if listed.pairs:
+        lines = [HEADINGS, ["---"] * len(HEADINGS), *(map(escape, row(pair)) for pair in listed.pairs)]
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
-    if len(shown) > MOST_ROWS:
-        parts.append(f"and {len(shown) - MOST_ROWS} more")
+    if listed.more:
+        parts.append(f"and {listed.more} more")
+    if notes := [*listed.sums, *means(comparison), *remarks(comparison)]:
+        parts.append("\n".join(f"- {escape(each)}" for each in notes))
     return deliver("\n\n".join(parts) + "\n", destination)
 
 
 @report("junit", of="comparison")
 def junit(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """Write one test case per case: slower and broken cases fail, undecided ones are skipped."""
-    suite = ElementTree.Element("testsuite", name="ssmperf check", tests=str(len(comparison.pairs)))
-    failures = skipped = 0
+    suite = ElementTree.Element("testsuite", name="ssmperf check")
+    properties = ElementTree.SubElement(suite, "properties")
+    facts = [("conclusion", comparison.conclusion), ("exit_code", f"{comparison.exit_code:d}")]
+    facts += [("note", note) for note in (*means(comparison), *remarks(comparison))]
+    for name, value in facts:
+        ElementTree.SubElement(properties, "property", name=name, value=units.plain(value))
+    verdicts = Counter(pair.verdict for pair in comparison.pairs)
     for pair in comparison.pairs:
         case = pair.case
         where = units.plain(f"{case.backend} {case.shape} {case.dtype} {case.pass_}")
@@ -87,64 +95,138 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=where)
         message = units.plain(" ".join(filter(None, [pair.verdict, change(pair), pair.reason])))
         if pair.verdict in (*BROKEN, "slower"):
-            failures += 1
             ElementTree.SubElement(element, "failure", message=message, type=pair.verdict)
         elif pair.verdict == "ambiguous":
-            skipped += 1
             ElementTree.SubElement(element, "skipped", message=message)
-    suite.attrib |= {"failures": str(failures), "skipped": str(skipped), "errors": "0"}
+    if comparison.unmeasured:
+        element = ElementTree.SubElement(
+            suite, "testcase", classname="ssmperf", name="the plan of the new run"
+        )
+        ElementTree.SubElement(element, "failure", message=unmeasured(comparison), type="missing")
+    suite.attrib |= {
+        "tests": str(len(comparison.pairs) + bool(comparison.unmeasured)),
+        "failures": str(sum(verdicts[each] for each in (*BROKEN, "slower")) + bool(comparison.unmeasured)),
+        "skipped": str(verdicts["ambiguous"]),
+        "errors": "0",
+    }
     ElementTree.indent(suite)
     return deliver(ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n", destination)
 
 
-def view(comparison: RunComparison) -> dict[str, Any]:
-    """Give the HTML page's data of a comparison."""
-    return {
-        "conclusion": conclusion(comparison),
-        "counts": comparison.counts,
-        "meanings": VERDICTS,
-        "differences": list(comparison.differences),
-        "headings": HEADINGS,
-        "rows": [{"verdict": pair.verdict, "cells": row(pair)} for pair in remarkable(comparison)],
-        "threshold": f"{comparison.threshold:.3g}",
-    }
+def listing(comparison: RunComparison) -> Listing:
+    """Choose the pairs that changed, or some of all if none did; many alike become one line.
 
-
-def remarkable(comparison: RunComparison) -> Sequence[Pair]:
-    """Select the pairs that changed, or all pairs if none did."""
+    Missing cases are summed up by backend. So are wrong and lost cases, if a backend has more than a few, and
+    ambiguous ones that lie within the threshold or cannot be compared, if there are more than a few.
+    """
     changed = [pair for pair in comparison.pairs if pair.verdict not in UNREMARKABLE]
-    return changed or comparison.pairs
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for pair in changed:
+        if pair.verdict in BROKEN:
+            groups.setdefault((pair.verdict, pair.case.backend), []).append(pair)
+        elif pair.verdict == "ambiguous" and (pair.low is None or within(pair, comparison.threshold)):
+            groups.setdefault((pair.verdict, pair.reason or "" if pair.low is None else ""), []).append(pair)
+    summed = [g for (verdict, _), g in groups.items() if verdict == "missing" or len(g) > MOST_ALIKE]
+    gone = {pair.case.id for group in summed for pair in group}
+    rows = [pair for pair in changed if pair.case.id not in gone]
+    most = MOST_ROWS
+    if not changed:
+        rows, most = list(comparison.pairs), MOST_UNREMARKABLE
+    sums = [_sum(group) for group in sorted(summed, key=lambda group: list(VERDICTS).index(group[0].verdict))]
+    if comparison.unmeasured:
+        sums.append(f"missing: {unmeasured(comparison)}")
+    return Listing(tuple(rows[:most]), tuple(sums), max(0, len(rows) - most))
+
+
+def within(pair: Pair, threshold: float) -> bool:
+    """Tell whether a ratio lies within the threshold."""
+    return pair.ratio is not None and 1 / (1 + threshold) <= pair.ratio <= 1 + threshold
+
+
+def unmeasured(comparison: RunComparison) -> str:
+    """Say how many planned cases have no record, beside those that the base run has."""
+    count = comparison.unmeasured
+    return f"{count} planned {'case' if count == 1 else 'cases'} that the base run does not have either"
+
+
+def _sum(pairs: Sequence[Pair]) -> str:
+    """Sum up pairs of one verdict in a line."""
+    first = pairs[0]
+    backend = units.plain(first.case.backend)
+    if first.verdict == "ambiguous":
+        if first.low is None:
+            return f"ambiguous: {len(pairs)} cases: {units.plain(first.reason)}"
+        least = min(pair.least_change for pair in pairs if pair.least_change is not None)
+        return (
+            f"ambiguous: {len(pairs)} cases within the threshold, whose noise could hide a change of "
+            f"{100 * least:.2g} % or more"
+        )
+    if len(pairs) == 1:
+        return f"{first.verdict}: 1 case of backend {backend} ({units.plain(first.case)})"
+    models = list(dict.fromkeys(units.plain(pair.case.subject) for pair in pairs))
+    named = ", ".join(models[:MOST_MODELS]) + (", …" if len(models) > MOST_MODELS else "")
+    reason, times = Counter(units.plain(pair.reason) for pair in pairs).most_common(1)[0]
+    why = f": {reason}" if first.verdict != "missing" else ""
+    if why and times < len(pairs):
+        why += f" ({times} times)"
+    return f"{first.verdict}: {len(pairs)} cases of backend {backend} ({named}){why}"
+
+
+def means(comparison: RunComparison) -> list[str]:
+    """Give the geometric mean of the ratios of each suite in a line."""
+    return [
+        f"{units.plain(suite)}: geometric mean of new / base {ratio(mean.overall.ratio)} "
+        f"({units.label(mean.field)}, {mean.overall.cases} {'case' if mean.overall.cases == 1 else 'cases'})"
+        for suite, mean in comparison.means.items()
+    ]
+
+
+def remarks(comparison: RunComparison) -> list[str]:
+    """Say how the runs were compared, what would have been found, and what else to know about them."""
+    differences = (f"environments differ: {each}" for each in comparison.differences)
+    found = (comparison.method, comparison.resolution, *differences, *comparison.notes)
+    return [units.plain(each) for each in found if each]
 
 
 def row(pair: Pair) -> list[str]:
     """Give a pair's cells as text, in the order of HEADINGS."""
+    return [*named(pair), *numbers(pair), units.plain(pair.reason)]
+
+
+def named(pair: Pair) -> list[str]:
+    """Give a pair's verdict and the names of its case, in the order of NAMED."""
     case = pair.case
-    numbers = [units.number(pair.field, value) if pair.field else "" for value in (pair.base, pair.new)]
-    return [
-        pair.verdict,
-        *(units.plain(part) for part in (case.suite, case.subject, case.backend)),
-        str(case.shape),
-        case.dtype,
-        case.pass_,
-        *numbers,
-        change(pair),
-        units.plain(pair.reason),
-    ]
+    texts = (case.suite, case.subject, case.backend, case.shape, case.dtype, case.pass_)
+    return [pair.verdict, *map(units.plain, texts)]
+
+
+def numbers(pair: Pair) -> list[str]:
+    """Give a pair's numbers as text, in the order of NUMBERS."""
+    values = [units.number(pair.field, value) if pair.field else "" for value in (pair.base, pair.new)]
+    return [*values, change(pair)]
 
 
 def change(pair: Pair) -> str:
-    """Give the ratio and its interval as text, such as 1.98 (1.95 to 2.02)."""
-    if pair.ratio is None or pair.low is None or pair.high is None:
-        return ""
-    interval = "" if pair.low == pair.high else f" ({pair.low:.3g} to {pair.high:.3g})"
-    return f"{pair.ratio:.3g}{interval}"
+    """Give the ratio and its interval as text, such as 1.981 (1.953 to 2.018)."""
+    found = interval(pair)
+    return f"{ratio(pair.ratio)} ({found})" if found else ratio(pair.ratio)
 
 
-def conclusion(comparison: RunComparison) -> str:
-    """Give the counts of the verdicts, and the meaning of the exit code."""
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts.items())
-    code = comparison.exit_code
-    return (
-        f"{EXIT_MEANS[code]}: {len(comparison.pairs)} cases, {counted or 'none in common'}; "
-        f"threshold {comparison.threshold:.3g} (exit {code:d})"
-    )
+def interval(pair: Pair) -> str:
+    """Give the interval of the ratio as text; empty if it is a point or unknown."""
+    return "" if pair.low is None or pair.low == pair.high else f"{ratio(pair.low)} to {ratio(pair.high)}"
+
+
+def ratio(value: float | None) -> str:
+    """Give a ratio with as many digits as a threshold of a few percent needs."""
+    return "" if value is None else f"{value:.3f}" if value < 10 else f"{value:.3g}"
+
+
+def least_change(pair: Pair) -> str:
+    """Give the least increase that would have been found as text, such as +8.4 %."""
+    return "" if pair.least_change is None else f"+{100 * pair.least_change:.2g} %"
+
+
+def _style(verdict: str) -> str:
+    assert verdict in VERDICTS
+    return "red" if verdict in BROKEN else STYLES.get(verdict, "")

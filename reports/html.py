@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Section, busy_line, compare_runs, report
+from ssmperf import Section, busy_line, report
 
-from . import best, compare, contests, details, frames, palette, ranking, sections, units
+from . import best, contests, details, frames, palette, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -27,26 +27,34 @@ Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 @report("html")
 def html(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same runs give the same bytes."""
-    return deliver(_render(_page(runs)), destination)
+    page = _page(runs)
+    scripts = ("table.js", "charts.js")
+    return deliver(render("page.html", page, _DATA, scripts, plots=bool(page["charts"])), destination)
 
 
-def _render(page: Mapping[str, Any]) -> str:
+def render(
+    template: str, page: Mapping[str, Any], data: Sequence[str], scripts: Sequence[str], *, plots: bool
+) -> str:
+    """Render a page.
+
+    data: names of what its scripts read, which becomes JSON. plots: whether they need the plotting library.
+    """
     import jinja2
     import markupsafe
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    scripts = [(TEMPLATES / name).read_text() for name in ("table.js", "charts.js")]
-    if page["charts"]:
+    codes = [(TEMPLATES / name).read_text() for name in scripts]
+    if plots:
         from plotly.offline import get_plotlyjs
 
-        scripts.insert(0, get_plotlyjs())
-    return environment.get_template("page.html").render(
-        **{name: value for name, value in page.items() if name not in _DATA},
-        data={name: markupsafe.Markup(script_json(page[name])) for name in _DATA},
+        codes.insert(0, get_plotlyjs())
+    return environment.get_template(template).render(
+        **{name: value for name, value in page.items() if name not in data},
+        data={name: markupsafe.Markup(script_json(page[name])) for name in data},
         style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
-        scripts=[markupsafe.Markup(script) for script in scripts],
+        scripts=[markupsafe.Markup(code) for code in codes],
     )
 
 
@@ -69,9 +77,8 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
     found = contests.contests(runs)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
-        "comparison": compare.view(compare_runs(*runs)) if len(runs) == 2 else None,
         "best": _best(found) if found else None,
-        "runs": _runs(runs, table),
+        "runs": run_views(runs, table),
         "summary": _summary(table, list(parts.values())),
         "sections": views,
         "problems": details.problems(table),
@@ -107,7 +114,8 @@ def _sections(parts: Mapping[str, Part]) -> tuple[list[dict[str, Any]], list[dic
     return views, drawn
 
 
-def _runs(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
+def run_views(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Give what a page's header says of each run. table: the frame of all runs."""
     return [
         {
             "name": name,

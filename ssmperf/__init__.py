@@ -40,7 +40,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import backends, best, load, models, run
+    from ssmperf.api import ab, backends, best, check, compare, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -77,13 +77,14 @@ if TYPE_CHECKING:
     from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.busy import busy_cases, busy_line
-    from ssmperf.runs.comparison import BROKEN, VERDICTS, Pair, RunComparison, compare_runs
+    from ssmperf.runs.comparison import compare_runs
+    from ssmperf.runs.outcome import BROKEN, VERDICTS, Pair, RunComparison
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
-    "api": ("backends", "best", "load", "models", "run"),
+    "api": ("ab", "backends", "best", "check", "compare", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -120,7 +121,8 @@ _LAZY = {
     "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
     "runs.busy": ("busy_cases", "busy_line"),
-    "runs.comparison": ("BROKEN", "VERDICTS", "Pair", "RunComparison", "compare_runs"),
+    "runs.comparison": ("compare_runs",),
+    "runs.outcome": ("BROKEN", "VERDICTS", "Pair", "RunComparison"),
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
@@ -184,6 +186,7 @@ __all__ = [
     "Values",
     "Verdict",
     "WorkerFailed",
+    "ab",
     "analytic",
     "available_memory_bytes",
     "axes",
@@ -197,7 +200,9 @@ __all__ = [
     "busy_line",
     "call_of",
     "carry",
+    "check",
     "check_properties",
+    "compare",
     "compare_runs",
     "compute",
     "consulting",

@@ -21,7 +21,7 @@ from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.runs import store
+from ssmperf.runs import scope, store
 from ssmperf.runs.rounds import ROUND, round_of
 from ssmperf.runs.store import Run, Writer
 from ssmperf.tune.files import META, resumed, write_configurations
@@ -219,6 +219,7 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         "rounds": request.rounds or 1,
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),
+        scope.META: scope.describe(request.selection, request.suites, plan),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

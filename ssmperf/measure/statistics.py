@@ -96,56 +96,6 @@ def needed(pilot: Sequence[float], relative_width: float) -> int:
     return math.ceil(margin * (_HALF_WIDTH_IQR * spread / goal) ** 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The ratio of two medians, new over base, with its interval (the ratio itself for single samples)."""
-
-    ratio: float
-    low: float
-    high: float
-    verdict: str
-
-
-def compare(base: Sequence[float], new: Sequence[float], *, threshold: float, comparisons: int = 1) -> Change:
-    """Test whether the median of `new` differs from that of `base` by more than a threshold (less is better).
-
-    In 95 % of all families of `comparisons` comparisons, every interval covers its ratio. For this, each
-    median gets an interval at confidence 1 − 0.05 / (2 · comparisons), and the ends of the two intervals are
-    divided (Bonferroni's correction, so the result is wide).
-
-    Returns:
-        The ratio with its verdict: `slower` or `faster` if the whole interval lies beyond the threshold,
-        `ambiguous` if the ratio does but the interval reaches back, and `same` otherwise.
-
-    Raises:
-        ValueError: there are no samples, or one is not finite and positive.
-    """
-    confidence = 1 - (1 - CONFIDENCE) / (2 * max(comparisons, 1))
-    before, after = (_positive_interval(samples, confidence) for samples in (base, new))
-    ratio, low, high = after[0] / before[0], after[1] / before[2], after[2] / before[1]
-    most = 1 + threshold
-    if low > most:
-        verdict = "slower"
-    elif high < 1 / most:
-        verdict = "faster"
-    else:
-        verdict = "same" if 1 / most <= ratio <= most else "ambiguous"
-    return Change(ratio, low, high, verdict)
-
-
-def _positive_interval(samples: Sequence[float], confidence: float) -> tuple[float, float, float]:
-    """Compute the median and its interval, or the range of samples that are too few for an interval."""
-    summary = summarise(samples, confidence)
-    lowest, highest = min(samples), max(samples)
-    if lowest <= 0:
-        raise ValueError("a ratio needs positive samples")
-    return (
-        summary.median,
-        lowest if summary.low is None else summary.low,
-        highest if summary.high is None else summary.high,
-    )
-
-
 def drifts(samples: Sequence[float], relative_size: float) -> bool:
     """Test whether samples, in the order taken, move by more than relative_size of their median.
 

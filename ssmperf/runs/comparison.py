@@ -1,159 +1,281 @@
 """Compare two runs case by case: which cases became slower, wrong or lost. Pure functions of records.
 
 Cases are matched by their id, which hashes every axis. Numbers are compared only if both records are `ok`;
-the compared field is the one by which the suite ranks. The interval of a ratio comes from the samples within
-the two runs, so it does not cover differences between two processes or two days.
+the compared field is the one by which the suite ranks. A time is judged with the noise between processes,
+which the samples of two runs do not show (`unpaired`), or by pairs of rounds that were measured side by side
+(`compare_pairs`). Numbers that are not sampled, such as bytes, are compared as they are.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import ExitCode, UsageError
-from ssmperf.measure import statistics
+from ssmperf.errors import UnknownName, UsageError
+from ssmperf.machine.calibration import kind_of
+from ssmperf.runs import unpaired
+from ssmperf.runs.environments import Differences, differences
+from ssmperf.runs.noise import Calibrated, Noise, busy
+from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison
+from ssmperf.runs.scope import Restriction, Scope, planned_ids
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
+from ssmperf.runs.unpaired import Change, Side, Timed
 
 THRESHOLD = 0.05
-
-# worst first, which is the order of tables
-VERDICTS = {
-    "wrong": "the new record is wrong, nan or crash",
-    "lost": "it was ok and no longer is",
-    "missing": "it was measured and is not in the new run",
-    "slower": "worse by more than the threshold",
-    "ambiguous": "beyond the threshold, but its interval reaches back; or not comparable",
-    "faster": "better by more than the threshold",
-    "mended": "it was not ok and now is",
-    "same": "within the threshold",
-    "new": "not in the base run",
-    "failing": "it was not ok and still is not, but gives no wrong answer",
-}
-BROKEN = ("wrong", "lost", "missing")
+MOST_THRESHOLD = 10
+PAIRED = "rounds of both sides in pairs, verdicts from fresh pairs"
 WRONG_STATUSES = (Status.WRONG, Status.NAN, Status.CRASH)
-_SAMPLES = {"latency_s": "samples_s"}  # fields whose raw samples are in the record, under these names
+# Numbers that are sampled, with the names of their samples and of the ends of their interval.
+_SAMPLED = {"latency_s": ("samples_s", "latency_low_s", "latency_high_s")}
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One case in both runs. ratio: new / base of `field`; low, high: the ends of its interval."""
-
-    case: Case
-    verdict: str
-    reason: str | None = None
-    field: str | None = None
-    base: float | None = None
-    new: float | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        case = self.case.to_json()
-        numbers = ("verdict", "reason", "field", "base", "new", "ratio", "low", "high")
-        return {"case_id": self.case.id, **case, **{name: getattr(self, name) for name in numbers}}
-
-
-@dataclass(frozen=True, slots=True)
-class RunComparison:
-    """All pairs, worst verdicts first, and the differences between the two environments."""
-
-    base: Run
-    new: Run
-    threshold: float
-    pairs: tuple[Pair, ...]
-    differences: tuple[str, ...]
+class PairedVerdict(Protocol):
+    """What `measure.paired` says of a case, from rounds of both sides that were measured in pairs."""
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Pairs by verdict, worst first."""
-        counts = Counter(pair.verdict for pair in self.pairs)
-        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
-
+    def verdict(self) -> str: ...
     @property
-    def exit_code(self) -> int:
-        """3 for a wrong, lost or missing case, then 1 for a slower one, then 4 if one cannot tell."""
-        found = set(self.counts)
-        if found & set(BROKEN):
-            return ExitCode.BAD_CASE
-        if "slower" in found:
-            return ExitCode.REGRESSION
-        compared = found & {"same", "faster", "mended"}
-        return ExitCode.UNSURE if "ambiguous" in found or not compared else ExitCode.OK
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "base": str(self.base.path),
-            "new": str(self.new.path),
-            "threshold": self.threshold,
-            "exit_code": self.exit_code,
-            "verdicts": self.counts,
-            "differences": list(self.differences),
-            "cases": [pair.to_json() for pair in self.pairs],
-        }
+    def ratio(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def p(self) -> float | None: ...
+    @property
+    def least_change(self) -> float: ...
+    @property
+    def pairs(self) -> int: ...
 
 
-def parse_threshold(text: str) -> float:
-    """Read `5%` or `0.05`.
+def parse_threshold(threshold: str | float) -> float:
+    """Read `5%` or `0.05`; a number is taken as it is.
 
     Raises:
-        UsageError: the text is no number or percentage, or not between 0 and 10.
+        UsageError: it is no number or percentage, is 1 or more without a percent sign, or is not above 0.
     """
-    number = text.strip()
+    text = threshold.strip() if isinstance(threshold, str) else f"{threshold:g}"
+    percent = text.endswith("%")
     try:
-        value = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+        value = float(text[:-1]) / 100 if percent else float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < 10:
-        raise UsageError(f"the threshold must look like 5% or 0.05 and lie between 0 and 10, got {text!r}")
+    if math.isfinite(value) and value >= 1 and not percent:
+        offer = f"{text}% or {value / 100:g}" if value < 100 else "5% or 0.05"
+        raise UsageError(f"the threshold {text} would be {100 * value:g} %: write {offer}")
+    if not 0 < value < MOST_THRESHOLD:
+        raise UsageError(f"the threshold must look like 5% or 0.05 and be above 0, got {threshold!r}")
     return value
 
 
-def compare_runs(base: Run, new: Run, *, threshold: float = THRESHOLD, force: bool = False) -> RunComparison:
-    """Match the cases of two runs and judge each.
+def compare_runs(
+    base: Run,
+    new: Run,
+    *,
+    threshold: str | float = THRESHOLD,
+    force: bool = False,
+    unsure: str = "fail",
+    restriction: Restriction | None = None,
+    calibration: Calibrated | None = None,
+    local: Callable[[str], Calibrated | None] = lambda device: None,
+) -> RunComparison:
+    """Match the cases of two runs that were measured at different times, and judge each.
 
-    threshold: largest relative change that counts as the same, such as 0.05.
+    threshold: largest relative change that counts as the same, such as 0.05 or "5%".
     force: compare numbers even if device, driver or versions differ.
+    unsure: "pass" if a comparison in which only ambiguity is left counts as fine, else "fail".
+    restriction: the part of both runs to compare; None means all.
+    calibration: the noise of the machine, instead of what the runs' environments say.
+    local: finds the calibration of a device if the environments have none.
+
+    Raises:
+        UsageError: the threshold or `unsure` is illegal, or a name of the restriction is in neither run.
     """
-    before = {record.case.id: record for record in base.records}
-    after = {record.case.id: record for record in new.records}
-    timed = sum(_both_ok(before.get(id_), record) for id_, record in after.items())
-    fields = rank_fields(base.meta) | rank_fields(new.meta)
-    differences: dict[str, None] = {}
-    pairs: list[Pair] = []
+    limit = parse_threshold(threshold)
+    matched = _match(base, new, restriction or Restriction())
+    noise = Noise(base, new, calibration, local)
+    timed = {
+        each.case.id: each.timed(noise)
+        for each in matched.compared
+        if each.sampled and not each.same_record and (force or not each.differences.breaking)
+    }
+    found, scatter = unpaired.compare(list(timed.values()), limit)
+    changes = dict(zip(timed, found, strict=True))
+    pairs = list(matched.unmatched)
+    for each in matched.compared:
+        if each.differences.breaking and not force:
+            pairs.append(each.incomparable())
+        elif each.case.id in timed:
+            pairs.append(each.pair(changes[each.case.id], limit, timed[each.case.id].values))
+        elif each.sampled:
+            pairs.append(each.pair(Change("same", 1.0, 1.0, 1.0), limit))
+        else:
+            pairs.append(each.pair(unpaired.exact(*each.values, limit), limit))
+    breaking = () if force else matched.breaking
+    tolerated = matched.breaking if force else ()
+    method = _method(timed.values(), noise, scatter)
+    return _comparison(
+        matched, limit, pairs, method, unsure, differences=breaking, notes=_tolerated(tolerated)
+    )
+
+
+def compare_pairs(
+    base: Run,
+    new: Run,
+    verdicts: Mapping[str, PairedVerdict],
+    *,
+    threshold: str | float = THRESHOLD,
+    unsure: str = "fail",
+    restriction: Restriction | None = None,
+    method: str = PAIRED,
+    notes: Sequence[str] = (),
+) -> RunComparison:
+    """Combine verdicts from rounds in pairs with the statuses of the two sides' runs.
+
+    The sides of a comparison in pairs may differ in their software on purpose, so differences between
+    environments are notes.
+
+    verdicts: by case id; a timed case without one, which was never measured in pairs, is ambiguous.
+    method, notes: how the verdicts came about, and what else a reader should know.
+
+    Raises:
+        UsageError: the threshold or `unsure` is illegal, or a name of the restriction is in neither run.
+    """
+    limit = parse_threshold(threshold)
+    matched = _match(base, new, restriction or Restriction())
+    pairs = list(matched.unmatched)
+    for each in matched.compared:
+        found = verdicts.get(each.case.id)
+        if not each.sampled:
+            pairs.append(each.pair(unpaired.exact(*each.values, limit), limit))
+        elif found is None:
+            pairs.append(
+                Pair(each.case, "ambiguous", "it was not measured in pairs", each.field, *each.values)
+            )
+        else:
+            numbers = found.ratio, found.low, found.high, found.p, found.least_change, found.pairs
+            pairs.append(each.pair(Change(found.verdict, *numbers), limit))
+    notes = (*notes, *_tolerated(matched.breaking))
+    return _comparison(matched, limit, pairs, method, unsure, notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A case that is ok in both runs and has the number by which its suite ranks."""
+
+    old: Record
+    now: Record
+    field: str
+    values: tuple[float, float]
+    differences: Differences
+
+    @property
+    def case(self) -> Case:
+        return self.now.case
+
+    @property
+    def sampled(self) -> bool:
+        return self.field in _SAMPLED
+
+    @property
+    def same_record(self) -> bool:
+        """Whether both records are one measurement, as when a run is compared with itself."""
+        names = ("round_values", _SAMPLED[self.field][0])
+        raw = [[_numbers(record, name) for name in names] for record in (self.old, self.now)]
+        if not any(raw[0]):
+            return self.old.numbers == self.now.numbers
+        return raw[0] == raw[1] and self.values[0] == self.values[1]
+
+    def timed(self, noise: Noise) -> Timed:
+        sides = [_side(record, self.field) for record in (self.old, self.now)]
+        return Timed(sides[0], sides[1], noise.spread(self.old, self.now), kind_of(self.now.numbers))
+
+    def pair(self, change: Change, threshold: float, values: tuple[float, float] | None = None) -> Pair:
+        """Make the pair of a case that was judged. values: those compared, if not the records' own."""
+        base, new = values or self.values
+        return Pair(
+            self.case,
+            change.verdict,
+            _why(change, threshold),
+            self.field,
+            base,
+            new,
+            change.ratio,
+            change.low,
+            change.high,
+            change.p,
+            change.least_change,
+            change.rounds,
+        )
+
+    def incomparable(self) -> Pair:
+        changed = "; ".join(self.differences.breaking)
+        reason = f"another environment ({changed}): --force compares nevertheless"
+        ratio = self.values[1] / self.values[0]
+        return Pair(self.case, "ambiguous", reason, self.field, *self.values, ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """The cases of two runs. unmatched: pairs that statuses alone decide. unmeasured: number of cases planned
+    in the new run that neither run has."""
+
+    base: Run
+    new: Run
+    restriction: Restriction
+    unmatched: tuple[Pair, ...]
+    compared: tuple[_Compared, ...]
+    unmeasured: int
+
+    @property
+    def breaking(self) -> tuple[str, ...]:
+        """The differences between environments that make times incomparable."""
+        return tuple(dict.fromkeys(text for each in self.compared for text in each.differences.breaking))
+
+
+def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
+    restriction.check(record.case for run in (base, new) for record in run.records)
+    before, after = (
+        {record.case.id: record for record in run.records if restriction.keeps(record.case)}
+        for run in (base, new)
+    )
+    scope, ranks = Scope.of(new, base), rank_fields(base.meta) | rank_fields(new.meta)
+    unmatched: list[Pair] = []
+    compared: list[_Compared] = []
     for id_ in {**before, **after}:
         old, now = before.get(id_), after.get(id_)
-        if old is None or now is None or not _both_ok(old, now):
-            pairs += _unmatched(old, now)
+        if old is None or now is None or old.status is not Status.OK or now.status is not Status.OK:
+            unmatched += _unmatched(old, now, scope)
             continue
-        changed = _differences(base, new, old, now)
-        differences |= dict.fromkeys(changed)
-        pair = _judge(old, now, fields.get(old.case.suite), threshold, timed)
-        if changed and not force and pair.ratio is not None:
-            reason = f"another environment ({'; '.join(changed)}): --force compares nevertheless"
-            pair = replace(pair, verdict="ambiguous", reason=reason)
-        pairs.append(pair)
-    order = list(VERDICTS)
-    pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
-    return RunComparison(base, new, threshold, tuple(pairs), tuple(differences))
+        field = ranks.get(now.case.suite)
+        value, other = (_number(record, field) for record in (old, now))
+        if field is None or value is None:
+            unmatched.append(Pair(now.case, "same"))
+        elif other is None:
+            unmatched.append(Pair(now.case, "lost", f"it has no {field} any more", field, value))
+        else:
+            compared.append(_Compared(old, now, field, (value, other), differences(base, new, old, now)))
+    known = {record.case.id for run in (base, new) for record in run.records}
+    unmeasured = len(set(planned_ids(new)) - known)
+    return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured)
 
 
-def _both_ok(old: Record | None, now: Record) -> bool:
-    return old is not None and old.status is Status.OK and now.status is Status.OK
-
-
-def _unmatched(old: Record | None, now: Record | None) -> Iterable[Pair]:
-    """Make the pair of a case that is not ok in both runs; none if neither run could measure it."""
+def _unmatched(old: Record | None, now: Record | None, scope: Scope) -> Iterable[Pair]:
+    """Make the pair of a case that is not ok in both runs; none if nobody misses it."""
     if now is None:
         assert old is not None
-        if old.status is not Status.UNSUPPORTED:
-            yield Pair(old.case, "missing", f"it was {old.status} in the base run")
+        if old.status is not Status.UNSUPPORTED and scope.covers(old.case):
+            planned = old.case.id in scope.planned
+            reason = (
+                "it was planned, but the run ended before it" if planned else f"it was {old.status} before"
+            )
+            yield Pair(old.case, "missing", reason)
         return
     if now.status in WRONG_STATUSES:
         yield Pair(now.case, "wrong", f"{now.status}: {now.reason or ''}")
@@ -170,17 +292,81 @@ def _unmatched(old: Record | None, now: Record | None) -> Iterable[Pair]:
         yield Pair(now.case, "failing", f"{now.status}: {now.reason or ''}")
 
 
-def _judge(old: Record, now: Record, field: str | None, threshold: float, cases: int) -> Pair:
-    before, after = (_number(record, field) for record in (old, now))
-    if field is None or before is None or after is None:
-        if field is not None and before is not None:
-            return Pair(now.case, "lost", f"it has no {field} any more", field, before, None)
-        return Pair(now.case, "same")
-    samples = _SAMPLES.get(field)
-    change = statistics.compare(
-        _samples(old, samples, before), _samples(now, samples, after), threshold=threshold, comparisons=cases
+def _comparison(
+    matched: _Matched,
+    threshold: float,
+    pairs: list[Pair],
+    method: str,
+    unsure: str,
+    *,
+    differences: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
+) -> RunComparison:
+    """Put pairs into order, and add what a reader should know about the two runs."""
+    if unsure not in UNSURE:
+        raise UnknownName("answer to --unsure", unsure, UNSURE)
+    order = list(VERDICTS)
+    pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
+    harmless = dict.fromkeys(text for each in matched.compared for text in each.differences.notes)
+    found = [*notes, *_tolerated(harmless), *_unfinished(matched), *_busy(matched)]
+    return RunComparison(
+        base=matched.base,
+        new=matched.new,
+        threshold=threshold,
+        pairs=tuple(pairs),
+        differences=differences,
+        notes=tuple(found),
+        method=method,
+        unsure=unsure,
+        restriction=matched.restriction,
+        unmeasured=0 if matched.restriction else matched.unmeasured,
     )
-    return Pair(now.case, change.verdict, None, field, before, after, change.ratio, change.low, change.high)
+
+
+def _why(change: Change, threshold: float) -> str | None:
+    """Say why a case is ambiguous, as far as its noise is the reason."""
+    if change.verdict != "ambiguous":
+        return None
+    if change.least_change is None:
+        return "one sample does not show its noise"
+    if 1 / (1 + threshold) <= change.ratio <= 1 + threshold:
+        return f"its noise could hide a change of {100 * change.least_change:.2g} %"
+    return "beyond the threshold but within its noise"
+
+
+def _method(timed: Iterable[Timed], noise: Noise, scatter: float | None) -> str:
+    """Say how times were compared; empty if none were."""
+    rounds = [case.rounds for case in timed]
+    if not rounds:
+        return ""
+    least, most = min(rounds), max(rounds)
+    several = f"{least} to {most} rounds" if least < most else "one round" if most == 1 else f"{most} rounds"
+    return f"{several} on each side, not in pairs; {noise.text(scatter, len(rounds))}"
+
+
+def _tolerated(differences: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"environments differ, compared nevertheless: {each}" for each in differences)
+
+
+def _unfinished(matched: _Matched) -> Iterable[str]:
+    """Say which runs ended before their plan, and what of that the pairs do not show."""
+    for run, name in ((matched.new, "new"), (matched.base, "base")):
+        planned = {id_ for id_ in planned_ids(run) if matched.restriction.keeps_id(id_)}
+        absent = len(planned - {record.case.id for record in run.records})
+        if absent:
+            cases = f"{absent} of {len(planned)} planned cases"
+            yield f"the {name} run is unfinished: {cases} are without a record"
+
+
+def _busy(matched: _Matched) -> Iterable[str]:
+    """Say where machines were busy with something else."""
+    for place, name in enumerate(("base", "new")):
+        texts = [busy((each.old, each.now)[place]) for each in matched.compared]
+        counted = Counter(text for each in texts for text in each)
+        if counted:
+            example = counted.most_common(1)[0][0]
+            cases = sum(map(bool, texts))
+            yield f"the machine was busy in {cases} of {len(texts)} cases of the {name} run: {example}"
 
 
 def _number(record: Record, field: str | None) -> float | None:
@@ -189,39 +375,22 @@ def _number(record: Record, field: str | None) -> float | None:
     return float(value) if usable and value is not None and math.isfinite(value) else None
 
 
-def _samples(record: Record, name: str | None, value: float) -> Sequence[float]:
-    """Get the raw samples behind a number, or the number itself if it was not sampled."""
-    found = record.numbers.get(name) if name else None
-    numbers = isinstance(found, list) and found and all(isinstance(item, (int, float)) for item in found)
-    return found if numbers and isinstance(found, list) else [value]
+def _side(record: Record, field: str) -> Side:
+    """Gather what one run knows about a case's time."""
+    value = _number(record, field)
+    assert value is not None
+    rounds = tuple(_numbers(record, "round_values"))
+    samples, *ends = _SAMPLED[field]
+    low, high = (_number(record, end) for end in ends)
+    if len(rounds) < 2 and (taken := _numbers(record, samples)):
+        return Side(value, unpaired.error_of(taken))
+    return Side(value, None if low is None or high is None else unpaired.error_of_interval(low, high), rounds)
 
 
-def _differences(base: Run, new: Run, old: Record, now: Record) -> list[str]:
-    """List the differences between two records' environments that make their times incomparable."""
-    if old.env_id == now.env_id:
+def _numbers(record: Record, name: str) -> list[float]:
+    """Get a list of positive numbers of a record; empty if it has none or has something else."""
+    found = record.numbers.get(name)
+    if not isinstance(found, list):
         return []
-    before, after = (_facts(run, record) for run, record in ((base, old), (new, now)))
-    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    texts = [f"{name}: {before.get(name)} and {after.get(name)}" for name in sorted(changed)]
-    return texts or ["their environments' ids"]
-
-
-def _facts(run: Run, record: Record) -> dict[str, Any]:
-    """List hardware, driver, versions and settings of a record's environment, by dotted name."""
-    environment = run.environments.get(record.env_id or "")
-    if not isinstance(environment, Mapping):
-        return {"environment": None}
-    parts = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables")
-    facts: dict[str, Any] = {}
-
-    def collect(prefix: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for name, item in value.items():
-                collect(f"{prefix}.{name}", item)
-        else:
-            facts[prefix] = value
-
-    for name in parts:
-        collect(name, environment.get(name))
-    ignored = ("hardware.gpu.uuid", "hardware.cpu.memory_bytes", "versions.ssmperf")
-    return {name: value for name, value in facts.items() if name not in ignored}
+    good = all(isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf for x in found)
+    return found if good else []

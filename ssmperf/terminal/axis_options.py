@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -17,21 +17,26 @@ HEADING = "Axes of a case"  # in the help
 
 def with_axes(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb that takes `**axes` one option per axis of a case."""
+    return with_options(verb, map(_option, chosen_axes().values()))
+
+
+def with_options(verb: Callable[..., None], options: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """Give a verb that takes further keywords these options after its own."""
     hints = get_type_hints(verb, include_extras=True)
     kept = [
         each.replace(annotation=hints[each.name])
         for each in inspect.signature(verb).parameters.values()
         if each.kind is not each.VAR_KEYWORD
     ]
-    parameters = [*kept, *map(_option, chosen_axes().values())]
+    parameters = [*kept, *options]
 
     @functools.wraps(verb)
-    def taking_axes(**given: Any) -> None:
+    def taking_more(**given: Any) -> None:
         verb(**given)
 
-    taking_axes.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    taking_axes.__annotations__ = {each.name: each.annotation for each in parameters}
-    return taking_axes
+    taking_more.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    taking_more.__annotations__ = {each.name: each.annotation for each in parameters}
+    return taking_more
 
 
 def _option(axis: Axis) -> inspect.Parameter:

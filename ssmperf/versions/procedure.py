@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ssmperf.versions.side_process import SideProcess
-from ssmperf.versions.sides import Side, install
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, UsageError
@@ -25,11 +23,14 @@ from ssmperf.execute import nonce
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, RunComparison, compare_pairs
+from ssmperf.runs.comparison import THRESHOLD, compare_pairs
+from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
+from ssmperf.versions.side_process import SideProcess
+from ssmperf.versions.sides import Side, install
 
 PLAN_FILE = "ab.json"
 MOST_PAIRS = 100
@@ -137,16 +138,17 @@ def conclude(
     )
     used = {**first, **again}
     pairs = [
-        replace(pair, **_means(used[pair.case.id])) if pair.case.id in verdicts else pair
+        replace(pair, base=_mean(used[pair.case.id][0]), new=_mean(used[pair.case.id][1]))
+        if pair.case.id in verdicts
+        else pair
         for pair in comparison.pairs
     ]
     return replace(comparison, pairs=tuple(pairs))
 
 
-def _means(values: tuple[list[float], list[float]]) -> dict[str, float]:
-    """Give the geometric means of both sides over the rounds on which a verdict rests."""
-    base, new = (math.exp(sum(map(math.log, side)) / len(side)) for side in values)
-    return {"base": base, "new": new}
+def _mean(values: Sequence[float]) -> float:
+    """Compute the geometric mean, over the rounds on which a verdict rests."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def parse_pairs(text: str | None) -> tuple[int, int | None]:

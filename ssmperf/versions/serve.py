@@ -2,10 +2,10 @@
 
 The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
 object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
-`{"cases": [...], "refusal"}`, the cases to run and why another one is not run. Each further request, `{"round",
-"cases"}`, measures a round of the cases with these ids. While it runs, `{"start": case}` and `{"record": case,
-"status", "reason"}` are sent, and `{"round", "measured"}` when it is done, with the number of cases that had no
-record before. What goes wrong is answered with `{"failed": text}`.
+`{"cases": [...], "refusal"}`, the cases to run and why another one is not run. Each further request,
+`{"round", "cases"}`, measures a round of the cases with these ids. While it runs, `{"start": case}` and
+`{"record": case, "status", "reason"}` are sent, and `{"round", "measured"}` when it is done, with the number
+of cases that had no record before. What goes wrong is answered with `{"failed": text}`.
 """
 
 from __future__ import annotations

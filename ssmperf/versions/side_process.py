@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssmperf.versions.sides import Side
 from ssmperf.cases.case import Case
 from ssmperf.errors import UsageError, WorkerFailed
+from ssmperf.versions.sides import Side
 
 SERVE = "ssmperf.versions.serve"  # the module that the process runs
 TAIL_BYTES = 4096

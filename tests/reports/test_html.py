@@ -4,52 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ssmperf.reports import html as page
+from support.pages import CHROMIUM, Page, browse
 
 from ssmperf import Chart, Section
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
-VOID = {"meta", "link", "img", "br", "hr", "input"}
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, and the text of each script by id."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self.data: dict[str, Any] = {}
-        self.open: list[str] = []
-        self._id = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, found))
-        if tag not in VOID:
-            self.open.append(tag)
-        self._id = found.get("id", "") if tag == "script" else ""
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-        self._id = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._id:
-            self.data[self._id] = json.loads(data)
-        elif self.open and self.open[-1] not in ("script", "style"):
-            self.texts.append(data)
-
-    def having(self, **wanted: str) -> list[dict[str, str]]:
-        return [found for _, found in self.elements if wanted.items() <= found.items()]
 
 
 def parse(*runs: Any) -> Page:
@@ -217,7 +181,6 @@ def test_numbers_sort_by_their_value(fake: Any) -> None:
     assert {2e-3, 900e-6} <= set(values)
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOOK = """
 <script>addEventListener("load", () => {
   const box = document.querySelector("[data-table]");
@@ -251,14 +214,7 @@ def test_sorting_filtering_and_details_work_in_a_browser(fake: Any, tmp_path: Pa
     ]  # fmt: skip
     file = tmp_path / "page.html"
     file.write_text(str(page.html([fake.run(records)])).replace("</body>", HOOK))
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-               "--disable-background-networking", "--disable-component-update", "--disable-sync",
-               f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,3000",
-               "--virtual-time-budget=8000", "--dump-dom",
-               file.as_uri()]  # fmt: skip
-    dump = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    (body,) = [found for tag, found in Page(dump).elements if tag == "body"]
-    seen = json.loads(body["data-seen"])
+    seen = browse(file)
     hostile = HOSTILE.replace("\u2028", " ")
     assert seen["ascending"] == f"triton,{hostile},sequential,fft" and seen["sort"] == "ascending"
     assert seen["descending"] == f"sequential,{hostile},triton,fft"

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ssmperf.versions import procedure
-from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.sides import Side
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.execute.run import Silent
 from ssmperf.runs.store import Writer
+from ssmperf.versions import procedure
+from ssmperf.versions.procedure import Versions, compare_versions
+from ssmperf.versions.sides import Side
 
 Seconds = Callable[[str, str, int], float | None]  # of a side, a case and a round; None: it is wrong
 

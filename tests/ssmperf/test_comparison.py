@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ssmperf import Case, Record, Run, Shape, Status, UsageError
-from ssmperf.measure import statistics
-from ssmperf.runs.comparison import RunComparison, compare_runs, parse_threshold
+from ssmperf.runs.comparison import compare_pairs, compare_runs, parse_threshold
+from ssmperf.runs.outcome import RunComparison
 
 SECTIONS = {
     "throughput": {"rank": "latency_s"},
@@ -117,11 +120,14 @@ def test_a_suite_without_a_rank_compares_statuses() -> None:
 
 def test_another_device_is_no_comparison_unless_forced() -> None:
     other = {"f": {**ENVIRONMENT, "hardware": {"gpu": {"name": "B", "uuid": "2"}}}}
-    base, new = run(timed(1.0)), run(timed(2.0, env_id="f"), environments=other)
+    base = run(timed(1.0, device="cuda"))
+    new = run(timed(2.0, env_id="f", device="cuda"), environments=other)
     found = compare_runs(base, new)
     assert (verdicts(found), found.exit_code) == (["ambiguous"], 4)
     assert found.differences == ("hardware.gpu.name: A and B",)
-    assert compare_runs(base, new, force=True).exit_code == 1
+    forced = compare_runs(base, new, force=True)
+    assert (forced.exit_code, forced.differences) == (1, ())
+    assert any("hardware.gpu.name: A and B" in note for note in forced.notes)
 
 
 def test_another_copy_of_the_same_device_is_comparable_by_its_id() -> None:
@@ -144,18 +150,166 @@ def test_other_thresholds_are_refused(text: str) -> None:
         parse_threshold(text)
 
 
-def test_equal_medians_seldom_differ_and_a_slow_down_is_found() -> None:
-    def verdict(slowdown: float, seed: int) -> str:
-        pairs = [
-            samples(factor, n=30, noise=0.02, seed=2 * seed + i) for i, factor in enumerate((1, slowdown))
-        ]
-        return statistics.compare(*pairs, threshold=0.02).verdict
+@pytest.mark.parametrize(
+    ("text", "offer"),
+    [("5", "5% or 0.05"), ("1", "1% or 0.01"), ("12.5", "12.5% or 0.125"), ("500", "5% or 0.05")],
+)
+def test_a_threshold_that_looks_like_a_percentage_is_refused_with_an_offer(text: str, offer: str) -> None:
+    for threshold in (text, float(text)):
+        with pytest.raises(UsageError, match=re.escape(f"write {offer}")):
+            parse_threshold(threshold)
+    assert parse_threshold(f"{text}%") == pytest.approx(float(text) / 100)
 
-    assert sum(verdict(1.0, seed) in ("slower", "faster") for seed in range(200)) <= 4
-    assert sum(verdict(1.1, seed) == "slower" for seed in range(200)) >= 190
+
+def noisy(seconds: float, **changes: Any) -> Record:
+    taken = [0.5 * seconds, seconds, 2 * seconds]
+    return Record(case(**changes), Status.OK, None, "e", {"latency_s": seconds, "samples_s": taken})
 
 
-def test_more_comparisons_ask_for_more_evidence() -> None:
-    base, new = samples(1.0, n=30), samples(1.1, n=30, seed=1)
-    one, many = (statistics.compare(base, new, threshold=0.05, comparisons=count) for count in (1, 1000))
-    assert many.low < one.low < one.ratio == many.ratio < one.high < many.high
+def test_ambiguity_alone_passes_if_one_says_so() -> None:
+    base, new = run(timed(1.0), timed(1.0, seed=1)), run(noisy(1.2), timed(1.0, seed=1))
+    assert (compare_runs(base, new).exit_code, compare_runs(base, new).ok) == (4, False)
+    passed = compare_runs(base, new, unsure="pass")
+    assert (passed.exit_code, passed.ok) == (0, True)
+    assert "not all cases can be told" in passed.conclusion
+    slow, wrong = (run(noisy(1.2), other) for other in (timed(2.0, seed=1), ended("wrong", seed=1)))
+    assert [compare_runs(base, each, unsure="pass").exit_code for each in (slow, wrong)] == [1, 3]
+    assert compare_runs(run(), run(timed(1.0)), unsure="pass").exit_code == 4  # nothing in common
+    with pytest.raises(UsageError, match="fail, pass"):
+        compare_runs(base, new, unsure="perhaps")
+
+
+def test_a_record_is_the_same_as_itself_whatever_its_noise() -> None:
+    found = compare_runs(run(noisy(1.2)), run(noisy(1.2)))
+    assert (verdicts(found), found.pairs[0].ratio) == (["same"], 1.0)
+    changed = Record(case(), Status.OK, None, "e", {**noisy(1.2).numbers, "samples_s": [0.6, 1.2, 2.5]})
+    assert verdicts(compare_runs(run(noisy(1.2)), run(changed))) == ["ambiguous"]
+
+
+def test_what_people_act_on_comes_first() -> None:
+    base = run(*(timed(1.0, seed=seed) for seed in range(5)))
+    new = run(ended("wrong", seed=0), timed(2.0, seed=1), timed(0.5, seed=2), noisy(1.2, seed=3),
+              timed(3.0, seed=4))  # fmt: skip
+    found = compare_runs(base, new)
+    assert verdicts(found) == ["slower", "slower", "wrong", "ambiguous", "faster"]
+    assert [pair.case.seed for pair in found.slower] == [4, 1]
+    assert list(found.counts) == ["slower", "wrong", "ambiguous", "faster"]
+
+
+def calibration(spread: float) -> Any:
+    return SimpleNamespace(device="A", created="2026-01-01T00:00:00+00:00", spread=lambda kind: spread)
+
+
+def test_the_spread_between_processes_is_calibrated_or_assumed_and_named() -> None:
+    base, new = run(timed(1.0)), run(timed(1.1))
+    assumed = compare_runs(base, new)
+    assert verdicts(assumed) == ["slower"]
+    assert "2 % assumed, this machine is not calibrated: ssmperf calibrate" in assumed.method
+    noisier = compare_runs(base, new, calibration=calibration(0.06))
+    assert verdicts(noisier) == ["ambiguous"] and "6 % (A, calibrated 2026-01-01)" in noisier.method
+    quieter = compare_runs(base, new, calibration=calibration(0.001), local=lambda device: calibration(1))
+    assert (quieter.pairs[0].low or 0) > (assumed.pairs[0].low or 1)
+
+
+def test_a_run_brings_its_calibration_and_the_machine_has_one_for_its_devices() -> None:
+    kinds = {"100us-1ms": {"spread": 0.031, "largest": 0.1, "degrees": 9, "cases": 3, "rounds": 4}}
+    own = {
+        "format": "ssmperf calibration",
+        "schema_version": 1,
+        "device": "B",
+        "created": "2026-03-01",
+        "kinds": kinds,
+    }
+    hardware = {"cpu": {"model": "C", "cores": 2}, "gpu": {"name": "B"}}
+    bare, full = {"e": {"hardware": hardware}}, {"e": {"hardware": hardware, "calibration": own}}
+    base, new = run(timed(1.0), environments=bare), run(timed(1.1), environments=full)
+    asked: list[str] = []
+
+    def local(device: str) -> Any:
+        asked.append(device)
+        return calibration(0.044)
+
+    for pair in ((base, new), (new, base)):
+        assert "3.1 % (B, calibrated 2026-03-01)" in compare_runs(*pair, local=local).method
+    assert asked == []
+    assert "4.4 % (A" in compare_runs(base, base_like(base), local=local).method
+    assert asked == ["B"]
+    damaged = run(timed(1.1), environments={"e": {"calibration": {"format": "something else"}}})
+    with pytest.raises(UsageError, match="not a calibration"):
+        compare_runs(base, damaged)
+
+
+def base_like(other: Run) -> Run:
+    return Run(other.path, other.meta, [timed(1.1)])
+
+
+def test_a_busy_machine_is_told_and_trusted_less() -> None:
+    record = timed(1.0)
+    loaded = Record(
+        record.case, record.status, None, "e", {**record.numbers, "busy": ["load 3.1 on 2 cores"]}
+    )
+    idle, busy = compare_runs(run(record), run(timed(1.05))), compare_runs(run(loaded), run(timed(1.05)))
+    assert (busy.pairs[0].least_change or 0) > 1.5 * (idle.pairs[0].least_change or 1)
+    assert busy.notes == ("the machine was busy in 1 of 1 cases of the base run: load 3.1 on 2 cores",)
+    assert "4 % assumed of a busy machine" in busy.method
+
+
+def rounds(*values: float) -> Record:
+    numbers = {"latency_s": float(np.median(values)), "rounds": len(values), "round_values": list(values)}
+    return Record(case(), Status.OK, None, "e", numbers)
+
+
+def test_several_rounds_on_both_sides_count() -> None:
+    found = compare_runs(run(rounds(1.0, 1.01, 0.99)), run(rounds(1.08, 1.09, 1.07)))
+    assert (verdicts(found), found.pairs[0].rounds) == (["slower"], 3)
+    assert found.method.startswith("3 rounds on each side")
+    scattered = compare_runs(run(rounds(1.0, 1.3, 0.8)), run(rounds(1.08, 1.4, 0.9)))
+    assert verdicts(scattered) == ["ambiguous"]
+
+
+def verdict_of(verdict: str, ratio: float) -> Any:
+    return SimpleNamespace(verdict=verdict, ratio=ratio, low=0.9 * ratio, high=1.1 * ratio, p=0.01,
+                           least_change=0.07, pairs=7)  # fmt: skip
+
+
+def test_verdicts_from_pairs_meet_the_statuses_of_both_sides() -> None:
+    base = run(*(timed(1.0, seed=seed) for seed in range(4)))
+    new = run(timed(1.0), timed(1.0, seed=1), ended("wrong", seed=2), timed(1.0, seed=3))
+    given = {case(seed=0).id: verdict_of("slower", 1.2), case(seed=1).id: verdict_of("same", 1.01)}
+    found = compare_pairs(base, new, given, notes=("both sides on one machine",))
+    assert verdicts(found) == ["slower", "wrong", "ambiguous", "same"]
+    first, _, unpaired, _ = found.pairs
+    assert (first.ratio, first.p, first.least_change, first.rounds) == (1.2, 0.01, 0.07, 7)
+    assert (unpaired.case.seed, unpaired.reason) == (3, "it was not measured in pairs")
+    assert found.notes == ("both sides on one machine",) and found.exit_code == 3
+
+
+def test_sides_of_pairs_may_differ_in_their_software() -> None:
+    other = {"f": {**ENVIRONMENT, "versions": {"torch": "3"}}}
+    base, new = run(timed(1.0)), run(timed(1.0, env_id="f"), environments=other)
+    found = compare_pairs(base, new, {case().id: verdict_of("slower", 1.2)})
+    assert (verdicts(found), found.differences) == (["slower"], ())
+    assert found.notes == ("environments differ, compared nevertheless: versions.torch: 2 and 3",)
+
+
+def test_geometric_means_are_by_suite_and_backend() -> None:
+    backends = ("blelloch", "sequential")
+    base = run(*(timed(1.0, backend=name, seed=seed) for name in backends for seed in range(2)))
+    new = run(timed(2.0, backend="blelloch"), timed(0.5, backend="blelloch", seed=1),
+              timed(4.0, backend="sequential"), timed(4.0, backend="sequential", seed=1))  # fmt: skip
+    (mean,) = compare_runs(base, new).means.values()
+    assert (mean.overall.ratio, mean.overall.cases) == (pytest.approx(2.0), 4)
+    assert {name: each.ratio for name, each in mean.backends.items()} == {
+        "blelloch": pytest.approx(1.0),
+        "sequential": pytest.approx(4.0),
+    }
+
+
+def test_a_comparison_is_a_frame_and_plain_json() -> None:
+    found = compare_runs(run(timed(1.0), noisy(1.0, seed=1)), run(timed(2.0), ended("oom", seed=1)))
+    table = found.frame()
+    assert list(table["verdict"]) == ["slower", "lost"]
+    assert {"case_id", "ratio", "p", "least_change", "backend", "shape", "T"} <= set(table.columns)
+    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert (data["exit_code"], data["conclusion"]) == (3, found.conclusion)
+    assert data["means"]["throughput"]["cases"] == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.versions import sides
 from ssmperf.errors import UsageError
+from ssmperf.versions import sides
 
 PYPROJECT = """
 [build-system]

@@ -1,0 +1,107 @@
+"""Which spread between processes a comparison takes for a case, and how it says so.
+
+The spread comes from the calibration of the machine, which a run carries in its environments. Without one it
+is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from ssmperf.cases.record import Record
+from ssmperf.errors import UnreadableRun
+from ssmperf.machine.calibration import Calibration, device_name, kind_of
+from ssmperf.runs.store import Run
+from ssmperf.runs.unpaired import ASSUMED, ASSUMED_BUSY
+
+
+class Calibrated(Protocol):
+    """A calibration: device, date, and the spread per kind of case."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def created(self) -> str: ...
+    def spread(self, kind: str) -> float: ...
+
+
+class Noise:
+    """Gives the spread between processes for pairs of records, and remembers where it came from.
+
+    calibration: to be used for all cases. Otherwise a case has the calibration in the new run's environment,
+        else in the base's, else what `local` returns for the name of its device.
+    """
+
+    def __init__(
+        self,
+        base: Run,
+        new: Run,
+        calibration: Calibrated | None = None,
+        local: Callable[[str], Calibrated | None] = lambda device: None,
+    ) -> None:
+        self._base, self._new, self._given, self._local = base, new, calibration, local
+        self._known: dict[tuple[str | None, str | None], Calibrated | None] = {}
+        self._calibrated: dict[str, list[float]] = {}
+        self._assumed: set[float] = set()
+
+    def spread(self, old: Record, now: Record) -> float:
+        """Get the spread for a case, as a standard deviation of logs."""
+        found = self._given or self._of_environments(old.env_id, now.env_id)
+        if found is None:
+            spread = ASSUMED_BUSY if busy(old) or busy(now) else ASSUMED
+            self._assumed.add(spread)
+            return spread
+        spread = found.spread(kind_of(now.numbers))
+        self._calibrated.setdefault(f"{found.device}, calibrated {found.created[:10]}", []).append(spread)
+        return spread
+
+    def text(self, scatter: float | None, cases: int) -> str:
+        """Say which spreads were taken. scatter: that of the comparison's own ratios, over so many cases."""
+        least = min([*self._assumed, *(each for found in self._calibrated.values() for each in found)])
+        parts = [f"{_span(found)} ({who})" for who, found in self._calibrated.items()]
+        if self._assumed:
+            why = ", more where a machine was busy" if len(self._assumed) > 1 else ""
+            why = " of a busy machine" if self._assumed == {ASSUMED_BUSY} else why
+            parts.append(
+                f"{_span(self._assumed)} assumed{why}, this machine is not calibrated: ssmperf calibrate"
+            )
+        if scatter is not None and scatter > least:
+            parts.append(f"up to {_percent(scatter)} as these {cases} ratios scatter")
+        return f"spread between processes: {'; '.join(parts)}"
+
+    def _of_environments(self, old: str | None, now: str | None) -> Calibrated | None:
+        if (old, now) not in self._known:
+            self._known[old, now] = self._search(old, now)
+        return self._known[old, now]
+
+    def _search(self, old: str | None, now: str | None) -> Calibrated | None:
+        found = [(run, run.environments.get(id_ or "")) for run, id_ in ((self._new, now), (self._base, old))]
+        environments = [(run, each) for run, each in found if isinstance(each, Mapping)]
+        for run, environment in environments:
+            if environment.get("calibration") is not None:
+                try:
+                    return Calibration.from_json(environment["calibration"])
+                except UnreadableRun as error:
+                    raise UnreadableRun(f"{run.path}: {error}") from error
+        for _, environment in environments:
+            try:
+                return self._local(device_name(environment))
+            except (KeyError, TypeError, AttributeError):  # an environment that names no device
+                continue
+        return None
+
+
+def busy(record: Record) -> tuple[str, ...]:
+    """List what else kept the machine busy while a case was measured."""
+    found = record.numbers.get("busy")
+    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
+
+
+def _span(values: set[float] | list[float]) -> str:
+    least, most = _percent(min(values)), _percent(max(values))
+    return most if least == most else f"{least} to {most}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2g} %"

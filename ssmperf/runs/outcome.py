@@ -1,0 +1,227 @@
+"""The outcome of comparing two runs: one verdict per case, the exit code, and what to know about both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ssmperf.cases.case import Case
+from ssmperf.errors import ExitCode
+from ssmperf.runs.scope import Restriction
+from ssmperf.runs.store import Run
+
+if TYPE_CHECKING:
+    import pandas
+
+# What people act on comes first, which is the order of tables.
+VERDICTS = {
+    "slower": "worse by more than the threshold, and by more than the noise allows",
+    "wrong": "the new record is wrong, nan or crash",
+    "lost": "it was ok and no longer is",
+    "missing": "it was measured, or planned, and is not in the new run",
+    "ambiguous": "the noise does not allow a verdict; or not comparable",
+    "faster": "better by more than the threshold, and by more than the noise allows",
+    "mended": "it was not ok and now is",
+    "same": "within the threshold, and twice the threshold would have been found",
+    "new": "not in the base run",
+    "failing": "it was not ok and still is not, but gives no wrong answer",
+}
+EVERYTHING = Restriction()
+BROKEN = ("wrong", "lost", "missing")
+UNSURE = ("fail", "pass")
+EXIT_MEANS = {
+    ExitCode.OK: "no regression",
+    ExitCode.REGRESSION: "a regression",
+    ExitCode.BAD_CASE: "wrong, lost or missing cases",
+    ExitCode.UNSURE: "cannot tell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One case in both runs.
+
+    ratio: new / base of `field`. low, high: the ends of its interval.
+    p: probability of such a ratio without any change, corrected for the number of cases.
+    least_change: the least increase, such as 0.08, for which the case would have counted as slower.
+    rounds: number of rounds on each side, or of fresh pairs of rounds.
+    """
+
+    case: Case
+    verdict: str
+    reason: str | None = None
+    field: str | None = None
+    base: float | None = None
+    new: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    least_change: float | None = None
+    rounds: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        names = (field.name for field in dataclasses.fields(self) if field.name != "case")
+        values = {name: getattr(self, name) for name in names}
+        return {"case_id": self.case.id, **self.case.to_json(), **values}
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The geometric mean of ratios, new over base, and the number of cases."""
+
+    ratio: float
+    cases: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ratio": self.ratio, "cases": self.cases}
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteMean:
+    """The geometric means of a suite, over all cases and by backend. field: the number compared."""
+
+    field: str
+    overall: Mean
+    backends: dict[str, Mean]
+
+    def to_json(self) -> dict[str, Any]:
+        backends = {name: mean.to_json() for name, mean in self.backends.items()}
+        return {"field": self.field, **self.overall.to_json(), "backends": backends}
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """All pairs of two runs, what people act on first.
+
+    differences: between environments, which make times incomparable.
+    notes: what else to know about the two runs. method: how times were compared; empty if none were.
+    unsure: "pass" if ambiguity alone does not fail, else "fail". restriction: the part that is compared.
+    unmeasured: planned cases of the new run that have no record in either run; they count as missing.
+    attempts: how often this pair was checked, this time included; None if that was not counted.
+    """
+
+    base: Run
+    new: Run
+    threshold: float
+    pairs: tuple[Pair, ...]
+    differences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    method: str = ""
+    unsure: str = "fail"
+    restriction: Restriction = EVERYTHING
+    unmeasured: int = 0
+    attempts: int | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of cases by verdict, what people act on first."""
+        counts = Counter(pair.verdict for pair in self.pairs)
+        counts["missing"] += self.unmeasured
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """3 for a wrong, lost or missing case, then 1 for a slower one, then 4 if one cannot tell."""
+        found = set(self.counts)
+        if found & set(BROKEN):
+            return ExitCode.BAD_CASE
+        if "slower" in found:
+            return ExitCode.REGRESSION
+        if "ambiguous" in found:
+            return ExitCode.OK if self.unsure == "pass" else ExitCode.UNSURE
+        return ExitCode.OK if found & {"same", "faster", "mended"} else ExitCode.UNSURE
+
+    @property
+    def ok(self) -> bool:
+        """Whether the exit code is 0."""
+        return self.exit_code is ExitCode.OK
+
+    @property
+    def slower(self) -> list[Pair]:
+        """The pairs that became slower, or larger, the worst first."""
+        return [pair for pair in self.pairs if pair.verdict == "slower"]
+
+    @property
+    def conclusion(self) -> str:
+        """The meaning of the exit code, and the counts of the verdicts, in one line."""
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        meaning = EXIT_MEANS[self.exit_code]
+        if self.ok and "ambiguous" in self.counts:
+            meaning = "no regression found, but not all cases can be told"
+        cases = sum(self.counts.values())
+        return (
+            f"{meaning}: {cases} {'case' if cases == 1 else 'cases'}, {counted or 'none in common'}; "
+            f"threshold {100 * self.threshold:.3g} % (exit {self.exit_code:d})"
+        )
+
+    @property
+    def resolution(self) -> str:
+        """The least slow-down of a time that would have been found, in one line; empty without times."""
+        found = sorted(
+            pair.least_change
+            for pair in self.pairs
+            if pair.least_change is not None and pair.rounds is not None
+        )
+        if not found:
+            return ""
+        middle, most = (f"{100 * value:.2g} %" for value in (found[(len(found) - 1) // 2], found[-1]))
+        halves = (
+            f"from {middle} in half of the cases, from {most} in all" if middle != most else f"from {most}"
+        )
+        return f"a slow-down would have been found {halves}"
+
+    @property
+    def means(self) -> dict[str, SuiteMean]:
+        """The geometric means of the ratios by suite; incomparable cases are left out."""
+        suites: dict[str, list[Pair]] = {}
+        for pair in self.pairs:
+            if pair.low is not None:
+                suites.setdefault(pair.case.suite, []).append(pair)
+        return {suite: _means(pairs) for suite, pairs in sorted(suites.items())}
+
+    def frame(self) -> pandas.DataFrame:
+        """Make a DataFrame with one row per case, and one column per dimension of the shape."""
+        import pandas
+
+        rows = [{**pair.to_json(), **pair.case.shape, "shape": str(pair.case.shape)} for pair in self.pairs]
+        return pandas.DataFrame(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "base": str(self.base.path),
+            "new": str(self.new.path),
+            "threshold": self.threshold,
+            "exit_code": int(self.exit_code),
+            "conclusion": self.conclusion,
+            "verdicts": self.counts,
+            "means": {suite: mean.to_json() for suite, mean in self.means.items()},
+            "method": self.method,
+            "resolution": self.resolution,
+            "unsure": self.unsure,
+            "restriction": self.restriction.to_json(),
+            "unmeasured": self.unmeasured,
+            "attempts": self.attempts,
+            "differences": list(self.differences),
+            "notes": list(self.notes),
+            "cases": [pair.to_json() for pair in self.pairs],
+        }
+
+
+def _means(pairs: Iterable[Pair]) -> SuiteMean:
+    backends: dict[str, list[float]] = {}
+    field = ""
+    for pair in pairs:
+        assert pair.ratio is not None and pair.field is not None
+        backends.setdefault(pair.case.backend, []).append(pair.ratio)
+        field = pair.field
+    every = [ratio for ratios in backends.values() for ratio in ratios]
+    return SuiteMean(field, _mean(every), {name: _mean(backends[name]) for name in sorted(backends)})
+
+
+def _mean(ratios: list[float]) -> Mean:
+    return Mean(math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), len(ratios))

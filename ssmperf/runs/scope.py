@@ -1,0 +1,241 @@
+"""What a run was asked to measure, as predicates: `selection` in `run.json`.
+
+A planned case can be found by its id, but a case that the new code no longer plans has none there. A scope
+tells whether a case of a base run should be in a new run: such a case is missing if it is not there, and a
+case outside of the scope is not spoken of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.case import JSON_NAMES, Case, axes, split_source
+from ssmperf.errors import UnknownName, UnreadableRun, UsageError
+from ssmperf.plan.plan import Plan
+from ssmperf.plan.selection import Selection
+from ssmperf.runs.store import Run
+
+META = "selection"  # key in run.json
+_FIELDS = {JSON_NAMES.get(name, name): name for name in axes() if name != "device"}
+AXES = ("model", "backend", "shape", *_FIELDS)
+
+
+def describe(selection: Selection, suites: Sequence[str], plan: Plan) -> dict[str, Any]:
+    """Describe a run's selection and what was planned for it, as plain JSON.
+
+    Models have the names that their cases have. `planned` holds, by suite and by model or recurrence, the
+    values that each axis takes in the plan, unless that is its default alone.
+    """
+    chosen = {JSON_NAMES.get(name, name): value for name, value in selection.choices.items()}
+    planned: dict[str, dict[str, dict[str, list[Any]]]] = {}
+    for item in plan.cases:
+        case = item.case
+        values = planned.setdefault(case.suite, {}).setdefault(case.owner, {})
+        for name in AXES[1:]:
+            value, known = _value(case, name), values.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    for subjects in planned.values():
+        for owner, values in subjects.items():
+            subjects[owner] = {name: known for name, known in values.items() if known != _usual(name)}
+    return {
+        "suites": list(suites),
+        "models": None if selection.models is None else [_canonical(name) for name in selection.models],
+        "backends": None if selection.backends is None else list(selection.backends),
+        "device": selection.device.type,
+        "preset": selection.preset_name,
+        "sizes": {each.name: list(each.sizes) for each in selection.sizes},
+        "axes": {name: list(v) if isinstance(v, tuple) else [v] for name, v in chosen.items()},
+        "planned": planned,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The cases of a base run that a new run should have measured as well.
+
+    selection: that of the new run; None for a run of an older version, which covers everything.
+    shared: names of the axes on which both runs made the same choice.
+    planned: ids of the cases planned in the new run. seen: their values on the shared axes, where recorded.
+    """
+
+    selection: Mapping[str, Any] | None
+    shared: tuple[str, ...] = ()
+    planned: frozenset[str] = frozenset()
+    seen: frozenset[tuple[Any, ...]] = frozenset()
+
+    @classmethod
+    def of(cls, new: Run, base: Run) -> Scope:
+        """Find the scope of a new run that is compared with a base run.
+
+        Raises:
+            UnreadableRun: one of their selections is damaged.
+        """
+        mine, theirs = _selection(new), _selection(base)
+        if mine is None:
+            return cls(None)
+        shared = _shared(mine, theirs)
+        return cls(
+            mine,
+            shared,
+            frozenset(planned_ids(new)),
+            frozenset(_values(record.case, shared) for record in new.records),
+        )
+
+    def covers(self, case: Case) -> bool:
+        """Tell whether the new run should have measured a case of the base run.
+
+        A planned case is covered. So is one whose values on the axes with differing choices are among those
+        chosen or planned, if no recorded case has its values on the other axes: the new code then lacks its
+        model, backend or shape. If one has, the plan decided about the case itself.
+        """
+        if self.selection is None or case.id in self.planned:
+            return True
+        if case.suite not in self.selection["suites"] or case.device != self.selection["device"]:
+            return False
+        differing = [name for name in AXES if name not in self.shared]
+        if differing and _values(case, self.shared) in self.seen:
+            return False
+        # a resumed run holds cases of an earlier selection, which the names that both runs chose exclude
+        named = [name for name in self.shared if self._chosen(name)]
+        return all(self._has(case, name) for name in (*differing, *named))
+
+    def _has(self, case: Case, name: str) -> bool:
+        """Tell whether a case's value on an axis was chosen, or planned for its subject."""
+        assert self.selection is not None
+        value, chosen = _value(case, name), self._chosen(name)
+        regime = split_source(value)[0] if name == "operand_source" else value
+        if value in chosen or regime in chosen:
+            return True
+        subjects: Mapping[str, Any] = self.selection["planned"].get(case.suite, {})
+        if name == "model":
+            return value in subjects
+        # a subject that the new code lacks may take any value that the suite's other subjects take
+        owners = [case.owner] if case.owner in subjects else list(subjects)
+        return any(value in subjects[owner].get(name, _usual(name)) for owner in owners)
+
+    def _chosen(self, name: str) -> Sequence[Any]:
+        """List the values that were chosen for an axis; none if it was left to the suite or the preset."""
+        assert self.selection is not None
+        names = {"model": self.selection["models"], "backend": self.selection["backends"]}
+        return names.get(name, self.selection["axes"].get(name)) or ()
+
+
+def planned_ids(run: Run) -> list[str]:
+    """List the ids of the cases that a run planned; none for a run that does not say."""
+    plan = run.meta.get("plan")
+    found = plan.get("case_ids") if isinstance(plan, Mapping) else None
+    return [id_ for id_ in found if isinstance(id_, str)] if isinstance(found, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The part of two runs that is compared: cases of these models, backends and suites. None means all.
+
+    cases: ids of cases, or their first letters.
+    """
+
+    models: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    suites: tuple[str, ...] | None = None
+    cases: tuple[str, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.models, self.backends, self.suites, self.cases))
+
+    def keeps(self, case: Case) -> bool:
+        """Tell whether a case is compared. A case of a bare recurrence goes by the recurrence's name."""
+        return (
+            (self.models is None or case.owner in self.models or case.subject in self.models)
+            and (self.backends is None or case.backend in self.backends)
+            and (self.suites is None or case.suite in self.suites)
+            and self.keeps_id(case.id)
+        )
+
+    def keeps_id(self, id_: str) -> bool:
+        """Tell whether a case may be compared, as far as its id tells."""
+        return not self.cases or id_.startswith(self.cases)
+
+    def check(self, cases: Iterable[Case]) -> None:
+        """Raise UnknownName for a name that no case of the two runs has."""
+        known: dict[str, set[str]] = {"model": set(), "backend": set(), "suite": set()}
+        cases = list(cases)
+        for case in cases:
+            known["model"] |= {case.owner, case.subject}
+            known["backend"].add(case.backend)
+            known["suite"].add(case.suite)
+        for (kind, names), chosen in zip(
+            known.items(), (self.models, self.backends, self.suites), strict=True
+        ):
+            for name in chosen or ():
+                if name not in names:
+                    raise UnknownName(f"{kind} in these runs", name, names)
+        for prefix in self.cases or ():
+            if not any(case.id.startswith(prefix) for case in cases):
+                raise UsageError(f"no case in these runs has an id that begins with {prefix!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        names = dataclasses.asdict(self)
+        return {kind: list(chosen) for kind, chosen in names.items() if chosen}
+
+
+def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """List the axes on which two runs made the same choice; of an older run only the default is assumed."""
+    if theirs is None:
+        return tuple(name for name in ("model", "backend") if mine[f"{name}s"] is None)
+    same = {name: mine[f"{name}s"] == theirs[f"{name}s"] for name in ("model", "backend")}
+    same["shape"] = all(mine[name] == theirs[name] for name in ("preset", "sizes"))
+    return tuple(name for name in AXES if same.get(name, mine["axes"].get(name) == theirs["axes"].get(name)))
+
+
+def _values(case: Case, names: Sequence[str]) -> tuple[Any, ...]:
+    return (case.suite, case.device, *(_value(case, name) for name in names))
+
+
+def _value(case: Case, name: str) -> Any:
+    """Get the value of an axis by its name in JSON; a shape as text, and a bare recurrence as a model."""
+    if name in ("model", "shape"):
+        return case.owner if name == "model" else str(case.shape)
+    return getattr(case, _FIELDS.get(name, name))
+
+
+def _usual(name: str) -> list[Any]:
+    """List the values of an axis that `planned` leaves out: the default alone."""
+    return [axes()[_FIELDS[name]].default] if name in _FIELDS else []
+
+
+def _selection(run: Run) -> Mapping[str, Any] | None:
+    found = run.meta.get(META)
+    if found is not None and not (isinstance(found, Mapping) and _intact(found)):
+        raise UnreadableRun(f"{run.path}: run.json is damaged: its selection is not understood")
+    return found
+
+
+def _canonical(name: str) -> str:
+    return name if name in registry.recurrences() else str(registry.model(name).name)
+
+
+def _intact(found: Mapping[str, Any]) -> bool:
+    """Tell whether a selection has every part that is read here, with the types that are read."""
+
+    def names(value: Any, *, optional: bool = False) -> bool:
+        return (optional and value is None) or (
+            isinstance(value, list) and all(isinstance(v, str) for v in value)
+        )
+
+    def objects(value: Any, depth: int) -> bool:
+        if depth == 0:
+            return isinstance(value, list)
+        return isinstance(value, Mapping) and all(objects(each, depth - 1) for each in value.values())
+
+    return (
+        names(found.get("suites"))
+        and all(names(found.get(choice), optional=True) for choice in ("models", "backends"))
+        and all(isinstance(found.get(choice), str) for choice in ("device", "preset"))
+        and all(objects(found.get(choice), 1) for choice in ("sizes", "axes"))
+        and objects(found.get("planned"), 3)
+    )

@@ -1,0 +1,64 @@
+"""The options that every command has that compares two runs, and how it shows what it found."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ssmperf.runs.outcome import RunComparison
+from ssmperf.terminal.axis_options import with_options
+from ssmperf.terminal.display import write_report
+from ssmperf.terminal.options import Threshold, Unsure
+
+ONLY = "{} to compare, of both runs, separated by commas. Default: all."
+OPTIONS: dict[str, tuple[Any, Any]] = {  # annotation and default, by keyword of `ssmperf.compare`
+    "threshold": (Threshold, "5%"),
+    "models": (Annotated[str | None, typer.Option(help=ONLY.format("Models"))], None),
+    "backends": (Annotated[str | None, typer.Option(help=ONLY.format("Backends"))], None),
+    "suite": (Annotated[str | None, typer.Option(help=ONLY.format("Suites"))], None),
+    "force": (
+        Annotated[
+            bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
+        ],
+        False,
+    ),
+    "unsure": (Unsure, "fail"),
+    "calibration": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE",
+                help="The machine's noise. Default: as the runs say, or as stored here for their device.",
+            ),
+        ],
+        None,
+    ),
+}
+
+
+def with_comparison(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb that takes `**options` those of a comparison, by keyword of `ssmperf.compare`."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return with_options(
+        verb,
+        (
+            inspect.Parameter(name, kind, default=default, annotation=annotation)
+            for name, (annotation, default) in OPTIONS.items()
+        ),
+    )
+
+
+def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
+    """Print a comparison, and write it to files, by name of report."""
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        write_report("table", found, None, of="comparison")
+    for name, destination in files.items():
+        if destination:
+            write_report(name, found, destination, of="comparison")

@@ -1,0 +1,128 @@
+"""The page of a comparison: complete, self-contained, inert, and usable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssmperf.reports import html as page_of_runs
+from support.pages import CHROMIUM, Page, browse
+
+from ssmperf import registry
+from ssmperf.runs.comparison import compare_runs
+from ssmperf.runs.outcome import RunComparison
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
+
+
+@pytest.fixture
+def found(fake: Any) -> RunComparison:
+    base = [fake.timed(1e-3, seed=seed, backend=name) for seed in range(4) for name in ("triton", "fft")]
+    new = [
+        fake.timed(2e-3, backend="triton", numbers={"command": "repeat me"}),
+        fake.timed(1e-3, backend="fft"),
+    ]
+    new += [
+        fake.timed(0.5e-3, seed=1, backend="triton"),
+        fake.failed("wrong", "too far off", seed=1, backend="fft"),
+    ]
+    new += [fake.timed(1.01e-3, seed=2, backend="triton"), fake.timed(1.02e-3, seed=2, backend="fft")]
+    new += [fake.timed(1e-3, seed=3, backend="triton"), fake.timed(1e-3, seed=9, backend="fft")]
+    return compare_runs(fake.run(base, meta={"tag": "old"}), fake.run(new, meta={"tag": "new"}))
+
+
+def text_of(found: RunComparison) -> str:
+    return str(registry.report("html", "comparison")(found, None))
+
+
+def test_every_case_and_the_conclusion_are_on_the_page(found: RunComparison) -> None:
+    page = Page(text_of(found))
+    rows = [attributes for _, attributes in page.elements if "data-place" in attributes]
+    assert [row["data-verdict"] for row in rows] == [pair.verdict for pair in found.pairs]
+    ids = [dict(each[:2] for each in detail["fields"])["case_id"] for detail in page.data["details"]]
+    assert ids == [pair.case.id for pair in found.pairs]
+    assert page.data["details"][0]["command"] == "repeat me"
+    assert found.conclusion in page.texts and "old → new" in page.texts
+    assert "missing: 1 case of backend fft" in " ".join(page.texts)
+    assert found.method in page.texts and page.open == []
+
+
+def test_the_chart_has_a_point_for_each_ratio_in_order(found: RunComparison) -> None:
+    (chart,) = Page(text_of(found)).data["ratios"]
+    ratios = [point["y"] for point in chart["points"]]
+    assert ratios == sorted(pair.ratio for pair in found.pairs if pair.ratio is not None)
+    assert chart["threshold"] == 0.05
+    assert all(point["low"] <= point["y"] <= point["high"] for point in chart["points"])
+    assert "triton" in chart["points"][-1]["text"] and chart["points"][-1]["verdict"] == "slower"
+
+
+def test_means_are_over_all_and_by_backend(found: RunComparison) -> None:
+    texts = Page(text_of(found)).texts
+    (mean,) = found.means.values()
+    assert set(mean.backends) == {"fft", "triton"}
+    for each in (mean.overall, *mean.backends.values()):
+        assert f"{each.ratio:.3f}" in texts
+
+
+def test_nothing_is_fetched_and_hostile_text_is_inert(fake: Any) -> None:
+    place = {"model": HOSTILE, "backend": HOSTILE, "operand_source": HOSTILE}
+    base = fake.run([fake.timed(1e-3, **place), fake.timed(1e-3, seed=1, **place)], meta={"tag": HOSTILE})
+    numbers = {"command": HOSTILE, "busy": [HOSTILE]}
+    new = fake.run(
+        [fake.timed(2e-3, numbers=numbers, **place), fake.failed("crash", HOSTILE, seed=1, **place)],
+        meta={"tag": HOSTILE, "measurement": HOSTILE},
+    )
+    for force in (False, True):
+        text = text_of(compare_runs(base, new, force=force))
+        page = Page(text)
+        assert "<img" not in text and "{{ 7*7 }}" in text and page.open == []
+        assert all(not name.startswith("on") for _, attributes in page.elements for name in attributes)
+        for tag, attributes in page.elements:
+            assert tag not in ("link", "iframe", "img") and "src" not in attributes
+            assert attributes.get("href", "#").startswith("#")
+
+
+def test_without_a_ratio_there_is_no_chart_and_no_plotting_library(fake: Any) -> None:
+    base, new = fake.run([fake.timed(1e-3)]), fake.run([fake.failed("oom", "too big")])
+    assert len(text_of(compare_runs(base, new))) < 100_000
+
+
+def test_the_page_of_two_runs_has_no_verdicts(found: RunComparison) -> None:
+    text = str(page_of_runs.html([found.base, found.new]))
+    assert found.conclusion not in text and 'v-slower"' not in text and "data-verdict" not in text
+
+
+HOOK = """
+<script>addEventListener("load", () => {
+  const box = document.querySelector("[data-table]");
+  const head = [...box.querySelectorAll("th button")].find((b) => b.textContent === "new / base");
+  const rows = () => [...box.querySelectorAll("tbody tr:not([hidden])")];
+  const seen = {};
+  head.click(); seen.least = rows()[0].dataset.verdict; seen.last = rows().at(-1).dataset.verdict;
+  head.click(); seen.most = rows()[0].dataset.verdict;
+  const verdict = box.querySelector('[data-axis="verdict"]');
+  verdict.value = "wrong"; verdict.dispatchEvent(new Event("change"));
+  seen.filtered = rows().map((row) => row.dataset.verdict).join();
+  rows()[0].querySelector("td.open button").click();
+  seen.detail = box.querySelector("tr.details").textContent.includes("too far off");
+  setTimeout(() => {
+    const plot = document.querySelector("[data-ratios].js-plotly-plot");
+    seen.points = plot.data.reduce((sum, trace) => sum + trace.x.length, 0);
+    seen.drawn = plot.querySelectorAll(".point").length;
+    seen.bars = plot.querySelectorAll(".errorbar").length;
+    document.body.dataset.seen = JSON.stringify(seen);
+  }, 1500);
+});</script></body>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to press the page's buttons")
+def test_sorting_filtering_and_the_chart_work_in_a_browser(found: RunComparison, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(text_of(found).replace("</body>", HOOK))
+    seen = browse(file)
+    assert (seen["least"], seen["most"], seen["last"]) == ("faster", "slower", "new")
+    assert seen["filtered"] == "wrong" and seen["detail"] is True
+    ratios = sum(pair.ratio is not None for pair in found.pairs)
+    assert seen["points"] == seen["drawn"] == seen["bars"] == ratios
