@@ -16,6 +16,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,12 +37,14 @@ STOP_S = 20.0  # before the time is over, for writing what is done
 class Setting:
     """What to compare on one kind of device.
 
-    options: of `ssmperf ab`, the cases among them. threshold: beyond which a change counts.
+    options: that select the cases. pairs: of rounds in the two stages.
+    threshold: beyond which a change counts.
     share: of a kernel's time that the planted work takes. plants: for each kind of block, the files of the
         backends with extra work, and the dtypes in which they have it.
     """
 
     options: tuple[str, ...]
+    pairs: str
     threshold: str
     share: float
     plants: tuple[Mapping[str, tuple[str, ...]], ...]
@@ -51,6 +54,7 @@ SETTINGS = {
     "cuda": Setting(
         ("--models", "hgrn,rg_lru,gateloop,mamba,longhorn,rwkv4", "--backends", "triton,cuda",
          "--dtype", "bfloat16,float32", "--pass", "forward,backward", "--time", "0.05"),
+        "5+7",
         "2.5%",
         0.05,
         (
@@ -61,24 +65,21 @@ SETTINGS = {
     "cpu": Setting(
         ("--models", "hgrn,mingru,gla,mamba", "--backends", "blelloch,hillis_steele,chunkwise,surrogate",
          "--axis", "T=256,1024", "--axis", "B=2", "--axis", "C=64", "--axis", "D=64",
-         "--pass", "forward", "--time", "0.2", "--pairs", "5+10"),
+         "--pass", "forward", "--time", "0.2"),
+        "5+10",
         "10%",
         0.20,
         ({"scan/blelloch.py": ("float32",)}, {"scan/hillis_steele.py": ("float32",)}),
     ),
 }  # fmt: skip
 
-# What a planted copy has beside the rest: extra work, whose length stands in a file.
+# What a planted copy has beside the rest. EXTRA_S follows: seconds by pass, by backend and operands.
 PLANTED = '''"""Extra work of known length behind a backend's forward and backward pass."""
 
 import functools
-import json
 import time
-from pathlib import Path
 
 import torch
-
-EXTRA_S = json.loads((Path(__file__).parent / "planted.json").read_text())
 
 
 def spin(seconds, device):
@@ -149,7 +150,7 @@ def main() -> None:
 
 
 def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]:
-    """Copy the checkout without planted work, and with it for each kind of block; return base and the others."""
+    """Copy the checkout without planted work, and with that of each kind of block."""
     folder = out / "trees"
     trees = [folder / "base", *(folder / f"planted-{number}" for number in range(len(setting.plants)))]
     if (folder / "ready").exists():
@@ -159,18 +160,16 @@ def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]
         for file in source_files():
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
             (tree / file).write_bytes((ROOT / file).read_bytes())
-    seconds = measured_seconds(out, setting, trees[0], device, gpu)
+    seconds = measured_seconds(out, setting, device, gpu)
     for tree, plant in zip(trees[1:], setting.plants, strict=True):
-        (tree / "ssmperf" / "planted.py").write_text(PLANTED)
         extra = {}
         for file, dtypes in plant.items():
             name = file.removesuffix(".py")
             path = tree / "impls" / file
             text = path.read_text()
-            head, mark, rest = text.partition("\n@backend(")
-            assert mark and "\ndef " in rest, file
-            rest = rest.replace("\ndef ", f'\n@planted("{name}")\ndef ', 1)
-            text = head + mark + rest
+            decorator = re.search(r"\n@backend\((?:.|\n)*?\)\n(?=@|def )", text)
+            assert decorator, file
+            text = f'{text[: decorator.end()]}@planted("{name}")\n{text[decorator.end() :]}'
             text = text.replace(
                 "\nfrom ssmperf import ", "\nfrom ssmperf.planted import planted\nfrom ssmperf import ", 1
             )
@@ -179,7 +178,7 @@ def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]
                 if key.startswith(f"{name} ") and any(f"torch.{dtype} " in key for dtype in dtypes):
                     extra[key] = {pass_: setting.share * each for pass_, each in passes.items()}
         assert extra, plant
-        (tree / "ssmperf" / "planted.json").write_text(json.dumps(extra, indent=1))
+        (tree / "ssmperf" / "planted.py").write_text(f"{PLANTED}\n\nEXTRA_S = {extra!r}\n")
     setup = [tree / "setup.py" for tree in trees]
     assert all(file.exists() for file in setup)
     (folder / "ready").touch()
@@ -196,13 +195,13 @@ def source_files() -> list[str]:
     return [*names, "setup.py", "pyproject.toml", "README.md", "LICENSE"]
 
 
-def measured_seconds(
-    out: Path, setting: Setting, tree: Path, device: str, gpu: str
-) -> dict[str, dict[str, float]]:
+def measured_seconds(out: Path, setting: Setting, device: str, gpu: str) -> dict[str, dict[str, float]]:
     """Measure the base's cases once. Give seconds by pass, for each backend, gates, dtype and shape."""
     run = out / "once"
-    options = [word for word in setting.options if word not in ("--pairs", "5+10")]
-    call(["run", "--suite", "throughput", *options, "--device", device, "--out", str(run), "--resume"], gpu)
+    call(
+        ["run", "--suite", "throughput", *setting.options, "--device", device, "--out", str(run), "--resume"],
+        gpu,
+    )
     found: dict[str, dict[str, float]] = {}
     for line in (run / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -255,21 +254,15 @@ def measure(
             if left_s <= 0:
                 return
             new = trees[1 + number % (len(trees) - 1)]
-            words = [
-                "ab",
-                "--base",
-                str(trees[0]),
-                "--new",
-                str(new),
-                "--suite",
-                "throughput",
-                *setting.options,
-            ]
-            words += ["--threshold", setting.threshold, "--device", device, "--json"]
+            words = ["ab", "--base", str(trees[0]), "--new", str(new), "--suite", "throughput", "--json"]
+            words += [*setting.options, "--pairs", setting.pairs, "--threshold", setting.threshold]
+            words += ["--device", device]
             words += ["--out", str(out / f"block-{number:02d}"), "--resume"]
             done = call(words, gpu, left_s)
             if done.returncode == 130:
                 return
+            if "}" not in done.stdout:
+                raise SystemExit(f"block {number} failed: {done.stderr[-2000:]}")
             result.write_text(done.stdout[: done.stdout.rindex("}") + 1])
             print(f"block {number} on GPU {gpu}: exit {done.returncode}", flush=True)
 

@@ -169,8 +169,12 @@ class Context:
         touched: Sequence[Tensor],
         peak_bytes: int | None,
         observer: Observer | None = None,
+        samples: int | None = None,
     ) -> Timing:
-        """Time a call with the device's clocks, in the case's cache state; see `Stopwatch.time`."""
+        """Time a call with the device's clocks, in the case's cache state; see `Stopwatch.time`.
+
+        samples: take at least so many; None means as many as the run does.
+        """
         with noted() as consulted:
             call()
         settings = self.settings
@@ -182,7 +186,7 @@ class Context:
             min_time_s=settings.min_time_s,
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
-            min_samples=settings.min_samples,
+            min_samples=max(settings.min_samples, samples or 0),
             peak_bytes=peak_bytes or 0,
             observer=observer,
         )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from ssmperf.cases.record import Status
@@ -36,6 +37,7 @@ REPEATED_ALONE = 4  # the same where answers do not combine
 MIXED = 0.5  # share of calls on mixtures where answers combine
 FEWEST_COMPARED = 4  # calls of either kind whose times are compared
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
+SURE = 1e-5  # probability below which that is no chance; which calls are of which kind is drawn at random
 # Among which timed calls the shared mixtures are, one in each stretch; where answers combine, only the first.
 STRETCHES = ((0, 5), (5, 15), (15, 45), (45, 135))
 
@@ -75,6 +77,7 @@ class TimedAnswers:
         self._mixtures: list[tuple[Draw, Any]] = []
         self._combination: tuple[Draw, Any] | None = None
         self.problem: str | None = None
+        self.uneven: str | None = None  # what may be chance, and needs more calls to be told
         self._combinations = 0
         self._projections: list[Projection] = []
         self._bases: list[tuple[float, ...]] = []  # products of two bases and their norms, by tensor
@@ -124,7 +127,7 @@ class TimedAnswers:
                 self._combination = self.drawn, copied(result)
 
     def verdict(self, seconds: Sequence[float]) -> Verdict:
-        """Judge the timed calls.
+        """Judge the timed calls. Where `uneven` is set afterwards, more calls are needed.
 
         seconds: how long the first of them took, in order.
         """
@@ -207,7 +210,11 @@ class TimedAnswers:
         return None
 
     def _combining(self, seconds: Sequence[float]) -> str | None:
-        """Say that mixtures and combinations take different times, or return None."""
+        """Say that mixtures and combinations take different times, or return None.
+
+        On a busy machine a few calls can differ as much by chance. Then `uneven` says so instead.
+        """
+        self.uneven = None
         times: dict[bool, list[float]] = {True: [], False: []}
         for drawn, each in zip(self.draws, seconds, strict=False):
             times[drawn.seed is not None].append(each)
@@ -216,10 +223,14 @@ class TimedAnswers:
         mixed, combined = (statistics.quantiles(times[kind], n=4) for kind in (True, False))
         if mixed[0] <= MOST_APART * combined[2] and combined[0] <= MOST_APART * mixed[2]:
             return None
-        return (
+        problem = (
             f"calls on values that are no combination of others take {mixed[1] / combined[1]:.2g} times as "
             "long as the rest: it does not do the same work for both"
         )
+        if mannwhitneyu(times[True], times[False]).pvalue < SURE:
+            return problem
+        self.uneven = f"{problem}, or it is chance"
+        return None
 
     def _call(self, drawn: Draw) -> Any:
         self._write(drawn)

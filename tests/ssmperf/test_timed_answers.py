@@ -14,6 +14,8 @@ import ssmperf
 from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
+from ssmperf.operands.variation import Draw
+from ssmperf.trial.timed_answers import TimedAnswers
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
@@ -136,3 +138,40 @@ def test_a_function_of_its_own_is_timed_on_mixtures(own_registrations: None) -> 
 
     record = measure(lambda _: squared, equivalent=False, definition=squared)
     assert record.status is Status.OK, record.reason
+
+
+def draws_in_turn(count: int) -> TimedAnswers:
+    """Make an observer that has seen calls on combinations and mixtures in turn."""
+    answers = TimedAnswers.__new__(TimedAnswers)
+    answers.draws = [Draw(seed=None if index % 2 else index) for index in range(count)]
+    return answers
+
+
+def test_few_calls_that_differ_by_chance_are_not_wrong_but_asked_again() -> None:
+    few, many = draws_in_turn(8), draws_in_turn(60)
+    assert few._combining([6.0, 1.0] * 4) is None
+    assert few.uneven is not None and "chance" in few.uneven
+    assert "does not do the same work" in str(many._combining([6.0, 1.0] * 30))
+    assert many._combining([1.0, 1.1] * 30) is None and many.uneven is None
+
+
+def test_an_uneven_case_is_timed_again_with_more_calls(
+    own_registrations: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    timed, judged = Context.time, TimedAnswers._combining
+
+    def time(self: Context, *arguments: Any, samples: int | None = None, **options: Any) -> Any:
+        asked.append(samples)
+        return timed(self, *arguments, samples=samples, **options)
+
+    def chance(self: TimedAnswers, seconds: Any) -> str | None:
+        found = judged(self, seconds)
+        self.uneven = "it may be chance" if len(asked) == 1 else self.uneven
+        return found
+
+    monkeypatch.setattr(Context, "time", time)
+    monkeypatch.setattr(TimedAnswers, "_combining", chance)
+    record = measure(right)
+    assert record.status is Status.OK and asked == [None, 60]
+    assert record.numbers["samples"] >= 60 and "it may be chance" not in record.numbers["doubts"]
