@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS
+from ssmperf import DIMENSIONS, Calibration, UnreadableRun
 
 from . import frames, units
 
@@ -32,6 +32,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         [name, units.number(name, value), _exact(name, value)]
         for name, value in row.items()
         if name not in _NOT_DETAILS and not units.missing(value) and not isinstance(value, Mapping)
+        if name != "busy" or value != []
     ]
     samples = row.get("samples_s")
     samples = [float(value) for value in samples] if isinstance(samples, (list, tuple)) else []
@@ -110,6 +111,11 @@ def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for env_id, facts in run.environments.items():
             groups: dict[str, list[tuple[str, str]]] = {}
             for fact, value in facts.items() if isinstance(facts, Mapping) else ():
+                if fact == "calibration" and value is not None:
+                    groups["calibration"] = _calibration(value)
+                    continue
+                if fact == "calibration_reason" and value is None:
+                    continue
                 nested = isinstance(value, Mapping) and value
                 group = groups.setdefault(str(fact) if nested else "general", [])
                 items = frames.flat(value).items() if nested else [(fact, value)]
@@ -118,6 +124,25 @@ def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 {"run": name, "id": env_id, "groups": sorted(groups.items(), key=lambda g: g[0] != "general")}
             )
     return found
+
+
+def _calibration(data: Any) -> list[tuple[str, str]]:
+    """Give a calibration's facts: its date, and per kind of case what one round per side can tell apart."""
+    try:
+        found = Calibration.from_json(data)
+    except UnreadableRun as error:
+        return [("unreadable", units.plain(error))]
+    facts = [("created", units.plain(found.created))]
+    for kind, spread in found.kinds.items():
+        one, twenty = (f"{100 * spread.threshold(cases):.1f} %" for cases in (1, 20))
+        facts.append(
+            (
+                kind,
+                f"±{100 * spread.spread:.1f} % between processes; one round shows {one} in one case, "
+                f"{twenty} in twenty ({spread.cases} cases, {spread.rounds} rounds)",
+            )
+        )
+    return facts
 
 
 def _fact(name: str, value: Any) -> str:

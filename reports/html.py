@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Section, report
+from ssmperf import Section, busy_line, report
 
 from . import best, contests, details, frames, palette, ranking, sections, units
 from .exports import deliver
@@ -125,6 +125,7 @@ def run_views(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
             "hardware": _hardware(table[table["run"] == name]),
             "cases": len(run.records),
             "planned": (run.meta.get("plan") or {}).get("cases"),
+            "busy": (busy_line(run.records) or "").removeprefix("busy: "),
         }
         for name, run in zip(frames.run_names(runs), runs, strict=True)
     ]

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import Section, report
+from ssmperf import Section, busy_line, report
 
 from . import contests, frames, ranking, units
 from .exports import deliver
@@ -38,6 +38,8 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         for name, section in frames.sections(runs, rows).items():
             _suite(console, rows[rows["suite"] == name], section, runs)
         console.print(_summary(rows))
+        if busy := busy_line([record for run in runs for record in run.records]):
+            console.print(Text(busy, style="yellow"))
     return deliver(_stripped(capture.get()), destination)
 
 

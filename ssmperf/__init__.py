@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
+    from ssmperf.machine.calibration import Calibration
     from ssmperf.machine.host_memory import available_memory_bytes
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
     from ssmperf.measure.passes import TimedPass, pass_of
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
     from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
     from ssmperf.plan.selection import Selection, is_regime
+    from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, VERDICTS, Pair, RunComparison
     from ssmperf.runs.standings import Standing, first_places, standings
@@ -86,6 +88,7 @@ _LAZY = {
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
+    "machine.calibration": ("Calibration",),
     "machine.host_memory": ("available_memory_bytes",),
     "execute.tuning": ("tuned",),
     "execute.worker": ("is_out_of_memory",),
@@ -117,6 +120,7 @@ _LAZY = {
     "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
     "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
+    "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "VERDICTS", "Pair", "RunComparison"),
     "runs.standings": ("Standing", "first_places", "standings"),
@@ -138,6 +142,7 @@ __all__ = [
     "Backend",
     "BackendLike",
     "Block",
+    "Calibration",
     "Case",
     "Ceilings",
     "Chart",
@@ -190,6 +195,8 @@ __all__ = [
     "best",
     "build_block",
     "build_operands",
+    "busy_cases",
+    "busy_line",
     "call_of",
     "carry",
     "check",

@@ -41,6 +41,10 @@ def run(
     configurations: File | None = None,
     write_configurations: File | None = None,
     nonce: str | None = None,
+    rounds: int | None = None,
+    time: float | None = None,
+    precision: float | str | None = None,
+    samples: int | None = None,
     **axes: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
@@ -58,6 +62,11 @@ def run(
         configurations: file of configurations to use. write_configurations: file for those that the search
             finds.
         nonce: the secret on which all values depend, as a run's `run.json` has it; None draws a fresh one.
+        rounds: how often all cases are measured, each time in fresh processes and in another order; None
+            means 1, or the number of the run to resume.
+        time: longest time for sampling a case in a round, in seconds. precision: stop when the interval of
+            the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
+            means the preset's.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -83,6 +92,10 @@ def run(
         configurations=configurations,
         write_configurations=write_configurations,
         nonce=nonce,
+        rounds=rounds,
+        time=time,
+        precision=precision,
+        samples=samples,
         **axes,
     )
     return execute(request)

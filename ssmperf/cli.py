@@ -19,6 +19,17 @@ import typer
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.comparison_options import show, with_comparison
+from ssmperf.terminal.options import (
+    ComparisonPage,
+    Debug,
+    Json,
+    Plugins,
+    Precision,
+    Rounds,
+    Samples,
+    Time,
+)
+from ssmperf.terminal.verbs import calibrate
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -32,19 +43,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-Plugins = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Its code is run."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-ComparisonPage = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Write the comparison as one self-contained HTML page."),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 
 
 class Listing(StrEnum):
@@ -114,6 +112,10 @@ def run(
     devices: Annotated[str | None, typer.Option(help="CUDA indices, one worker per device: 0,1,2,3.")] = None,
     plugin: Plugins = None,
     timeout: Annotated[float, typer.Option(help="Longest time that one case may take, in seconds.")] = 180.0,
+    rounds: Rounds = None,
+    time: Time = None,
+    precision: Precision = None,
+    samples: Samples = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
@@ -161,6 +163,10 @@ def run(
         configurations=configurations,
         write_configurations=write_configurations,
         nonce=nonce,
+        rounds=rounds,
+        time=time,
+        precision=precision,
+        samples=samples,
         argv=sys.argv[1:],
         **axes,
     )
@@ -174,7 +180,8 @@ def run(
         go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
         _fail(f"interrupted; {go_on}" if path.exists() else "interrupted", ExitCode.INTERRUPTED)
     display.table([result])
-    for line in (*files.summary(result, write_configurations), display.closing(result)):
+    notes = (*files.summary(result, write_configurations), *display.warnings(result))
+    for line in (*notes, display.closing(result)):
         typer.echo(line)
     if strict and display.bad_cases(result):
         raise typer.Exit(ExitCode.BAD_CASE)
@@ -319,11 +326,14 @@ def doctor(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show installed packages, backends that can run here, and this machine's measured ceilings."""
+    """Show installed packages, backends that can run here, this machine's measured ceilings, its noise."""
     from ssmperf.terminal import doctor as diagnosis
 
     found = diagnosis.examine(device)
     typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+
+
+app.command(epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla")(calibrate)
 
 
 def main() -> None:

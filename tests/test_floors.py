@@ -23,6 +23,7 @@ FLOORS = (
     ("runs",),
     ("tune",),
     ("execute",),
+    ("versions",),
     ("api", "direct", "terminal"),
     ("cli",),
 )

@@ -18,6 +18,7 @@ from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.tolerance import is_approximate
 from ssmperf.judge.verdict import Verdict
+from ssmperf.machine.host_load import HostLoad
 from ssmperf.measure.stopwatch import Observer, Stopwatch, Timing
 from ssmperf.operands.build import build_model
 from ssmperf.operands.dtypes import dtype_of
@@ -51,6 +52,7 @@ class Settings:
     min_time_s: float = 0.02
     max_time_s: float = 0.25
     relative_width: float = 0.01
+    min_samples: int = 5
     autotune: bool = False
 
 
@@ -65,6 +67,7 @@ class Context:
     options: the run's options, for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
+    host_load: tells what other processes did to the CPU while calls were being timed.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -77,6 +80,7 @@ class Context:
     options: tuple[str, ...] = ()
     nonce: int = 0
     judge: Asked | None = None
+    host_load: HostLoad = field(default_factory=HostLoad)
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
@@ -127,6 +131,7 @@ class Context:
         try:
             return self.judge.verdict(question, answer)
         finally:
+            self.host_load.read()
             self.on_phase("backend")
 
     def memoised(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -177,12 +182,14 @@ class Context:
             min_time_s=settings.min_time_s,
             max_time_s=settings.max_time_s,
             relative_width=settings.relative_width,
+            min_samples=settings.min_samples,
             peak_bytes=peak_bytes or 0,
             observer=observer,
         )
         window_s = time.monotonic() - began_s
         self.on_phase("backend")
-        return replace(timing, configuration=as_json(consulted) or None, window_s=window_s)
+        busy = (*self.host_load.busy_since(began_s), *timing.busy)
+        return replace(timing, configuration=as_json(consulted) or None, window_s=window_s, busy=busy)
 
     def median_s(self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor]) -> float:
         """Time a call briefly, in the case's cache state."""

@@ -1,16 +1,18 @@
 """Run the cases of a plan in worker processes on this machine, one worker per device.
 
-A crash, a hang or exhausted memory costs one case only: a new worker continues with the next.
+A crash, a hang or exhausted memory costs one case only: a new worker continues with the next. A session runs
+several rounds of cases: each has workers of its own, and all share the judges and their references.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import random
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +67,48 @@ class LocalExecutor:
     nonce: int = 0
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
-        """Run all cases; return when every case has its record.
+        """Run all cases once; see `Session.run`."""
+        with self.session() as session:
+            session.run(cases, events)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Run rounds of cases with the same judges, which end with the session."""
+        session = Session([Lane(Processes(self, device), device, self.timeout_s) for device in self.devices])
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+class Session:
+    """Rounds of cases with one judge per device. Make it by `LocalExecutor.session`."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
+
+    def run(self, cases: Iterable[Case], events: Events, shuffle: random.Random | None = None) -> None:
+        """Run all cases in fresh workers; return when every case has its record.
+
+        shuffle: puts the cases in a random order, as far as they need not stand together; None keeps theirs.
 
         Raises:
             WorkerFailed: the first worker of a device cannot be started.
             KeyboardInterrupt: passed on after the workers were stopped.
         """
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for _, members in groupby(_in_order(cases), key=_group):
-            groups.put(list(members))
+        for members in _groups(cases, shuffle):
+            groups.put(members)
         stop = threading.Event()
-        lanes = [
-            Lane(Processes(self, device), device, self.timeout_s, groups, events, stop)
-            for device in self.devices
-        ]
-        if len(lanes) == 1:
-            lanes[0].run()
+        if len(self.lanes) == 1:
+            self.lanes[0].run(groups, events, stop)
         else:
-            _run_threads(lanes, stop)
+            _run_threads(self.lanes, groups, events, stop)
+
+    def close(self) -> None:
+        """End all processes."""
+        for lane in self.lanes:
+            lane.end()
 
 
 class Processes:
@@ -111,6 +137,8 @@ class Processes:
             plugins=tuple(executor.plugins if plugins is None else plugins),
             min_time_s=executor.preset.min_time_s,
             max_time_s=executor.preset.max_time_s,
+            relative_width=executor.preset.relative_width,
+            min_samples=executor.preset.min_samples,
             memory_limit_bytes=int(MEMORY_FRACTION * available_memory_bytes()),
             ceilings=ceilings,
             autotune=executor.tuning.autotune,
@@ -142,13 +170,27 @@ class Processes:
         return None if "OMP_NUM_THREADS" in os.environ else self.executor.preset.threads
 
 
-def _in_order(cases: Iterable[Case]) -> list[Case]:
-    """Sort cases: those that need a process each come last, and those of one household stand together."""
-    places: dict[Household, int] = {}
+def _groups(cases: Iterable[Case], shuffle: random.Random | None) -> Iterator[list[Case]]:
+    """Group cases by their operands. One worker runs a whole group.
+
+    Groups whose cases need a process each come last, and those of one household stand together.
+    """
+    places: dict[Household, float] = {}
     keyed = [(needs_fresh_process(case), household(case), case) for case in cases]
     for _, own, _ in keyed:
         places.setdefault(own, len(places) if own != Household() else -1)
-    return [case for _, _, case in sorted(keyed, key=lambda each: (each[0], places[each[1]]))]
+    if shuffle is not None:
+        places = {own: shuffle.random() for own in places}
+    grouped: dict[tuple[object, ...], list[Case]] = {}
+    order: dict[tuple[object, ...], tuple[bool, float, float]] = {}
+    for fresh, own, case in sorted(keyed, key=lambda each: (each[0], places[each[1]])):
+        key = _group(case)
+        grouped.setdefault(key, []).append(case)
+        order.setdefault(key, (fresh, places[own], shuffle.random() if shuffle else len(order)))
+    for key in sorted(grouped, key=lambda key: order[key]):
+        if shuffle is not None:
+            shuffle.shuffle(grouped[key])
+        yield grouped[key]
 
 
 def _group(case: Case) -> tuple[object, ...]:
@@ -156,9 +198,12 @@ def _group(case: Case) -> tuple[object, ...]:
     return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
 
 
-def _run_threads(lanes: list[Lane], stop: threading.Event) -> None:
+def _run_threads(
+    lanes: Sequence[Lane], groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event
+) -> None:
     for lane in lanes:
-        threading.Thread(target=lane.guarded_run, daemon=True).start()
+        lane.finished.clear()
+        threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
     try:
         for lane in lanes:
             while not lane.finished.wait(0.2) and not stop.is_set():

@@ -91,20 +91,16 @@ class Starter(Protocol):
 
 
 class Lane:
-    """Takes groups of cases from a queue until it is empty, and starts workers for them."""
+    """Takes groups of cases from a queue until it is empty, round after round; starts workers for them."""
 
     def __init__(
         self,
         start: Starter,
         device: str,
         timeout_s: float,
-        groups: queue.SimpleQueue[list[Case]],
-        events: Events,
-        stop: threading.Event,
     ) -> None:
-        self.start, self.device, self.groups = start, device, groups
-        self.timeout_s = timeout_s
-        self.events, self.stop = events, stop
+        self.start, self.device, self.timeout_s = start, device, timeout_s
+        self.stop = threading.Event()
         self.worker: WorkerProcess | None = None
         self.judge: JudgeProcess | None = None
         self.household = Household()
@@ -114,32 +110,41 @@ class Lane:
         self.finished = threading.Event()
         self.error: BaseException | None = None
 
-    def guarded_run(self) -> None:
+    def guarded_run(
+        self, groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event
+    ) -> None:
         try:
-            self.run()
+            self.run(groups, events, stop)
         except BaseException as error:
-            if not self.stop.is_set():  # otherwise the error comes from killing the worker
+            if not stop.is_set():  # otherwise the error comes from killing the worker
                 self.error = error
-            self.stop.set()
+            stop.set()
         finally:
             self.finished.set()
 
-    def run(self) -> None:
+    def run(self, groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event) -> None:
+        """Run one round of cases, in workers that end with it; the judge stays."""
+        self.events, self.stop = events, stop
         try:
-            while not self.stop.is_set():
+            while not stop.is_set():
                 try:
-                    group = self.groups.get_nowait()
+                    group = groups.get_nowait()
                 except queue.Empty:
                     return
                 for case in group:
-                    if self.stop.is_set():
+                    if stop.is_set():
                         return
                     self._run_case(case)
         finally:
             self.close()
-            if self.judge is not None:
-                self.judge.close()
-            self.start.close()
+
+    def end(self) -> None:
+        """End the judge and all other processes of the lane."""
+        self.close()
+        if self.judge is not None:
+            self.judge.close()
+            self.judge = None
+        self.start.close()
 
     def kill(self) -> None:
         """Kill the worker's process, from another thread; the lane then notices and cleans up."""

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from ssmperf.execute.nonce import as_text, parse
 from ssmperf.machine import devices as devices_
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
+from ssmperf.registry.presets import Preset
 from ssmperf.tune.files import CURATED, Tuning
 
 Names = str | Sequence[str]
 File = str | os.PathLike[str]
 DEFAULT_TIMEOUT_S = 180.0
+MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,13 @@ class Request:
 
     argv: the command line of the request; empty for a call from Python.
     nonce: the secret on which all values depend; None for that of the run to resume, or a fresh one.
+    rounds: how often all cases are measured, each time by fresh processes in another order; None for the
+        number of the run to resume, or 1.
+    time_s, precision, samples: longest time for sampling a case in a round, the share of the median within
+        which its interval must be to stop earlier, and the least number of samples; None means the preset's.
 
     Raises:
-        UsageError: the timeout is not a positive number of seconds.
+        UsageError: a number is out of its range.
     """
 
     suites: tuple[str, ...]
@@ -44,10 +50,20 @@ class Request:
     argv: tuple[str, ...] = ()
     tuning: Tuning = CURATED
     nonce: int | None = None
+    rounds: int | None = None
+    time_s: float | None = None
+    precision: float | None = None
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise UsageError(f"the timeout must be above 0 seconds and finite, got {self.timeout_s:g}")
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
+            raise UsageError(f"--rounds must lie between 1 and {MOST_ROUNDS}, got {self.rounds}")
+        if self.time_s is not None and not (math.isfinite(self.time_s) and self.time_s > 0):
+            raise UsageError(f"--time must be above 0 seconds and finite, got {self.time_s:g}")
+        if self.samples is not None and not 1 <= self.samples <= MOST_SAMPLES:
+            raise UsageError(f"--samples must lie between 1 and {MOST_SAMPLES}, got {self.samples}")
 
     @classmethod
     def of(
@@ -62,6 +78,10 @@ class Request:
         configurations: File | None = None,
         write_configurations: File | None = None,
         nonce: str | None = None,
+        rounds: int | None = None,
+        time: float | None = None,
+        precision: float | str | None = None,
+        samples: int | None = None,
         argv: Sequence[str] = (),
         **choices: Any,
     ) -> Request:
@@ -75,13 +95,44 @@ class Request:
         selection, devices = select(**choices)
         folder = run_folder(out, suites, resume=resume)
         secret = None if nonce is None else parse(nonce)
-        return cls(suites, selection, devices, folder, timeout, tag, resume, tuple(argv), tuning, secret)
+        return cls(
+            suites,
+            selection,
+            devices,
+            folder,
+            timeout,
+            tag,
+            resume,
+            tuple(argv),
+            tuning,
+            secret,
+            rounds,
+            time,
+            None if precision is None else parse_share(precision, "--precision"),
+            samples,
+        )
+
+    @property
+    def scale(self) -> Preset:
+        """The preset of the selection, with the request's own time, precision and samples."""
+        preset = self.selection.scale
+        longest = preset.max_time_s if self.time_s is None else self.time_s
+        return replace(
+            preset,
+            min_time_s=min(preset.min_time_s, longest),
+            max_time_s=longest,
+            relative_width=preset.relative_width if self.precision is None else self.precision,
+            min_samples=preset.min_samples if self.samples is None else self.samples,
+        )
 
     @property
     def options(self) -> tuple[str, ...]:
         """The options of this run that a command must have to repeat one of its cases."""
         words = ["--preset", self.selection.preset] if self.selection.preset else []
         words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s != DEFAULT_TIMEOUT_S else []
+        words += [] if self.time_s is None else ["--time", f"{self.time_s:g}"]
+        words += [] if self.precision is None else ["--precision", f"{self.precision:g}"]
+        words += [] if self.samples is None else ["--samples", str(self.samples)]
         words += [] if self.nonce is None else ["--nonce", as_text(self.nonce)]
         return (*words, *self.tuning.options)
 
@@ -139,6 +190,22 @@ def names(value: Names | None) -> tuple[str, ...] | None:
     if not found:
         raise UsageError(f"expected names separated by commas, got {value!r}")
     return found
+
+
+def parse_share(value: float | str, option: str) -> float:
+    """Read a share such as `1%` or `0.01`.
+
+    Raises:
+        UsageError: it is no number or percentage, or not between 0 and 1.
+    """
+    text = str(value).strip()
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise UsageError(f"{option} must look like 1% or 0.01 and lie between 0 and 1, got {value!r}")
+    return share
 
 
 def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False) -> Path:

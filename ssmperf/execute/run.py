@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 from ssmperf import registry
@@ -13,27 +16,33 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute import nonce
-from ssmperf.execute.executor import LocalExecutor
+from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
-from ssmperf.execute.request import Request
+from ssmperf.execute.request import MOST_ROUNDS, Request
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import scope, store
+from ssmperf.runs.rounds import ROUND, round_of
 from ssmperf.runs.store import Run, Writer
 from ssmperf.tune.files import META, resumed, write_configurations
 
 # How runs measure: times of different versions are not times of the same thing.
 # 2: every timed call has values of its own.
 MEASUREMENT = 2
+SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # what `run.json` keeps of a preset
 
 
 class Progress(Protocol):
-    """Receives the progress of a run. It is called from several threads, one call at a time."""
+    """Receives the progress of a run. It is called from several threads, one call at a time.
+
+    drop: called with a number of measurements of the total that will not be made.
+    """
 
     def begin(self, total: int, done: int) -> None: ...
     def start(self, case: Case, device: str) -> None: ...
     def progress(self, case: Case, text: str) -> None: ...
     def finish(self, record: Record) -> None: ...
+    def drop(self, count: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -44,6 +53,7 @@ class Silent:
     def start(self, case: Case, device: str) -> None: ...
     def progress(self, case: Case, text: str) -> None: ...
     def finish(self, record: Record) -> None: ...
+    def drop(self, count: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -55,70 +65,142 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
             being loaded.
         WorkerFailed: no worker could be started.
     """
-    if registry.loading():
-        raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
-    planned = make_plan(request.selection, request.suites)
-    earlier: list[Record] = []
-    if request.resume:
-        request = replace(request, tuning=resumed(request.tuning, request.out))
-        meta = store.load(request.out).meta if (request.out / store.RUN_FILE).exists() else {}
-        request = replace(request, nonce=nonce.resumed(request.nonce, meta, str(request.out)))
-        writer, before = Writer.resume(request.out, _meta(planned, request))
-        earlier = before.records
-    else:
-        request = request if request.nonce is not None else replace(request, nonce=nonce.fresh())
-        writer = Writer.create(request.out, _meta(planned, request))
-    try:
-        _run_plan(planned, request, writer, {record.case.id for record in earlier}, progress or Silent())
-    finally:
-        writer.close()
+    progress = progress or Silent()
+    with open_run(request, progress) as opened:
+        rounds = opened.request.rounds or 1
+        total = len(opened.plan.refused) + rounds * len(opened.plan.to_run)
+        progress.begin(total, len(opened.done))
+        try:
+            opened.record_refusals()
+            for number in range(rounds):
+                opened.run_round(number, opened.plan.to_run)
+        finally:
+            progress.end()
     result = store.load(request.out)
-    write_configurations(result, request.tuning)
+    write_configurations(result, opened.request.tuning)
     return result
 
 
-def _run_plan(plan: Plan, request: Request, writer: Writer, done: set[str], progress: Progress) -> None:
-    """Run the cases that have no record yet. A lock lets one thread at a time use writer and progress."""
-    lock = threading.Lock()
+@contextlib.contextmanager
+def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
+    """Plan a request, start or resume its folder, and keep its processes until the end of the block.
 
-    def on_environment(env_id: str, environment: Mapping[str, Any]) -> None:
-        with lock:
-            writer.add_environment(env_id, environment)
-
-    def on_start(case: Case, device: str) -> None:
-        with lock:
-            progress.start(case, device)
-
-    def on_record(record: Record) -> None:
-        with lock:
-            writer.append(record)
-            progress.finish(record)
-
-    def on_progress(case: Case, text: str) -> None:
-        with lock:
-            progress.progress(case, text)
-
-    options = (*_plugin_options(registry.plugins()), *request.options)
+    Raises:
+        UsageError: as `execute` does.
+    """
+    if registry.loading():
+        raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
+    planned = make_plan(request.selection, request.suites)
+    earlier: Sequence[Record] = ()
+    if request.resume:
+        request = replace(request, tuning=resumed(request.tuning, request.out))
+        meta = store.load(request.out).meta if (request.out / store.RUN_FILE).exists() else {}
+        request = replace(
+            request,
+            nonce=nonce.resumed(request.nonce, meta, str(request.out)),
+            rounds=request.rounds or _rounds_of(meta),
+        )
+        writer, before = Writer.resume(request.out, _meta(planned, request))
+        earlier = [record for rounds in before.rounds.values() for record in rounds]
+    else:
+        request = request if request.nonce is not None else replace(request, nonce=nonce.fresh())
+        writer = Writer.create(request.out, _meta(planned, request))
+    plugins = registry.plugins()
+    options = (*_plugin_options(plugins), *request.options)
     executor = LocalExecutor(
         devices=request.devices,
         log_dir=writer.path / "logs",
         timeout_s=request.timeout_s,
-        preset=request.selection.scale,
-        plugins=registry.plugins(),
+        preset=request.scale,
+        plugins=plugins,
         tuning=request.tuning,
         options=options,
         nonce=request.nonce or 0,
     )
-    progress.begin(len(plan.cases), sum(item.case.id in done for item in plan.cases))
     try:
-        for item in plan.refused:
-            if item.case.id not in done:
-                command = command_that_repeats(item.case, options)
-                on_record(Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command}))
-        todo = [case for case in plan.to_run if case.id not in done]
-        executor.run(todo, Events(on_environment, on_start, on_record, on_progress))
+        with executor.session() as session:
+            yield OpenRun(planned, request, writer, session, options, earlier, progress)
     finally:
-        progress.end()
+        writer.close()
+
+
+class OpenRun:
+    """A run that is being measured. A lock lets one thread at a time use its writer and progress.
+
+    done: the rounds that have a record, as (id of the case, number of the round).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        request: Request,
+        writer: Writer,
+        session: Session,
+        options: Sequence[str],
+        earlier: Iterable[Record],
+        progress: Progress,
+    ) -> None:
+        self.plan, self.request, self.writer, self.session = plan, request, writer, session
+        self.options, self.progress = options, progress
+        self.done: set[tuple[str, int]] = set()
+        self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
+        for record in earlier:
+            self._note(record, round_of(record))
+        self._lock = threading.Lock()
+
+    def record_refusals(self) -> None:
+        """Record the cases that the plan refuses, unless that was done before."""
+        for item in self.plan.refused:
+            if (item.case.id, 0) not in self.done:
+                command = command_that_repeats(item.case, self.options)
+                refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
+                self._on_record(0, refused)
+
+    def run_round(self, number: int, cases: Sequence[Case]) -> None:
+        """Measure cases in fresh processes, without those that are done or that were not ok before."""
+        missing = [case for case in cases if (case.id, number) not in self.done]
+        todo = [case for case in missing if case.id not in self.ended]
+        self.progress.drop(len(missing) - len(todo))
+        events = Events(
+            self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
+        )
+        shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
+        self.session.run(todo, events, shuffle if self._has_rounds else None)
+
+    @property
+    def _has_rounds(self) -> bool:
+        return (self.request.rounds or 1) > 1
+
+    def _note(self, record: Record, number: int) -> None:
+        self.done.add((record.case.id, number))
+        if record.status is not Status.OK:
+            self.ended.add(record.case.id)
+
+    def _on_environment(self, env_id: str, environment: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.writer.add_environment(env_id, environment)
+
+    def _on_start(self, case: Case, device: str) -> None:
+        with self._lock:
+            self.progress.start(case, device)
+
+    def _on_record(self, number: int, record: Record) -> None:
+        if self._has_rounds:
+            record = replace(record, numbers={**record.numbers, ROUND: number})
+        with self._lock:
+            self._note(record, number)
+            self.writer.append(record)
+            self.progress.finish(record)
+
+    def _on_progress(self, case: Case, text: str) -> None:
+        with self._lock:
+            self.progress.progress(case, text)
+
+
+def _rounds_of(meta: Mapping[str, Any]) -> int:
+    """Read the number of rounds of a run from its `run.json`."""
+    rounds = meta.get("rounds")
+    return rounds if isinstance(rounds, int) and 1 <= rounds <= MOST_ROUNDS else 1
 
 
 def _plugin_options(files: Sequence[str]) -> list[str]:
@@ -135,6 +217,9 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         nonce.META: nonce.as_text(request.nonce or 0),
         "measurement": MEASUREMENT,
         scope.META: scope.describe(request.selection, request.suites, plan),
+        "rounds": request.rounds or 1,
+        "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
+        "plugins": list(registry.plugins()),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

@@ -173,7 +173,13 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
-    settings = Settings(config["min_time_s"], config["max_time_s"], autotune=config["autotune"])
+    settings = Settings(
+        config["min_time_s"],
+        config["max_time_s"],
+        config["relative_width"],
+        config["min_samples"],
+        autotune=config["autotune"],
+    )
     context = Context(
         config["device"],
         env_id(environment),

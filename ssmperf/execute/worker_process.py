@@ -45,6 +45,8 @@ class WorkerConfig:
     plugins: tuple[str, ...]
     min_time_s: float
     max_time_s: float
+    relative_width: float
+    min_samples: int
     memory_limit_bytes: int
     ceilings: Mapping[str, Any] | None
     autotune: bool

@@ -19,6 +19,8 @@ MOST_IDLE_SHARE = 0.2  # of one core; an idle process uses less than a hundredth
 # Parts of the commands of helper processes that torch's compiler and multiprocessing start and keep.
 HELPERS = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
+NURSERY = "ssmperf.processes.nursery"  # in the commands of the nursery and of all that it forks
+
 _sleep, _now, _cpu_s, _clock_s = time.sleep, time.monotonic, time.process_time, time.clock_gettime
 
 
@@ -28,9 +30,9 @@ def idle_cpu_s(seconds: float) -> float:
     That is the time that they use, and that in which their threads wait for a core on a busy machine.
     """
     families = (os.getpid(), *descendants(os.getpid()))
-    before = {pid: _cpu_of(pid) for pid in families}
+    before = {pid: _wanted_s(pid) for pid in families}
     _sleep(seconds)
-    return sum(max(_cpu_of(pid) - used, 0.0) for pid, used in before.items())
+    return sum(max(_wanted_s(pid) - used, 0.0) for pid, used in before.items())
 
 
 def idle_share(
@@ -60,14 +62,20 @@ def _pool_works() -> bool:
     return any(frame is not None and frame.f_code is not waiting for frame in found)
 
 
-def _cpu_of(pid: int) -> float:
+def _wanted_s(pid: int) -> float:
     """Read the CPU seconds that all threads of a process have used or waited for; 0 if it has ended."""
+    used_s = cpu_s(pid)
+    return used_s + _waited_s(pid) if used_s is not None else 0.0
+
+
+def cpu_s(pid: int) -> float | None:
+    """Read the CPU seconds that all threads of a process have used; None if it has ended."""
     if pid == os.getpid():
-        return _cpu_s() + _waited_s(pid)
+        return _cpu_s()
     try:
-        return _clock_s(~pid << 3 | 2) + _waited_s(pid)  # Linux's clock of another process
+        return _clock_s(~pid << 3 | 2)  # Linux's clock of another process
     except OSError:
-        return 0.0
+        return None
 
 
 def _waited_s(pid: int) -> float:
@@ -84,6 +92,18 @@ def children(pid: int) -> dict[int, str]:
     """Find the processes whose parent is `pid`, with their commands; helpers of libraries are left out."""
     found = {child: _command(child) for child in _children(pid)}
     return {child: text for child, text in found.items() if not any(part in text for part in HELPERS)}
+
+
+def family() -> set[int]:
+    """List the processes of this run: the driver, and all that descend from it.
+
+    The driver is this process, or the one that has started the nursery from which this one was forked.
+    """
+    root = os.getpid()
+    while NURSERY in _command(root):
+        root = _parent(root) or 1
+    root = root if root > 1 else os.getpid()  # the driver has ended
+    return {root, os.getpid(), *descendants(root)}
 
 
 def descendants(pid: int) -> Iterator[int]:

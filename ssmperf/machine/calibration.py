@@ -42,6 +42,7 @@ LENGTHS = {  # of a call, with their upper ends in seconds
 }
 HOST = " host"  # ends the kind of cases that take the host longer to issue than the device to run
 KINDS = tuple(length + end for end in ("", HOST) for length in LENGTHS)
+ABSENT = "not calibrated: ssmperf calibrate measures it"  # the reason where a device has no file
 UNKNOWN = "unknown"  # kind of a record without a time
 
 
@@ -103,7 +104,7 @@ class Session:
         found = {}
         for case_id, records in rounds.items():
             measured = {
-                int(record.numbers.get("round", place)): record.numbers
+                _place(record.numbers.get("round"), place): record.numbers
                 for place, record in enumerate(records)
                 if record.status is Status.OK and _positive(record.numbers.get("latency_s"))
             }
@@ -294,6 +295,20 @@ def load_for(device: str) -> Calibration | None:
     return found
 
 
+def facts_for(device: str) -> dict[str, Any]:
+    """Describe the calibration of a device for an environment; never fails.
+
+    Returns:
+        `calibration`, None without one, and `calibration_reason`, which says why there is none.
+    """
+    try:
+        found = load_for(device)
+    except UnreadableRun as error:
+        return {"calibration": None, "calibration_reason": str(error)}
+    reason = None if found else ABSENT
+    return {"calibration": found.to_json() if found else None, "calibration_reason": reason}
+
+
 def save(calibration: Calibration) -> Calibration:
     """Add a calibration's sessions to the file of its device, and return what the file then says.
 
@@ -326,6 +341,11 @@ def _groups(sessions: Sequence[Session], members: Sequence[str]) -> list[list[Ar
         if len(array):
             groups.setdefault(place if session.software is None else session.software, []).append(array)
     return list(groups.values())
+
+
+def _place(number: Any, place: int) -> int:
+    """Get the number of a round, or the record's place where it has none."""
+    return number if isinstance(number, int) and number >= 0 else place
 
 
 def _spread(data: Any) -> Spread:

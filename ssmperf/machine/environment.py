@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.machine.calibration import device_name, facts_for
+
 if TYPE_CHECKING:
     from ssmperf.registry.cost import Ceilings
 
@@ -37,9 +39,10 @@ def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
         device: `cpu`, `cuda` or `cuda:N`; only a CUDA device starts CUDA.
         ceilings: its measured ceilings (`ssmperf.machine.ceilings`), None if they were not measured.
     """
+    hardware = {"cpu": cpu(), "gpu": gpu(device)}
     return {
         "device": device,
-        "hardware": {"cpu": cpu(), "gpu": gpu(device)},
+        "hardware": hardware,
         "driver": driver(),
         "versions": versions(),
         "torch": torch_settings(),
@@ -48,14 +51,16 @@ def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
         "load_average": list(os.getloadavg()),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "ceilings": None if ceilings is None else ceilings.to_json(),
+        **facts_for(device_name({"hardware": hardware})),
     }
 
 
 def env_id(environment: Mapping[str, Any]) -> str:
     """Hash what must be equal for two runs to be comparable: hardware, driver, versions, threads, CPU limit.
 
-    These are left out: load, git state, ceilings, the host's memory (virtual machines grow it), the UUID of
-    the GPU, and the version of ssmperf, since comparing its versions is the purpose of a comparison.
+    These are left out: load, git state, ceilings, calibration, the host's memory (virtual machines grow it),
+    the UUID of the GPU, and the version of ssmperf, since comparing its versions is the purpose of a
+    comparison.
     """
     hardware = environment["hardware"]
     matters = {

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from ssmperf.machine.activity import family
+
 # Involuntary slowdowns by NVML's bit; idleness and clocks set by a user are not among them.
 THROTTLES = {
     0x04: "power cap",
@@ -25,6 +27,8 @@ THROTTLES = {
     0x40: "hardware thermal",
     0x80: "power brake",
 }
+LEAST_CLOCK_SHARE = 0.9  # of the largest SM clock; a device below it is limited by something
+OWN_CONTEXTS = 2  # on a device, at most: the worker's and the judge's
 LEAST_ENERGY_STEPS = 20  # of the energy counter within a window: its resolution is then 5 % of the energy
 
 
@@ -62,6 +66,8 @@ class Telemetry:
         self.device, self.period_s, self.now = torch.device(device), period_s, now
         self.readings: list[Reading] = []
         self.reason: str | None = None
+        self.others = 0  # processes on the device that are not of this run
+        self.largest_sm_clock_hz: float | None = None
         self._nvml, self._handle = nvml, None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,6 +75,7 @@ class Telemetry:
     def __enter__(self) -> Telemetry:
         self._open()
         self.read()
+        self._count_others()
         if self.period_s is not None and self._handle is not None:
             self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
             self._thread.start()
@@ -82,7 +89,12 @@ class Telemetry:
             self._thread.join()
         if self._handle is not None:
             self.read()
-            self._nvml.nvmlShutdown()
+            self._count_others()
+            nvml = self._nvml
+            self.largest_sm_clock_hz = _times(
+                self._ask("nvmlDeviceGetMaxClockInfo", self._handle, nvml.NVML_CLOCK_SM), 1e6
+            )
+            nvml.nvmlShutdown()
             self._handle = None
 
     def read(self) -> None:
@@ -108,6 +120,25 @@ class Telemetry:
     def marks(self, taken_at_s: Sequence[tuple[float, float]]) -> list[bool]:
         """Mark the samples that were taken under a throttle; see `throttled`."""
         return throttled(taken_at_s, self.readings)
+
+    def busy(self) -> list[str]:
+        """Say what kept the device from being ours alone and at full speed; call it after the block."""
+        texts = []
+        if self.others:
+            texts.append(
+                "1 other process uses the GPU"
+                if self.others == 1
+                else f"{self.others} other processes use the GPU"
+            )
+        throttles = {name: None for reading in self.readings for name in reading.throttles}
+        if throttles:
+            texts.append(f"throttled: {', '.join(throttles)}")
+        # the first reading is of a device that has not begun to work
+        clock_hz = _median(self.readings[1:], "sm_clock_hz")
+        largest_hz = self.largest_sm_clock_hz
+        if clock_hz is not None and largest_hz and clock_hz < LEAST_CLOCK_SHARE * largest_hz:
+            texts.append(f"SM clock at {100 * clock_hz / largest_hz:.0f} % of its maximum")
+        return texts
 
     def numbers(self) -> dict[str, Any]:
         """Sum up the readings as fields of a record: medians, extremes, energy, and reasons for gaps."""
@@ -141,6 +172,25 @@ class Telemetry:
             self.reason = "nvidia-ml-py is not installed"
         except self._nvml.NVMLError as error:
             self.reason = f"NVML refuses: {error}"
+
+    def _count_others(self) -> None:
+        """Count the processes on the device that are not of this run; keep the largest count.
+
+        In a container NVML may list processes by ids of the host. Then none of them is this one, and as many
+        as a run has on a device are taken for ours.
+        """
+        if self._handle is None:
+            return
+        listed: set[int] = set()
+        for kind in ("Compute", "Graphics"):
+            try:
+                found = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses")(self._handle)
+            except self._nvml.NVMLError:
+                continue  # this device does not report them
+            listed |= {int(process.pid) for process in found}
+        own = family()
+        count = len(listed - own) if listed & own else max(len(listed) - OWN_CONTEXTS, 0)
+        self.others = max(self.others, count)
 
     def _watch(self) -> None:
         while not self._done.wait(self.period_s):

@@ -19,6 +19,7 @@ from ssmperf.measure.statistics import Summary
 PILOT_SHARE = 0.25  # of the longest time, at most
 MOST_GROWTH = 8  # from one round to the next, since the earlier one may have been warming up
 FEWEST = 6  # fresh samples; the range of fewer does not reach the confidence of a stopped interval
+SETTLED = 12  # fresh samples, without which a single round does not count as settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def sample(
     size, last = fewest, 0
     while True:
         needed = statistics.needed(seconds[last:], relative_width)
-        needed = max(size, min(needed, MOST_GROWTH * (len(seconds) - last)))
+        needed = max(size, min(max(needed, SETTLED), MOST_GROWTH * (len(seconds) - last)))
         size = max(size, min(needed, affordable()))
         last = len(seconds)
         while len(seconds) - last < size or (now() - began < min_time_s and len(seconds) < max_samples):
@@ -133,6 +134,8 @@ def _doubt(samples_s: Sequence[float], summary: Summary | None, relative_width: 
         return "no samples left"
     if summary.low is None:
         return f"{summary.n} samples are too few for an interval (at least {statistics.MIN_INTERVAL})"
+    if summary.n < SETTLED:
+        return f"{summary.n} samples are too few (at least {SETTLED})"
     if statistics.bimodal(samples_s, relative_width):
         return "the samples have two modes"
     if statistics.drifts(samples_s, relative_width):

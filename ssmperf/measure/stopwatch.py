@@ -30,6 +30,7 @@ class Timing:
     threads: torch's threads on a CPU, None on a GPU.
     configuration: the rows of configuration tables that the call looked up, None if there are none.
     window_s: how long the calls were being timed, with all that surrounds them.
+    busy: what else the machine did meanwhile, as texts; empty for an idle machine.
     every_s: seconds of all calls by the first clock in order, pilot and throttled samples included.
     """
 
@@ -44,6 +45,7 @@ class Timing:
     configuration: Mapping[str, Any] | None = None
     window_s: float | None = None
     every_s: tuple[float, ...] = ()
+    busy: tuple[str, ...] = ()
 
     @property
     def latency_s(self) -> float | None:
@@ -72,6 +74,7 @@ class Timing:
             "threads": self.threads,
             "configuration": self.configuration,
             "window_s": self.window_s,
+            "busy": list(self.busy),
             **self.telemetry,
         }
 
@@ -169,12 +172,14 @@ class Stopwatch:
         min_time_s: float,
         max_time_s: float,
         relative_width: float,
+        min_samples: int = FEWEST_SAMPLES,
         peak_bytes: int = 0,
         observer: Observer | None = None,
     ) -> Timing:
         """Time a call that has run before, so that nothing is left to compile.
 
         touched: tensors that the call reads; one element of each is rewritten before every call.
+        min_samples: least number of fresh samples.
         peak_bytes: peak memory of the call.
         observer: gives the calls their values and sees their results.
         """
@@ -188,7 +193,7 @@ class Stopwatch:
                     min_time_s=min_time_s,
                     max_time_s=max_time_s,
                     relative_width=relative_width,
-                    min_samples=FEWEST_SAMPLES,
+                    min_samples=min_samples,
                 )
             every_s = (*samples.pilot_s, *samples.samples_s)
             if self.graph is None or self.host is None:
@@ -198,7 +203,13 @@ class Stopwatch:
             state["throttled_samples"] = sum(marks)
             return self._further(
                 call,
-                Timing(self.first.name, samples.excluding(marks), state, every_s=every_s),
+                Timing(
+                    self.first.name,
+                    samples.excluding(marks),
+                    state,
+                    every_s=every_s,
+                    busy=tuple(telemetry.busy()),
+                ),
                 max_time_s,
                 peak_bytes,
             )

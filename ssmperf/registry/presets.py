@@ -18,7 +18,9 @@ class Preset:
     """How large the cases of a run are, and how long each is measured.
 
     lengths: the values of T for shapes that are declared without T.
-    min_time_s, max_time_s: least and longest time for sampling a case.
+    min_time_s, max_time_s: least and longest time for sampling a case, in each round.
+    relative_width: sampling stops when the interval of the median is within ± this share of it.
+    min_samples: least number of fresh samples, even if they take longer than the longest time.
     threads: number of threads of a worker on a CPU; None means torch's default.
     thinned: whether suites that do not ask about growth with T take one shape of several.
     train_length: the T at which a network is trained.
@@ -32,6 +34,8 @@ class Preset:
     thinned: bool
     train_length: int
     trained_models: int | None
+    relative_width: float = 0.01
+    min_samples: int = 5
 
     def shapes(self, sizes: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
         """Turn sizes into shapes; sizes without a T stand for one shape per length of the preset."""

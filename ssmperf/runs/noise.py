@@ -12,6 +12,7 @@ from typing import Protocol
 from ssmperf.cases.record import Record
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import Calibration, device_name, kind_of
+from ssmperf.runs.busy import texts
 from ssmperf.runs.store import Run
 from ssmperf.runs.unpaired import ASSUMED, ASSUMED_BUSY
 
@@ -49,7 +50,7 @@ class Noise:
         """Get the spread for a case, as a standard deviation of logs."""
         found = self._given or self._of_environments(old.env_id, now.env_id)
         if found is None:
-            spread = ASSUMED_BUSY if busy(old) or busy(now) else ASSUMED
+            spread = ASSUMED_BUSY if any(texts(each.numbers.get("busy")) for each in (old, now)) else ASSUMED
             self._assumed.add(spread)
             return spread
         spread = found.spread(kind_of(now.numbers))
@@ -90,12 +91,6 @@ class Noise:
             except (KeyError, TypeError, AttributeError):  # an environment that names no device
                 continue
         return None
-
-
-def busy(record: Record) -> tuple[str, ...]:
-    """List what else kept the machine busy while a case was measured."""
-    found = record.numbers.get("busy")
-    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
 
 
 def _span(values: set[float] | list[float]) -> str:

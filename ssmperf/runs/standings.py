@@ -48,7 +48,7 @@ def standings(run: Run) -> list[Standing]:
 
     Runs are judged one by one, and environments within a run apart.
     """
-    ranked = rank_fields(run)
+    ranked = rank_fields(run.meta)
     at_operands: dict[Hashable, list[Record]] = {}
     at_subject: dict[Hashable, list[Record]] = {}
     for record in run.records:
@@ -79,9 +79,9 @@ def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> 
     return [(value if low is None else min(value, low)) <= reach for value, low, _ in values]
 
 
-def rank_fields(run: Run) -> dict[str, str]:
-    """Find the field by which each suite of a run ranks its cases; suites that rank nothing are left out."""
-    suites = run.meta.get("suites")
+def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Read from a `run.json` by which field each suite ranks its cases, if it ranks any."""
+    suites = meta.get("suites")
     return {
         str(name): section["rank"]
         for name, section in (suites.items() if isinstance(suites, Mapping) else ())

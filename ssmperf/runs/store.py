@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.record import SCHEMA_VERSION, Record
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.runs.standings import standings
+from ssmperf.runs.rounds import Rounds, by_case, fold
+from ssmperf.runs.standings import rank_fields, standings
 
 if TYPE_CHECKING:
     import pandas
@@ -31,15 +32,23 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # from file systems t
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run folder. If a case has several records, only the last one is kept.
+    """The contents of a run folder.
 
+    records: one per case. If the same round of a case has several records, only the last one is kept; if a
+        case has several rounds, its record is folded from them (see `ssmperf.runs.rounds.fold`).
     warnings: faults that were tolerated while reading, such as a torn last line.
+    rounds: the records of each case by its id, in the order of their rounds.
     """
 
     path: Path
     meta: Mapping[str, Any]
     records: list[Record]
     warnings: list[str] = field(default_factory=list)
+    rounds: Rounds = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            object.__setattr__(self, "rounds", by_case(self.records))
 
     @property
     def environments(self) -> Mapping[str, Any]:
@@ -181,8 +190,10 @@ def load(path: str | os.PathLike[str]) -> Run:
         for key, value in meta.get(name, {}).items():
             if not isinstance(value, dict):
                 raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name}/{key} is no object")
-    records, warnings = _read_records(folder / RECORDS_FILE)
-    return Run(folder, meta, records, warnings)
+    lines, warnings = _read_records(folder / RECORDS_FILE)
+    rounds, fields = by_case(lines), rank_fields(meta)
+    records = [fold(each, fields.get(each[0].case.suite)) for each in rounds.values()]
+    return Run(folder, meta, records, warnings, rounds)
 
 
 def merge(runs: Iterable[Run]) -> list[Record]:
@@ -192,27 +203,27 @@ def merge(runs: Iterable[Run]) -> list[Record]:
 
 
 def _read_records(path: Path) -> tuple[list[Record], list[str]]:
+    """Read all records, and warnings about tolerated faults."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return [], []
     except OSError as error:
         raise UnreadableRun(f"cannot read {path}: {error.strerror}") from error
-    latest: dict[str, Record] = {}
+    records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                return list(latest.values()), [f"{path}: the last line was torn and is left out"]
+                return records, [f"{path}: the last line was torn and is left out"]
             raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error
         try:
             record = Record.from_json(data)
         except UnreadableRun as error:
             raise UnreadableRun(f"{path}, line {number}: {error}") from error
-        latest.pop(record.case.id, None)
-        latest[record.case.id] = record
-    return list(latest.values()), []
+        records.append(record)
+    return records, []
 
 
 def _repair_last_line(path: Path) -> None:

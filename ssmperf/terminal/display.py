@@ -14,6 +14,7 @@ from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
+from ssmperf.machine.calibration import ABSENT
 from ssmperf.plan.plan import Plan
 from ssmperf.runs.store import Run
 
@@ -73,6 +74,12 @@ def closing(run: Run) -> str:
     return f"{counts(run.records)}; run written to {run.path}"
 
 
+def warnings(run: Run) -> list[str]:
+    """List what is wrong with this machine's calibration; empty if there is none, or a good one."""
+    reasons = (environment.get("calibration_reason") for environment in run.environments.values())
+    return [f"warning: {brief(str(each))}" for each in dict.fromkeys(reasons) if each not in (None, ABSENT)]
+
+
 def counts(records: list[Record]) -> str:
     """Count the cases by status, as in "12 cases: 10 ok, 2 unsupported"."""
     by_status = Counter(record.status for record in records)
@@ -118,6 +125,9 @@ class LineProgress:
         if now - self.shown >= LINE_EVERY_S:
             self.shown = now
             self._print(f"[{self.done}/{self.total}] {record.case}  {self._remaining(now)}")
+
+    def drop(self, count: int) -> None:
+        self.total -= count
 
     def end(self) -> None:
         took = time.monotonic() - self.begun
@@ -168,6 +178,9 @@ class BarProgress:
         self.bar.advance(self.task)
         if record.status not in FINE:
             self.bar.console.print(f"{record.status}: {record.case}: {brief(record.reason)}", markup=False)
+
+    def drop(self, count: int) -> None:
+        self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) - count)
 
     def end(self) -> None:
         self.bar.stop()

@@ -1,12 +1,13 @@
-"""The findings of `ssmperf doctor`: packages, devices, backends, ceilings."""
+"""The findings of `ssmperf doctor`: packages, devices, backends, ceilings, calibration."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ssmperf.machine import devices as devices_
+from ssmperf.machine.calibration import Calibration
 from ssmperf.registry.declarations import installed
-from ssmperf.terminal import listing
+from ssmperf.terminal import calibration, listing
 from ssmperf.terminal.display import brief
 
 OPTIONAL = {
@@ -39,7 +40,12 @@ def examine(device: str) -> dict[str, Any]:
 def as_text(found: dict[str, Any]) -> str:
     """Format the findings as readable text."""
     lines = [f"device: {found['device']}"]
-    lines += _nested(found["environment"])
+    environment = {name: value for name, value in found["environment"].items() if "calibration" not in name}
+    lines += _nested(environment)
+    known = found["environment"]["calibration"]
+    lines += calibration.section(
+        Calibration.from_json(known) if known else None, found["environment"]["calibration_reason"]
+    )
     lines += ["measured ceilings:", *_nested(found["ceilings"], 1), "optional packages:"]
     for name, present in found["packages"].items():
         state = "installed" if present else f"not installed (needed for {OPTIONAL[name]})"

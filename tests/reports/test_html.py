@@ -57,7 +57,7 @@ def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
     place = {"model": HOSTILE, "operand_source": HOSTILE}
     numbers = {"command": HOSTILE, "clock": HOSTILE, HOSTILE: HOSTILE, "kernels": [HOSTILE],
                "configuration": {HOSTILE: {HOSTILE: HOSTILE}, "t:k": HOSTILE},
-               "errors": {HOSTILE: 1e-3}, "tolerances": {HOSTILE: 1e-2}}  # fmt: skip
+               "errors": {HOSTILE: 1e-3}, "tolerances": {HOSTILE: 1e-2}, "busy": [HOSTILE]}  # fmt: skip
     records = [
         fake.timed(1.0, backend=HOSTILE, numbers=numbers, **place),
         fake.timed(1.0, numbers=numbers, **place),
@@ -67,7 +67,7 @@ def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
     chart = Chart(x="T", y="latency_s", title=HOSTILE)
     section = Section(HOSTILE, HOSTILE, ("clock", HOSTILE), "latency_s", (chart,)).to_json()
     meta = {"tag": HOSTILE, "command": HOSTILE, "created": HOSTILE, "suites": {"throughput": section}}
-    facts = {"env1": {HOSTILE: {HOSTILE: HOSTILE}}}
+    facts = {"env1": {HOSTILE: {HOSTILE: HOSTILE}, "calibration": HOSTILE, "calibration_reason": HOSTILE}}
     run = fake.run(records, meta=meta, environments=facts, path=Path(HOSTILE))
     text = str(page.html([run]))
     found = Page(text)
@@ -126,6 +126,35 @@ def test_several_runs_have_a_column_that_tells_them_apart(fake: Any) -> None:
 def test_a_suite_that_the_run_does_not_describe_still_has_its_section(fake: Any) -> None:
     found = parse(fake.run([fake.timed(1.0, suite="novel")], meta={"suites": {}}))
     assert "novel" in found.texts
+
+
+def test_a_busy_machine_is_told_at_the_top_and_at_the_case(fake: Any) -> None:
+    busy = fake.timed(1.0, numbers={"busy": ["throttled: power cap"]})
+    idle = fake.timed(2.0, backend="triton", numbers={"busy": []})
+    text = str(page.html([fake.run([busy, idle])]))
+    found = Page(text)
+    assert "busy machine" in text and "throttled: power cap, during 1 of 2 cases" in text
+    told = [[field for field in detail["fields"] if field[0] == "busy"] for detail in found.data["details"]]
+    assert [len(fields) for fields in told] == [1, 0]
+    assert told[0][0][1] == "throttled: power cap"
+    assert "busy machine" not in str(page.html([fake.run([idle])]))
+
+
+def test_the_environment_shows_what_the_machine_can_tell_apart(fake: Any) -> None:
+    spread = {"spread": 0.02, "largest": 0.05, "degrees": 9.0, "cases": 3, "rounds": 10}
+    data = {
+        "format": "ssmperf calibration",
+        "schema_version": 1,
+        "device": "Example GPU",
+        "created": "2026-01-02T03:04:05+00:00",
+        "kinds": {"10-100us host": spread},
+    }
+    facts = {"device": "cuda:0", "calibration": data, "calibration_reason": None}
+    text = str(page.html([fake.run([fake.timed(1.0)], environments={"env1": facts})]))
+    assert "10-100us host" in text and "±2.0 %" in text and "2026-01-02T03:04:05" in text
+    assert "calibration_reason" not in text
+    without = {"device": "cuda:0", "calibration": None, "calibration_reason": "not calibrated: …"}
+    assert "not calibrated" in str(page.html([fake.run([fake.timed(1.0)], environments={"env1": without})]))
 
 
 def test_the_command_of_a_run_can_be_copied(fake: Any) -> None:

@@ -132,6 +132,18 @@ def test_a_doubt_stands_beside_the_status_and_in_the_page(fake: Any, tmp_path: P
     assert "doubtful: its peak memory" in page and "<b>output" not in page
 
 
+def test_a_busy_machine_is_told_in_one_line(fake: Any) -> None:
+    busy = [f"others used {cores} of 2 cores" for cores in (0.6, 1.3)]
+    records = [
+        fake.timed(1.0, numbers={"busy": busy[:1]}),
+        fake.timed(2.0, backend="triton", numbers={"busy": busy[1:]}),
+        fake.timed(2.0, backend="blelloch", numbers={"busy": []}),
+    ]
+    text = str(tables.table([fake.run(records)]))
+    assert text.rstrip().endswith("busy: others used 0.6 to 1.3 of 2 cores, during 2 of 3 cases")
+    assert "busy" not in str(tables.table([fake.run(records[2:])]))
+
+
 @pytest.mark.parametrize("odd", ["text", 5, [3, None], None, {"a": 1}])
 def test_what_is_no_list_of_texts_is_no_doubt(fake: Any, odd: object) -> None:
     assert "doubtful" not in str(tables.table([fake.run([fake.timed(1.0, numbers={"doubts": odd})])]))

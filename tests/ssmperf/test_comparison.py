@@ -250,7 +250,7 @@ def test_a_busy_machine_is_told_and_trusted_less() -> None:
     )
     idle, busy = compare_runs(run(record), run(timed(1.05))), compare_runs(run(loaded), run(timed(1.05)))
     assert (busy.pairs[0].least_change or 0) > 1.5 * (idle.pairs[0].least_change or 1)
-    assert busy.notes == ("the machine was busy in 1 of 1 cases of the base run: load 3.1 on 2 cores",)
+    assert busy.notes == ("the base run's machine was busy: load 3.1 on 2 cores, during 1 of 1 cases",)
     assert "4 % assumed of a busy machine" in busy.method
 
 
@@ -263,6 +263,8 @@ def test_several_rounds_on_both_sides_count() -> None:
     found = compare_runs(run(rounds(1.0, 1.01, 0.99)), run(rounds(1.08, 1.09, 1.07)))
     assert (verdicts(found), found.pairs[0].rounds) == (["slower"], 3)
     assert found.method.startswith("3 rounds on each side")
+    single = compare_runs(run(rounds(1.0, 1.01, 0.99)), run(timed(1.3)))
+    assert (verdicts(single), single.pairs[0].rounds) == (["slower"], 1)
     scattered = compare_runs(run(rounds(1.0, 1.3, 0.8)), run(rounds(1.08, 1.4, 0.9)))
     assert verdicts(scattered) == ["ambiguous"]
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf.machine import environment
+from ssmperf.machine import calibration, environment
+from ssmperf.machine.calibration import Calibration
+from ssmperf.machine.spread import Spread
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,22 @@ def test_it_is_plain_json_and_complete(captured: dict[str, Any]) -> None:
     assert captured["hardware"]["cpu"]["cores"] >= 1 and captured["hardware"]["gpu"] is None
     assert captured["torch"]["threads"] == torch.get_num_threads()
     assert captured["ceilings"] is None
+
+
+def test_the_calibration_of_the_device_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSMPERF_CALIBRATION", str(tmp_path))
+    without = environment.capture("cpu")
+    assert without["calibration"] is None and "ssmperf calibrate" in without["calibration_reason"]
+    device = calibration.device_name(without)
+    known = Calibration(device, "2026-01-01", {"1-10ms": Spread(0.02, 0.05, 9.0, 3, 10)})
+    path = calibration.path_for(device)
+    path.write_text(json.dumps(known.to_json()))
+    found = environment.capture("cpu")
+    assert Calibration.from_json(found["calibration"]) == known and found["calibration_reason"] is None
+    assert environment.env_id(found) == environment.env_id(without)
+    path.write_text("{damaged")
+    damaged = environment.capture("cpu")
+    assert damaged["calibration"] is None and str(path) in damaged["calibration_reason"]
 
 
 def test_secrets_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +107,8 @@ def test_the_id_depends_on_what_matters(captured: dict[str, Any], path: str, val
         ("load_average", [9.0, 9.0, 9.0]),
         ("git", {"commit": "0", "dirty": True, "reason": None}),
         ("ceilings", {"copy_bytes_per_s": 1.0}),
+        ("calibration", {"kinds": {}}),
+        ("calibration_reason", "another"),
         ("versions.ssmperf", "9.9"),
         ("hardware.cpu.memory_bytes", 1),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
-from ssmperf.measure.sampling import FEWEST, Samples, sample
+from ssmperf.measure.sampling import FEWEST, SETTLED, Samples, sample
 
 
 class Bench:
@@ -90,8 +90,8 @@ def test_warm_up_does_not_reach_the_median() -> None:
 def test_constant_times_stop_at_once() -> None:
     samples = Bench([1e-4] * 100).sample(min_samples=5)
     assert samples.converged and samples.reason is None
-    assert len(samples.pilot_s) == 5 and len(samples.samples_s) == FEWEST
-    assert samples.summary.relative_width == 0
+    assert len(samples.pilot_s) == 5 and len(samples.samples_s) == SETTLED
+    assert samples.summary.relative_width == pytest.approx(0, abs=1e-12)
 
 
 def test_clock_ticks_do_not_break_it() -> None:
@@ -141,13 +141,13 @@ def test_spans_lie_on_the_sampling_clock() -> None:
 
 
 def test_marked_samples_are_not_used() -> None:
-    samples = Samples(
-        (1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 1.0), tuple((i, i + 1.0) for i in range(7)), (1.0,), 0.01
-    )
+    seconds = (1.0, 1.0, *(2.0,) * 10, *(1.0,) * SETTLED)
+    samples = Samples(seconds, tuple((i, i + 1.0) for i in range(len(seconds))), (1.0,), 0.01)
     assert not samples.converged
-    kept = samples.excluding([False, False, True, True, False, False, False])
-    assert kept.samples_s == (1.0,) * 5 and [start for start, _ in kept.taken_at_s] == [0, 1, 4, 5, 6]
-    assert kept.converged and kept.summary.n == 5
+    kept = samples.excluding([each == 2.0 for each in seconds])
+    assert kept.samples_s == (1.0,) * (2 + SETTLED)
+    assert [start for start, _ in kept.taken_at_s] == [0, 1, *range(12, 12 + SETTLED)]
+    assert kept.converged and kept.summary.n == 2 + SETTLED
 
 
 def test_nothing_is_left_when_all_are_marked() -> None:
@@ -161,3 +161,9 @@ def test_nothing_is_left_when_all_are_marked() -> None:
 def test_contradicting_bounds_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="got"):
         Bench([1.0] * 10).sample(**settings)
+
+
+def test_a_few_samples_never_count_as_settled() -> None:
+    samples = Bench([0.1] * 100).sample(max_time_s=0.8, min_samples=5)
+    assert len(samples.samples_s) < SETTLED
+    assert not samples.converged and f"at least {SETTLED}" in samples.reason

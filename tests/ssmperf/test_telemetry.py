@@ -24,6 +24,9 @@ class FakeNvml:
     def __init__(self, refuses: tuple[str, ...] = ()) -> None:
         self.refuses, self.throttle_bits, self.energy_mj, self.open = refuses, 0, 0, 0
         self.uuids: list[str] = []
+        self.compute: list[int] = []  # ids of processes
+        self.graphics: list[int] = []
+        self.sm_clock_mhz = 1980
 
     def answer(self, name: str, value: Any) -> Any:
         if name in self.refuses:
@@ -42,7 +45,16 @@ class FakeNvml:
         return "handle"
 
     def nvmlDeviceGetClockInfo(self, handle: str, which: int) -> int:
-        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
+        return {self.NVML_CLOCK_SM: self.sm_clock_mhz, self.NVML_CLOCK_MEM: 3201}[which]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, which: int) -> int:
+        return self.answer("maximum", {self.NVML_CLOCK_SM: 1980}[which])
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        return self.answer("processes", [SimpleNamespace(pid=pid) for pid in self.compute])
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        return self.answer("processes", [SimpleNamespace(pid=pid) for pid in self.graphics])
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         return self.answer("power", 650_000)
@@ -147,6 +159,73 @@ def test_the_thread_ends_with_the_block(gpu: None) -> None:
         thread = telemeter._thread
         assert thread is not None and thread.is_alive()
     assert not thread.is_alive() and len(telemeter.readings) >= 2
+
+
+def test_an_idle_machine_is_not_busy(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "family", lambda: {100, 101})
+    nvml = FakeNvml()
+    nvml.compute = [100, 101]
+    assert watch(nvml).busy() == []
+
+
+@pytest.mark.parametrize(
+    ("compute", "graphics", "text"),
+    [
+        ([100, 101, 7], [], "1 other process uses the GPU"),
+        ([100, 7], [8, 7], "2 other processes use the GPU"),
+        ([7, 8], [], None),  # ids of another namespace: these two may be the worker and the judge
+        ([7, 8, 9], [], "1 other process uses the GPU"),
+    ],
+)
+def test_other_processes_on_the_device_are_counted(
+    gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    compute: list[int],
+    graphics: list[int],
+    text: str | None,
+) -> None:
+    monkeypatch.setattr(telemetry, "family", lambda: {100, 101})
+    nvml = FakeNvml()
+    nvml.compute, nvml.graphics = compute, graphics
+    assert watch(nvml).busy() == ([text] if text else [])
+
+
+def test_a_process_that_comes_during_the_window_is_counted(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "family", lambda: {100})
+    nvml = FakeNvml()
+    nvml.compute = [100]
+    with Telemetry("cuda:0", period_s=None, nvml=nvml) as telemeter:
+        nvml.compute = [100, 7]
+    assert telemeter.busy() == ["1 other process uses the GPU"]
+
+
+def test_throttles_and_slow_clocks_make_it_busy(gpu: None) -> None:
+    nvml = FakeNvml()
+    nvml.sm_clock_mhz = 1208
+    assert watch(nvml, throttle=range(4, 6)).busy() == [
+        "throttled: hardware thermal",
+        "SM clock at 61 % of its maximum",
+    ]
+    nvml.sm_clock_mhz = 1900  # 96 %
+    assert watch(nvml).busy() == []
+
+
+def test_the_clock_before_the_work_begins_does_not_count(gpu: None) -> None:
+    nvml = FakeNvml()
+    nvml.sm_clock_mhz = 345
+    with Telemetry("cuda:0", period_s=None, nvml=nvml) as telemeter:
+        nvml.sm_clock_mhz = 1980
+        telemeter.read()
+    assert telemeter.busy() == []
+
+
+def test_what_nvml_does_not_tell_makes_nothing_busy(gpu: None) -> None:
+    nvml = FakeNvml(refuses=("processes", "maximum"))
+    nvml.compute, nvml.sm_clock_mhz = [7, 8, 9], 300
+    assert watch(nvml).busy() == []
+    assert watch(FakeNvml(refuses=("init",))).busy() == []
 
 
 @pytest.mark.gpu
