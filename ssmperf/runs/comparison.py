@@ -21,7 +21,7 @@ from ssmperf.runs import unpaired
 from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
-from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison
+from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison, percent
 from ssmperf.runs.scope import Restriction, Scope, planned_ids
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
@@ -330,7 +330,7 @@ def _why(change: Change, threshold: float) -> str | None:
     if change.least_change is None:
         return "one sample does not show its noise"
     if 1 / (1 + threshold) <= change.ratio <= 1 + threshold:
-        return f"its noise could hide a change of {100 * change.least_change:.2g} %"
+        return f"its noise could hide a change of {percent(change.least_change)}"
     return "beyond the threshold but within its noise"
 
 

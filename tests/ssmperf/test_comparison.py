@@ -243,15 +243,17 @@ def base_like(other: Run) -> Run:
     return Run(other.path, other.meta, [timed(1.1)])
 
 
-def test_a_busy_machine_is_told_and_trusted_less() -> None:
-    record = timed(1.0)
+@pytest.mark.parametrize(("device", "assumed"), [("cuda", "4 %"), ("cpu", "25 %")])
+def test_a_busy_machine_is_told_and_trusted_less(device: str, assumed: str) -> None:
+    record = timed(1.0, device=device)
     loaded = Record(
         record.case, record.status, None, "e", {**record.numbers, "busy": ["load 3.1 on 2 cores"]}
     )
-    idle, busy = compare_runs(run(record), run(timed(1.05))), compare_runs(run(loaded), run(timed(1.05)))
+    new = run(timed(1.05, device=device))
+    idle, busy = compare_runs(run(record), new), compare_runs(run(loaded), new)
     assert (busy.pairs[0].least_change or 0) > 1.5 * (idle.pairs[0].least_change or 1)
     assert busy.notes == ("the base run's machine was busy: load 3.1 on 2 cores, during 1 of 1 cases",)
-    assert "4 % assumed of a busy machine" in busy.method
+    assert f"{assumed} assumed for a busy machine" in busy.method
 
 
 def rounds(*values: float) -> Record:
