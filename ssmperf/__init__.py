@@ -40,7 +40,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import backends, best, check, compare, load, models, run
+    from ssmperf.api import ab, backends, best, check, compare, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
-    "api": ("backends", "best", "check", "compare", "load", "models", "run"),
+    "api": ("ab", "backends", "best", "check", "compare", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -186,6 +186,7 @@ __all__ = [
     "Values",
     "Verdict",
     "WorkerFailed",
+    "ab",
     "analytic",
     "available_memory_bytes",
     "axes",

@@ -1,4 +1,4 @@
-"""The Python interface: run, load, compare, check, best, models, backends."""
+"""The Python interface: run, load, compare, check, ab, best, models, backends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
-from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names
-from ssmperf.execute.run import execute
+from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names, run_folder
+from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
 from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import attempts, comparison, store
-from ssmperf.runs.comparison import THRESHOLD
+from ssmperf.runs.comparison import THRESHOLD, parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import RUN_FILE, Run
+from ssmperf.versions.procedure import Versions, compare_versions, parse_pairs
 
 
 def run(
@@ -171,6 +172,56 @@ def check(run: Run | File, *, baseline: Run | File, **options: Any) -> RunCompar
     options: the keywords of `ssmperf.compare`.
     """
     return attempts.count(compare(baseline, run, **options))
+
+
+def ab(
+    base: str,
+    new: str,
+    *,
+    suite: Names = "throughput",
+    plugin: File | Sequence[File] = (),
+    cases: Names = (),
+    pairs: str | None = None,
+    threshold: str | float = THRESHOLD,
+    unsure: str = "fail",
+    out: File | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    **choices: Any,
+) -> RunComparison:
+    """Measure two versions in turn, in fresh processes, and return one verdict per case.
+
+    Args:
+        base, new: a git ref, a folder with a pyproject.toml, a wheel, a plug-in file, or an environment.
+        suite, choices: what to measure, by the keywords of `ssmperf.run`.
+        plugin: plug-in files for both versions; with git refs, paths in their trees. Their code is run.
+        cases: ids of cases to which the comparison is restricted, or how they begin.
+        pairs: pairs of rounds of all cases, and fresh ones of those that stand out, such as "5+7", which is
+            the default (10 fresh ones above 100 cases).
+        threshold: largest relative change that counts as the same, such as "5%" or 0.05.
+        unsure: "pass" if a comparison that finds nothing but ambiguous cases is fine, else "fail".
+        out: the comparison's folder, with both runs; None makes a new one under `runs/`.
+        resume: continue the comparison in that folder.
+        progress: receives the progress.
+
+    Raises:
+        UsageError: a version cannot be installed or refuses the request, or a value is illegal.
+        WorkerFailed: a version's process ended.
+    """
+    folder = Path(out) if out is not None else run_folder(None, ("ab",), resume=resume)
+    files = [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin)
+    first, fresh = parse_pairs(pairs)
+    wanted = Versions(
+        base,
+        new,
+        arguments={"suite": suite, **{name: value for name, value in choices.items() if value is not None}},
+        plugins=tuple(str(file) for file in files),
+        cases=names(cases) or () if cases else (),
+        threshold=parse_threshold(threshold),
+        first=first,
+        fresh=fresh,
+    )
+    return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=progress)
 
 
 def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:

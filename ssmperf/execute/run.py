@@ -216,10 +216,10 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         META: request.tuning.to_json(),
         nonce.META: nonce.as_text(request.nonce or 0),
         "measurement": MEASUREMENT,
-        scope.META: scope.describe(request.selection, request.suites, plan),
         "rounds": request.rounds or 1,
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),
+        scope.META: scope.describe(request.selection, request.suites, plan),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

@@ -13,30 +13,30 @@ import typer
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.terminal.axis_options import with_options
 from ssmperf.terminal.display import write_report
+from ssmperf.terminal.options import Threshold, Unsure
 
 ONLY = "{} to compare, of both runs, separated by commas. Default: all."
-OPTIONS: dict[str, tuple[Any, Any, Any]] = {  # by keyword of `ssmperf.compare`: type, default, option
-    "threshold": (str, "5%", typer.Option(help="Largest change that counts as the same: 5% or 0.05.")),
-    "models": (str | None, None, typer.Option(help=ONLY.format("Models"))),
-    "backends": (str | None, None, typer.Option(help=ONLY.format("Backends"))),
-    "suite": (str | None, None, typer.Option(help=ONLY.format("Suites"))),
+OPTIONS: dict[str, tuple[Any, Any]] = {  # annotation and default, by keyword of `ssmperf.compare`
+    "threshold": (Threshold, "5%"),
+    "models": (Annotated[str | None, typer.Option(help=ONLY.format("Models"))], None),
+    "backends": (Annotated[str | None, typer.Option(help=ONLY.format("Backends"))], None),
+    "suite": (Annotated[str | None, typer.Option(help=ONLY.format("Suites"))], None),
     "force": (
-        bool,
+        Annotated[
+            bool, typer.Option("--force", help="Compare times even if device, driver or versions differ.")
+        ],
         False,
-        typer.Option("--force", help="Compare times even if device, driver or versions differ."),
     ),
-    "unsure": (
-        str,
-        "fail",
-        typer.Option(help="fail: exit 4 if nothing worse than ambiguity was found; pass: exit 0."),
-    ),
+    "unsure": (Unsure, "fail"),
     "calibration": (
-        Path | None,
+        Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE",
+                help="The machine's noise. Default: as the runs say, or as stored here for their device.",
+            ),
+        ],
         None,
-        typer.Option(
-            metavar="FILE",
-            help="The machine's noise. Default: as the runs say, or as stored here for their device.",
-        ),
     ),
 }
 
@@ -47,8 +47,8 @@ def with_comparison(verb: Callable[..., None]) -> Callable[..., None]:
     return with_options(
         verb,
         (
-            inspect.Parameter(name, kind, default=default, annotation=Annotated[type_, option])
-            for name, (type_, default, option) in OPTIONS.items()
+            inspect.Parameter(name, kind, default=default, annotation=annotation)
+            for name, (annotation, default) in OPTIONS.items()
         ),
     )
 

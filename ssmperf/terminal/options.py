@@ -14,9 +14,17 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
+Unsure = Annotated[
+    str, typer.Option(help="fail: exit 4 if nothing worse than ambiguity was found; pass: exit 0.")
+]
 ComparisonPage = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="Write the comparison as one self-contained HTML page."),
+]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")]
+Summary = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary for a pull request.")
 ]
 Rounds = Annotated[
     int | None,
@@ -34,3 +42,16 @@ Precision = Annotated[
 ]
 Samples = Annotated[int | None, typer.Option(help="Take at least so many samples of a case in a round.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Suite = Annotated[str, typer.Option(help="Suites, separated by commas.")]
+Models = Annotated[
+    str | None, typer.Option(help="Models, separated by commas, with options as pese_lr:n=8. Default: all.")
+]
+Backends = Annotated[str | None, typer.Option(help="Backends, separated by commas. Default: all.")]
+Preset = Annotated[
+    str | None, typer.Option(help="smoke, standard or long. Default: smoke on the CPU, standard on a GPU.")
+]
+Sizes = Annotated[
+    list[str] | None, typer.Option(help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.")
+]
+OneDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Timeout = Annotated[float, typer.Option(help="Longest time that one case may take, in seconds.")]

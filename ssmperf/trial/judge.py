@@ -29,7 +29,9 @@ from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import Draw, Variation
 
-KEPT_BYTES = {"cpu": 1 << 30, "cuda": 6 << 30}  # of references and values, beyond those of the last case
+# What is kept of references and values, beyond those of the last case. On a GPU it is a share of the memory,
+# so that rounds of many cases need not make them again.
+KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.3
 # A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
 ROUNDED_AGAIN = 2.0
 
@@ -205,7 +207,9 @@ class Judge:
 
     def _make_room(self) -> None:
         """Drop what belongs to the operands that were used longest ago."""
-        limit = KEPT_BYTES[torch.device(self.device).type]
+        limit = KEPT_BYTES
+        if self.device.startswith("cuda"):
+            limit = int(KEPT_SHARE * torch.cuda.get_device_properties(self.device).total_memory)
         while len(self._kept) > 1 and sum(self._bytes.values()) > limit:
             oldest, _ = self._kept.popitem(last=False)
             self._bytes.pop(oldest, None)

@@ -1,0 +1,67 @@
+"""The application to which the verbs belong, and what several of them do."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ssmperf.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ssmperf.runs.store import Run
+
+app = typer.Typer(
+    name="ssmperf",
+    help="Benchmark and profile the linear recurrences inside sequence models.",
+    epilog="Exit codes: 0 fine; 1 a regression; 2 wrong usage or unreadable input; "
+    "3 a wrong, crashed or missing case; 4 cannot tell.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Benchmark and profile the linear recurrences inside sequence models."""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"ssmperf {installed('ssmperf')}")
+        raise typer.Exit
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Exit with one line on stderr; with --debug, print the traceback of the current exception first."""
+    if "--debug" in sys.argv and sys.exc_info()[0]:
+        traceback.print_exc()
+    typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def interrupted(folder: Path) -> NoReturn:
+    """Exit after Ctrl-C, and say how to go on."""
+    go_on = f"; what was measured is kept; continue with --resume --out {shlex.quote(str(folder))}"
+    fail(f"interrupted{go_on if folder.exists() else ''}", ExitCode.INTERRUPTED)
+
+
+def loaded(*folders: Path) -> list[Run]:
+    """Load runs; faults that were tolerated go to stderr."""
+    from ssmperf import api
+
+    runs = [api.load(path) for path in folders]
+    for warning in (warning for run in runs for warning in run.warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    return runs
+
+
+def load_plugins(paths: list[Path] | None) -> None:
+    from ssmperf import registry
+
+    for path in paths or ():
+        registry.load_plugin(path)

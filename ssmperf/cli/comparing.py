@@ -1,0 +1,172 @@
+"""The verbs that judge one version by another: compare, check, ab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ssmperf.cli.app import app, interrupted, loaded
+from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.comparison_options import show, with_comparison
+from ssmperf.terminal.options import (
+    Backends,
+    ComparisonPage,
+    Debug,
+    Json,
+    Junit,
+    Models,
+    OneDevice,
+    Precision,
+    Preset,
+    Samples,
+    Sizes,
+    Suite,
+    Summary,
+    Threshold,
+    Time,
+    Timeout,
+    Unsure,
+)
+from ssmperf.versions.sides import FORMS
+
+
+@app.command(
+    epilog="Examples:  ssmperf compare runs/before runs/after --html both.html  ·  "
+    "ssmperf compare runs/before runs/after --models gla,mamba --suite throughput"
+)
+@with_comparison
+def compare(
+    base: Annotated[Path, typer.Argument(help="Folder of the run to compare with.")],
+    new: Annotated[Path, typer.Argument(help="Folder of the other run.")],
+    html: ComparisonPage = None,
+    as_json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Compare two runs, with one verdict per case. The exit codes are those of `check`.
+
+    Nothing is said of a case that the new run was not asked to measure.
+    """
+    from ssmperf import api
+
+    found = api.compare(*loaded(base, new), **options)
+    show(found, as_json, html=html)
+    raise typer.Exit(found.exit_code)
+
+
+@app.command(
+    epilog="Examples:  ssmperf check runs/pull-request --baseline runs/main --junit check.xml  ·  "
+    "ssmperf check runs/new --baseline runs/main --backends triton --unsure pass"
+)
+@with_comparison
+def check(
+    new: Annotated[Path, typer.Argument(help="Folder of the run to check.")],
+    baseline: Annotated[Path, typer.Option(help="Folder of the run to compare it with.")],
+    junit: Junit = None,
+    summary: Summary = None,
+    html: ComparisonPage = None,
+    as_json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if it cannot tell.
+
+    Nothing is said of a case that the new run was not asked to measure. The new run's folder counts how often
+    two runs were checked.
+    """
+    from ssmperf import api
+
+    base, run = loaded(baseline, new)
+    found = api.check(run, baseline=base, **options)
+    show(found, as_json, junit=junit, summary=summary, html=html)
+    raise typer.Exit(found.exit_code)
+
+
+@app.command(
+    epilog="Examples:  ssmperf ab --base main --new HEAD --suite throughput --models gla  ·  "
+    "ssmperf ab --base old.py --new new.py --suite throughput --models scan --backends mine"
+)
+@with_axes
+def ab(
+    base: Annotated[str, typer.Option(help=f"The version to compare with: {FORMS}.")],
+    new: Annotated[str, typer.Option(help="The other version.")],
+    suite: Suite = "throughput",
+    models: Models = None,
+    backends: Backends = None,
+    preset: Preset = None,
+    axis: Sizes = None,
+    device: OneDevice = "auto",
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Plug-in file for both versions; with git refs, a path in the tree. Its code is run.",
+        ),
+    ] = None,
+    cases: Annotated[
+        str | None, typer.Option(help="Ids of cases, or how they begin, separated by commas. Default: all.")
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(help="Pairs of rounds of all cases, and fresh ones of those that stand out: 5+7."),
+    ] = None,
+    threshold: Threshold = "5%",
+    unsure: Unsure = "fail",
+    timeout: Timeout = 180.0,
+    time: Time = None,
+    precision: Precision = None,
+    samples: Samples = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison. Default: runs/<time>-ab.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in --out.")] = False,
+    html: ComparisonPage = None,
+    junit: Junit = None,
+    summary: Summary = None,
+    as_json: Json = False,
+    debug: Debug = False,
+    **axes: Any,
+) -> None:
+    """Measure two versions in turn, in fresh processes, and say which cases became slower.
+
+    All cases are measured in pairs of rounds, one round of each version in random order. Those that stand out
+    are measured again, and the verdict comes from the fresh pairs alone, so that noise between processes
+    raises no alarm. The exit codes are those of `check`.
+    """
+    from ssmperf import api
+    from ssmperf.execute import request
+    from ssmperf.terminal import display
+
+    folder = request.run_folder(out, ("ab",), resume=resume)
+    try:
+        found = api.ab(
+            base,
+            new,
+            suite=suite,
+            models=models,
+            backends=backends,
+            preset=preset,
+            axis=axis or (),
+            device=device,
+            plugin=plugin or (),
+            cases=cases or (),
+            pairs=pairs,
+            threshold=threshold,
+            unsure=unsure,
+            timeout=timeout,
+            time=time,
+            precision=precision,
+            samples=samples,
+            out=folder,
+            resume=resume,
+            progress=display.progress(),
+            **axes,
+        )
+    except KeyboardInterrupt:
+        interrupted(folder)
+    show(found, as_json, junit=junit, summary=summary, html=html)
+    if not as_json:
+        typer.echo(f"runs written to {folder}")
+    raise typer.Exit(found.exit_code)

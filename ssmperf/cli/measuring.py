@@ -1,0 +1,203 @@
+"""The verbs that measure: run, profile, calibrate, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ssmperf.cli.app import app, interrupted, load_plugins
+from ssmperf.errors import ExitCode, UsageError
+from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.options import (
+    Backends,
+    Debug,
+    Json,
+    Models,
+    OneDevice,
+    Plugins,
+    Precision,
+    Preset,
+    Rounds,
+    Samples,
+    Sizes,
+    Time,
+    Timeout,
+)
+
+
+@app.command(
+    epilog="Examples:  ssmperf run --suite throughput  ·  ssmperf run --suite correctness,throughput "
+    "--models gla --axis T=1024:65536:x2 --dtype bfloat16  ·  "
+    "ssmperf run --suite correctness --plugin my_kernel.py"
+)
+@with_axes
+def run(
+    suite: Annotated[str | None, typer.Option(help="Suites, separated by commas. Required.")] = None,
+    models: Models = None,
+    backends: Backends = None,
+    preset: Preset = None,
+    axis: Sizes = None,
+    device: OneDevice = "auto",
+    devices: Annotated[str | None, typer.Option(help="CUDA indices, one worker per device: 0,1,2,3.")] = None,
+    plugin: Plugins = None,
+    timeout: Timeout = 180.0,
+    rounds: Rounds = None,
+    time: Time = None,
+    precision: Precision = None,
+    samples: Samples = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
+    tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
+    autotune: Annotated[
+        bool, typer.Option("--autotune", help="Search for kernels' configurations before timing a case.")
+    ] = False,
+    configurations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kernels' configurations to use.")
+    ] = None,
+    write_configurations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File for the configurations that --autotune finds.")
+    ] = None,
+    nonce: Annotated[
+        str | None,
+        typer.Option(metavar="HEX", help="Secret on which all values depend, to repeat a run's case."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
+    ] = False,
+    debug: Debug = False,
+    **axes: Any,
+) -> None:
+    """Measure the selected models and backends, and write a run folder."""
+    from ssmperf.execute.request import Request
+    from ssmperf.execute.run import execute
+    from ssmperf.plan.plan import make_plan
+    from ssmperf.terminal import display
+    from ssmperf.tune import files
+
+    load_plugins(plugin)
+    request = Request.of(
+        suite,
+        models=models,
+        backends=backends,
+        preset=preset,
+        axis=axis or (),
+        device=device,
+        devices=_indices(devices),
+        timeout=timeout,
+        out=out,
+        tag=tag,
+        resume=resume,
+        autotune=autotune,
+        configurations=configurations,
+        write_configurations=write_configurations,
+        nonce=nonce,
+        rounds=rounds,
+        time=time,
+        precision=precision,
+        samples=samples,
+        argv=sys.argv[1:],
+        **axes,
+    )
+    if dry_run:
+        typer.echo(display.plan(make_plan(request.selection, request.suites)))
+        return
+    try:
+        result = execute(request, display.progress())
+    except KeyboardInterrupt:
+        interrupted(request.out)
+    display.table([result])
+    notes = (*files.summary(result, write_configurations), *display.warnings(result))
+    for line in (*notes, display.closing(result)):
+        typer.echo(line)
+    if strict and display.bad_cases(result):
+        raise typer.Exit(ExitCode.BAD_CASE)
+
+
+@app.command(epilog="Example:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces")
+@with_axes
+def profile(
+    model: Annotated[str, typer.Argument(help="A model or recurrence.")],
+    backend: Annotated[str, typer.Argument(help="One of its backends.")],
+    preset: Annotated[str | None, typer.Option(help="smoke, standard or long.")] = None,
+    axis: Annotated[list[str] | None, typer.Option(help="A dimension's size: T=4096.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder for trace.json and profile.json.")] = None,
+    plugin: Plugins = None,
+    as_json: Json = False,
+    debug: Debug = False,
+    **axes: Any,
+) -> None:
+    """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto."""
+    from ssmperf.execute.request import run_folder, select
+    from ssmperf.measure import kernels
+
+    load_plugins(plugin)
+    selection, devices = select(
+        device=device, models=model, backends=backend, preset=preset, axis=axis or (), **axes
+    )
+    found = kernels.profile(selection, devices[0], out or run_folder(None, ("profile",)))
+    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
+
+
+@app.command(epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla")
+def calibrate(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    rounds: Annotated[int, typer.Option(help="Number of rounds, each in fresh processes.")] = 10,
+    models: Annotated[str | None, typer.Option(help="Models, separated by commas.")] = None,
+    backends: Annotated[str | None, typer.Option(help="Backends, separated by commas.")] = None,
+    preset: Annotated[str | None, typer.Option(help="smoke, standard or long.")] = None,
+    axis: Annotated[list[str] | None, typer.Option(help="A dimension's sizes: T=1024,4096.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtypes: float64, float32, bfloat16, float16.")] = None,
+    time: Time = None,
+    out: Annotated[Path | None, typer.Option(help="The rounds' folder. Default: in runs/.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure how much equal processes differ on this machine, and keep it for `check` and `compare`.
+
+    Without models, backends and axis, a few cases of each kind are chosen.
+    """
+    from ssmperf.terminal import calibration, display
+    from ssmperf.versions import calibrate as work
+
+    done = work.calibrate(
+        rounds=rounds,
+        device=device,
+        models=models,
+        backends=backends,
+        preset=preset,
+        axis=axis or (),
+        dtype=dtype,
+        time=time,
+        out=out,
+        argv=sys.argv[1:],
+        progress=display.progress(),
+    )
+    typer.echo(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))
+
+
+@app.command(epilog="Example:  ssmperf doctor --json")
+def doctor(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show installed packages, backends that can run here, this machine's measured ceilings, its noise."""
+    from ssmperf.terminal import doctor as diagnosis
+
+    found = diagnosis.examine(device)
+    typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+
+
+def _indices(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise UsageError(f"--devices takes CUDA indices such as 0,1,2, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))

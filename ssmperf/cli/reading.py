@@ -1,0 +1,99 @@
+"""The verbs that show what is known: list, report, best."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ssmperf.cli.app import app, load_plugins, loaded
+from ssmperf.terminal.options import Debug, Json, Plugins
+
+
+class Listing(StrEnum):
+    """The lists of `ssmperf list`."""
+
+    MODELS = "models"
+    BACKENDS = "backends"
+    SUITES = "suites"
+    SHAPES = "shapes"
+
+
+@app.command(
+    "list",
+    epilog="Examples:  ssmperf list models  ·  ssmperf list backends --json  ·  ssmperf list pese_lr",
+)
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="models, backends, suites or shapes; or one model, with its options.")
+    ] = Listing.MODELS,
+    as_json: Json = False,
+    plugin: Plugins = None,
+    debug: Debug = False,
+) -> None:
+    """List models, backends, suites or shapes, and what of them is available here; or describe one model."""
+    from ssmperf.terminal import listing
+
+    load_plugins(plugin)
+    if what not in [each.value for each in Listing]:
+        described = listing.model(what)
+        typer.echo(json.dumps(described, indent=2) if as_json else listing.as_text(described))
+        return
+    entries = getattr(listing, what)()
+    typer.echo(json.dumps(entries, indent=2) if as_json else listing.as_table(what, entries))
+
+
+@app.command(
+    epilog="Examples:  ssmperf report runs/20260101-120000-throughput  ·  "
+    "ssmperf report RUN1 RUN2 --html both.html"
+)
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="markdown, csv, parquet or json. Default: a table.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures.
+
+    Several runs are shown beside one another without a judgement; `compare` judges.
+    """
+    from ssmperf.terminal import display
+
+    given = loaded(*runs)
+    wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
+    wanted += [("figures", figures)] if figures else []
+    wanted += [(format_, out)] if format_ else []
+    if not wanted:
+        display.table(given)
+    for name, destination in wanted:
+        display.write_report(name, given, destination)
+
+
+@app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")
+def best(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the fastest correct backend for each model, shape, dtype and pass of runs.
+
+    A backend that is wrong in another pass there, or in correctness, does not compete. One that is
+    approximate by declaration, or computes another function, is shown beside the others. Overlapping
+    intervals are a tie.
+    """
+    from ssmperf import api
+    from ssmperf.terminal import display
+
+    given = loaded(*(runs or api.run_folders()))
+    display.write_report("best_json" if as_json else "best", given, None)

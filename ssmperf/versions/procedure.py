@@ -1,0 +1,321 @@
+"""Compare two versions by pairs of rounds: all cases first, and then those that stand out, measured afresh.
+
+The unit is a round: one number per case from fresh processes of a side. A pair is a round of either side, in
+random order. The statistics are in `ssmperf.measure.paired`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import UnreadableRun, UsageError
+from ssmperf.execute import nonce
+from ssmperf.execute.run import Progress, Silent
+from ssmperf.measure import paired
+from ssmperf.runs import store
+from ssmperf.runs.comparison import THRESHOLD, compare_pairs
+from ssmperf.runs.outcome import RunComparison
+from ssmperf.runs.rounds import values_of
+from ssmperf.runs.scope import Restriction
+from ssmperf.runs.standings import rank_fields
+from ssmperf.runs.store import Run
+from ssmperf.versions.side_process import SideProcess
+from ssmperf.versions.sides import Side, install
+
+PLAN_FILE = "ab.json"
+MOST_PAIRS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What to compare, and how.
+
+    base, new: the versions, as `ssmperf.versions.sides.install` reads them.
+    arguments: those of `Request.of` for both sides. plugins: plug-in files for both.
+    cases: ids of cases to which the comparison is restricted, or their first letters; empty for all.
+    threshold: the largest change that counts as the same.
+    first, fresh: pairs of the first stage, and of the second; None for as many as the number of cases asks.
+    """
+
+    base: str
+    new: str
+    arguments: Mapping[str, Any]
+    plugins: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    threshold: float = THRESHOLD
+    first: int = paired.FIRST_PAIRS
+    fresh: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, count, least in (("first", self.first, 2), ("second", self.fresh, 5)):
+            if count is not None and not least <= count <= MOST_PAIRS:
+                raise UsageError(
+                    f"the {name} stage needs between {least} and {MOST_PAIRS} pairs, got {count}"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what must be the same when a comparison is resumed."""
+        return {
+            "base": self.base,
+            "new": self.new,
+            "arguments": dict(self.arguments),
+            "plugins": list(self.plugins),
+            "cases": list(self.cases),
+            "threshold": self.threshold,
+            "first": self.first,
+            "fresh": self.fresh,
+        }
+
+
+def compare_versions(
+    wanted: Versions,
+    out: Path,
+    *,
+    resume: bool = False,
+    unsure: str = "fail",
+    progress: Progress | None = None,
+) -> RunComparison:
+    """Measure both versions in turn until the procedure has its verdicts.
+
+    out: folder of the comparison: the runs `base` and `new`, their logs, and `ab.json`.
+    resume: continue the comparison there. unsure: "fail" or "pass", what ambiguity alone is worth.
+
+    Raises:
+        UsageError: a version cannot be installed or refuses the request, the folder cannot be used, or the
+            versions have no case in common.
+        WorkerFailed: a side ended.
+    """
+    state = _start(wanted, out, resume=resume)
+    sides = {
+        name: install(text, name, wanted.plugins)
+        for name, text in (("base", wanted.base), ("new", wanted.new))
+    }
+    state |= {"sides": {name: side.to_json() for name, side in sides.items()}}
+    with _Pairs(wanted, sides, out, state["nonce"], progress or Silent()) as pairs:
+        pairs.measure_first()
+        values = pairs.values(pairs.common, range(wanted.first))
+        screened: list[str] = []
+        if values:
+            flags = paired.screen(_ratios(values), wanted.threshold)
+            screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
+        fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
+        _write(out, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
+        pairs.measure_fresh(screened, fresh)
+    base, new = (store.load(out / name) for name in ("base", "new"))
+    return conclude(base, new, wanted, screened, fresh, unsure=unsure)
+
+
+def conclude(
+    base: Run, new: Run, wanted: Versions, screened: Sequence[str], fresh: int, *, unsure: str = "fail"
+) -> RunComparison:
+    """Draw the verdicts from the rounds of both runs. A case that was not ok in some round has none."""
+    first = _common_values(base, new, range(wanted.first))
+    again = _common_values(base, new, range(wanted.first, wanted.first + fresh))
+    known = [id_ for id_ in first if id_ not in screened or id_ in again]
+    marked = [id_ in screened for id_ in known]
+    verdicts: Mapping[str, Any] = {}
+    if known:
+        found = paired.confirm(
+            _ratios({id_: first[id_] for id_ in known}),
+            _ratios({id_: again[id_] for id_, mark in zip(known, marked, strict=True) if mark}, fresh),
+            np.array(marked),
+            wanted.threshold,
+        )
+        verdicts = dict(zip(known, found, strict=True))
+    restriction = Restriction(cases=wanted.cases)
+    comparison = compare_pairs(
+        base, new, verdicts, threshold=wanted.threshold, unsure=unsure, restriction=restriction
+    )
+    used = {**first, **again}
+    pairs = [
+        replace(pair, base=_mean(used[pair.case.id][0]), new=_mean(used[pair.case.id][1]))
+        if pair.case.id in verdicts
+        else pair
+        for pair in comparison.pairs
+    ]
+    return replace(comparison, pairs=tuple(pairs))
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Compute the geometric mean, over the rounds on which a verdict rests."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def parse_pairs(text: str | None) -> tuple[int, int | None]:
+    """Read the numbers of pairs of the two stages, such as `5+7`; None means the usual ones.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if text is None:
+        return paired.FIRST_PAIRS, None
+    first, plus, fresh = text.partition("+")
+    if not (plus and first.strip().isdecimal() and fresh.strip().isdecimal()):
+        raise UsageError(f"--pairs must look like 5+7, got {text!r}")
+    return int(first), int(fresh)
+
+
+def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
+    """List the values of both sides in these rounds, for the cases that have all of them."""
+    fields = rank_fields(base.meta) | rank_fields(new.meta)
+    wanted = list(numbers)
+    found = {}
+    for id_ in base.rounds.keys() & new.rounds.keys():
+        rank = fields.get(base.rounds[id_][0].case.suite)
+        pair = tuple(_values(run.rounds[id_], rank, wanted) for run in (base, new))
+        if rank and all(len(values) == len(wanted) for values in pair):
+            found[id_] = (pair[0], pair[1])
+    return dict(sorted(found.items()))
+
+
+def _values(rounds: Sequence[Record], rank: str | None, numbers: Sequence[int]) -> list[float]:
+    by_number = {record.numbers.get("round", 0): record for record in rounds}
+    chosen = [by_number[number] for number in numbers if number in by_number]
+    return values_of(chosen, rank) if rank else []
+
+
+def _ratios(values: Mapping[str, tuple[list[float], list[float]]], pairs: int = 0) -> Any:
+    """Make the array (cases, pairs) of log ratios new / base."""
+    rows = [[math.log(new / base) for base, new in zip(*each, strict=True)] for each in values.values()]
+    return np.array(rows, dtype=np.float64) if rows else np.zeros((0, pairs))
+
+
+def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
+    """Write `ab.json`, or read that of the comparison to resume."""
+    file = out / PLAN_FILE
+    described = wanted.to_json()
+    if file.exists() and resume:
+        try:
+            state = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise UnreadableRun(f"cannot read {file}: {error}") from error
+        changed = [name for name, value in described.items() if state.get(name) != value]
+        if changed:
+            raise UsageError(
+                f"the comparison in {out} was begun with another {', '.join(changed)}: pass the same, or "
+                "another --out"
+            )
+        return dict(state)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
+    except OSError as error:
+        raise UsageError(f"cannot write the folder {out}: {error.strerror or error}") from error
+    given = wanted.arguments.get("nonce")
+    state = {**described, "nonce": given or nonce.as_text(nonce.fresh())}
+    _write(out, state)
+    return state
+
+
+def _write(out: Path, state: Mapping[str, Any]) -> None:
+    temporary = out / f"{PLAN_FILE}.tmp"
+    try:
+        temporary.write_text(json.dumps(state, indent=1) + "\n")
+        temporary.replace(out / PLAN_FILE)
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
+
+
+@dataclass
+class _Pairs:
+    """Measures pairs of rounds of two sides."""
+
+    wanted: Versions
+    sides: Mapping[str, Side]
+    out: Path
+    secret: str
+    progress: Progress
+    processes: dict[str, SideProcess] = field(default_factory=dict)
+    common: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> _Pairs:
+        fresh = paired.fresh_pairs(10**9) if self.wanted.fresh is None else self.wanted.fresh
+        rounds = self.wanted.first + fresh
+        arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": rounds}
+        try:
+            for name, side in self.sides.items():
+                self.processes[name] = SideProcess(name, side, self.out / name, arguments, self._hear)
+        except BaseException:
+            self._end()
+            raise
+        base, new = (self._chosen(self.processes[name].cases) for name in ("base", "new"))
+        self.common = [id_ for id_ in base if id_ in new]
+        if not self.common:
+            self._end()
+            raise UsageError(
+                f"the versions have no case in common to run: base has {len(base)}, new has {len(new)} of "
+                f"those selected{self._refusals()}"
+            )
+        self.progress.begin(self.wanted.first * 2 * len(self.common), 0)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self.progress.end()
+        if kind is not None:
+            for process in self.processes.values():
+                process.kill()
+        self._end()
+
+    def measure_first(self) -> None:
+        """Measure the first stage: all cases of either side once, and those in common in all pairs."""
+        for number in range(self.wanted.first):
+            for name in self._order(number):
+                ids = self._chosen(self.processes[name].cases) if number == 0 else self.common
+                self.progress.drop(len(self.common) - len(ids))
+                self._run_round(name, number, ids)
+
+    def measure_fresh(self, screened: Sequence[str], pairs: int) -> None:
+        """Measure the second stage: the screened cases alone."""
+        self.progress.drop(-2 * pairs * len(screened))
+        for number in range(self.wanted.first, self.wanted.first + pairs if screened else 0):
+            for name in self._order(number):
+                self._run_round(name, number, screened)
+
+    def _run_round(self, name: str, number: int, ids: Sequence[str]) -> None:
+        measured = self.processes[name].run_round(number, ids)
+        self.progress.drop(len(ids) - measured)  # resumed, or not ok before
+
+    def values(
+        self, ids: Iterable[str], numbers: Iterable[int]
+    ) -> dict[str, tuple[list[float], list[float]]]:
+        """Read from the runs on disk what both sides measured in these rounds."""
+        base, new = (store.load(self.processes[name].run_folder) for name in ("base", "new"))
+        found = _common_values(base, new, numbers)
+        return {id_: found[id_] for id_ in sorted(ids) if id_ in found}
+
+    def _order(self, number: int) -> list[str]:
+        """Draw which side of a pair comes first; a resumed comparison draws the same."""
+        names = ["base", "new"]
+        random.Random(f"pair {self.secret} {number}").shuffle(names)
+        return names
+
+    def _refusals(self) -> str:
+        reasons = {name: process.refusal for name, process in self.processes.items() if process.refusal}
+        return "".join(f"; {name} refuses some: {reason}" for name, reason in reasons.items())
+
+    def _chosen(self, cases: Mapping[str, Case]) -> list[str]:
+        beginnings = self.wanted.cases
+        return [id_ for id_ in cases if not beginnings or id_.startswith(beginnings)]
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        if "start" in message:
+            case = Case.from_json(message["start"])
+            self.progress.start(case, case.device)
+        elif "record" in message:
+            case, status = Case.from_json(message["record"]), Status(message["status"])
+            self.progress.finish(Record(case, status, message["reason"]))
+
+    def _end(self) -> None:
+        for process in self.processes.values():
+            process.close()

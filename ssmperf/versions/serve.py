@@ -1,0 +1,88 @@
+"""One side of a comparison: a process that measures rounds of its version's cases on request.
+
+The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
+object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
+`{"cases": [...], "refusal"}`, the cases to run and why another one is not run. Each further request,
+`{"round", "cases"}`, measures a round of the cases with these ids. While it runs, `{"start": case}` and
+`{"record": case, "status", "reason"}` are sent, and `{"round", "measured"}` when it is done, with the number
+of cases that had no record before. What goes wrong is answered with `{"failed": text}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any, TextIO
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import SsmperfError
+from ssmperf.execute.request import Request
+from ssmperf.execute.run import OpenRun, Silent, open_run
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve until the requests end."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what plug-ins print goes to the log
+    try:
+        arguments = json.loads(sys.stdin.readline() or "{}")
+        for file in arguments["plugins"]:
+            registry.load_plugin(file)
+        progress = Telling(answers)
+        with open_run(Request.of(**arguments["request"]), progress) as opened:
+            serve(opened, progress)
+    except SsmperfError as error:
+        _send(answers, {"failed": str(error)})
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+def serve(opened: OpenRun, progress: Telling) -> None:
+    """Answer requests for rounds until there are no more."""
+    cases = {case.id: case for case in opened.plan.to_run}
+    opened.record_refusals()
+    refusal = next((item.refusal for item in opened.plan.refused), None)
+    progress.answer({"cases": [case.to_json() for case in cases.values()], "refusal": refusal})
+    for line in sys.stdin:
+        request = json.loads(line)
+        progress.told = 0
+        opened.run_round(request["round"], [cases[id_] for id_ in request["cases"]])
+        progress.answer({"round": request["round"], "measured": progress.told})
+
+
+class Telling(Silent):
+    """Tells the driver of each case."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self.answers = answers
+        self.told = 0  # cases
+
+    def answer(self, message: dict[str, Any]) -> None:
+        _send(self.answers, message)
+
+    def start(self, case: Case, device: str) -> None:
+        self.answer({"start": case.to_json()})
+
+    def finish(self, record: Record) -> None:
+        if record.status is not Status.UNSUPPORTED:
+            self.told += 1
+            case, status = record.case.to_json(), str(record.status)
+            self.answer({"record": case, "status": status, "reason": record.reason})
+
+
+def _send(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

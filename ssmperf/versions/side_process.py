@@ -1,0 +1,109 @@
+"""The driver's end of one side: its process, the rounds it is asked for, and what it tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ssmperf.cases.case import Case
+from ssmperf.errors import UsageError, WorkerFailed
+from ssmperf.versions.sides import Side
+
+SERVE = "ssmperf.versions.serve"  # the module that the process runs
+TAIL_BYTES = 4096
+CLOSE_S = 30.0
+
+Heard = Callable[[Mapping[str, Any]], None]
+
+
+class SideProcess:
+    """One side's process.
+
+    name: "base" or "new". run_folder: that of its run; its log lies beside it.
+    arguments: those of `Request.of`, without folder and tag.
+    on_message: called with each message about a case.
+    cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
+
+    Raises:
+        UsageError: the side refuses the request, for example since its version does not know an option.
+        WorkerFailed: it ended.
+    """
+
+    def __init__(
+        self, name: str, side: Side, run_folder: Path, arguments: Mapping[str, Any], on_message: Heard
+    ) -> None:
+        self.name, self.side, self.run_folder, self.on_message = name, side, run_folder, on_message
+        self.log = run_folder.with_suffix(".log")
+        request = {
+            **arguments,
+            "out": str(run_folder.resolve()),
+            "tag": f"{name}: {side.label}",
+            "resume": True,
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [side.python, "-m", SERVE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=side.environment,
+                text=True,
+            )
+        self._send({"plugins": list(side.plugins), "request": request})
+        answer = self._until("cases")
+        self.cases: dict[str, Case] = {case.id: case for case in map(Case.from_json, answer["cases"])}
+        self.refusal: str | None = answer["refusal"]
+
+    def run_round(self, number: int, ids: Sequence[str]) -> int:
+        """Measure a round of these cases; return how many had no record before."""
+        self._send({"round": number, "cases": list(ids)})
+        return int(self._until("round")["measured"])
+
+    def close(self) -> None:
+        """Let the process end its run, or end it."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(CLOSE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        """End the process at once; its workers end with it."""
+        self.process.kill()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise WorkerFailed(self._ending()) from None
+
+    def _until(self, name: str) -> Mapping[str, Any]:
+        """Handle messages until one with this key comes; return it."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            message = json.loads(line)
+            if "failed" in message:
+                raise UsageError(f"{self.name} ({self.side.label}): {message['failed']}")
+            if name in message:
+                return dict(message)
+            self.on_message(message)
+        raise WorkerFailed(self._ending())
+
+    def _ending(self) -> str:
+        self.process.kill()
+        code = self.process.wait()
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), "it printed nothing")
+        if f"No module named {SERVE}" in last or "No module named 'ssmperf" in last:
+            last = f"its ssmperf is missing or too old for ab ({last})"
+        return f"{self.name} ({self.side.label}) exited with {code}: {last} (its log: {self.log})"

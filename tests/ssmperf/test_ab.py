@@ -1,0 +1,238 @@
+"""`ab`: pairs of rounds in random order, a second stage of fresh rounds, resuming, and a real comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import UsageError
+from ssmperf.execute.run import Silent
+from ssmperf.runs.store import Writer
+from ssmperf.versions import procedure
+from ssmperf.versions.procedure import Versions, compare_versions
+from ssmperf.versions.sides import Side
+
+Seconds = Callable[[str, str, int], float | None]  # of a side, a case and a round; None: it is wrong
+
+
+def case(seed: int) -> Case:
+    shape = Shape({"B": 1, "T": 64, "C": 4})
+    return Case(suite="throughput", recurrence="scan", backend="blelloch", shape=shape, seed=seed)
+
+
+class FakeSide:
+    """A side that writes records with made-up times into its run folder."""
+
+    asked: ClassVar[list[tuple[str, int, tuple[str, ...]]]] = []
+    seconds: ClassVar[Seconds]
+    count = 6
+    refusal = None
+
+    def __init__(self, name: str, side: Side, run_folder: Path, *ignored: Any) -> None:
+        self.name, self.run_folder = name, run_folder
+        self.cases = {each.id: each for each in map(case, range(self.count))}
+        meta = {
+            "created": "2026-01-01",
+            "suites": {"throughput": {"title": "T", "question": "", "columns": [], "rank": "latency_s"}},
+        }
+        self.writer, run = Writer.resume(self.run_folder, meta)
+        self.done = {
+            (record.case.id, record.numbers["round"]) for each in run.rounds.values() for record in each
+        }
+
+    def run_round(self, number: int, ids: Sequence[str]) -> int:
+        self.asked.append((self.name, number, tuple(ids)))
+        missing = [id_ for id_ in ids if (id_, number) not in self.done]
+        for id_ in missing:
+            seconds = type(self).seconds(self.name, id_, number)
+            numbers = {"round": number, "latency_s": seconds, "samples_s": [seconds]}
+            record = (
+                Record(self.cases[id_], Status.OK, None, None, numbers)
+                if seconds
+                else Record(self.cases[id_], Status.WRONG, "because", None, {"round": number})
+            )
+            self.writer.append(record)
+        return len(missing)
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def kill(self) -> None: ...
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeSide]:
+    monkeypatch.setattr(procedure, "SideProcess", FakeSide)
+
+    def install(text: str, name: str, plugins: Sequence[str]) -> Side:
+        return Side(text, "plug-in", str(tmp_path), "python")
+
+    monkeypatch.setattr(procedure, "install", install)
+    monkeypatch.setattr(FakeSide, "asked", [])
+    monkeypatch.setattr(FakeSide, "seconds", noisy({}), raising=False)
+    return FakeSide
+
+
+def noisy(slower: Mapping[int, float], noise: float = 0.005) -> Seconds:
+    """Make times with noise between rounds; `slower` has factors of the new side by the seed of a case."""
+    factors = {case(seed).id: factor for seed, factor in slower.items()}
+
+    def seconds(name: str, id_: str, number: int) -> float:
+        scatter = random.Random(f"{name} {id_} {number}").gauss(0, noise)
+        return (1 + scatter) * (factors.get(id_, 1.0) if name == "new" else 1.0)
+
+    return seconds
+
+
+VERSIONS = Versions("a", "b", {"suite": "throughput"})
+
+
+def test_a_slower_case_is_found_and_the_others_are_the_same(fake: type[FakeSide], tmp_path: Path) -> None:
+    fake.seconds = staticmethod(noisy({2: 1.15}))
+    found = compare_versions(VERSIONS, tmp_path / "ab")
+    verdicts = {pair.case.seed: pair.verdict for pair in found.pairs}
+    assert verdicts == {seed: "slower" if seed == 2 else "same" for seed in range(6)}
+    assert found.exit_code == 1
+    slower = next(pair for pair in found.pairs if pair.verdict == "slower")
+    assert slower.ratio == pytest.approx(1.15, rel=0.01)
+
+
+def test_the_second_stage_measures_screened_cases_alone(fake: type[FakeSide], tmp_path: Path) -> None:
+    fake.seconds = staticmethod(noisy({2: 1.15}))
+    compare_versions(VERSIONS, tmp_path / "ab")
+    first = [each for each in fake.asked if each[1] < 5]
+    fresh = [each for each in fake.asked if each[1] >= 5]
+    assert len(first) == 10 and all(len(ids) == 6 for _, _, ids in first)
+    assert len(fresh) == 14 and {ids for _, _, ids in fresh} == {(case(2).id,)}
+    state = json.loads((tmp_path / "ab" / "ab.json").read_text())
+    assert state["screened"] == [case(2).id] and state["fresh_pairs"] == 7
+
+
+def test_each_round_is_a_pair_in_random_order(fake: type[FakeSide], tmp_path: Path) -> None:
+    for number in range(4):
+        compare_versions(VERSIONS, tmp_path / f"ab{number}")
+    order = [name for name, _, _ in fake.asked]
+    pairs = [tuple(order[i : i + 2]) for i in range(0, len(order), 2)]
+    assert set(pairs) == {("base", "new"), ("new", "base")}
+
+
+def test_no_second_stage_where_nothing_stands_out(fake: type[FakeSide], tmp_path: Path) -> None:
+    fake.seconds = staticmethod(noisy({}, noise=0.001))
+    found = compare_versions(VERSIONS, tmp_path / "ab")
+    assert max(number for _, number, _ in fake.asked) == 4
+    assert found.exit_code == 0
+
+
+def test_a_wrong_round_makes_the_case_wrong(fake: type[FakeSide], tmp_path: Path) -> None:
+    good = noisy({})
+    bad = case(3).id
+    fake.seconds = staticmethod(
+        lambda name, id_, number: None if (name, id_, number) == ("new", bad, 2) else good(name, id_, number)
+    )
+    found = compare_versions(VERSIONS, tmp_path / "ab")
+    assert {pair.case.seed for pair in found.pairs if pair.verdict == "wrong"} == {3}
+    assert found.exit_code == 3
+
+
+def test_an_interrupted_comparison_goes_on(fake: type[FakeSide], tmp_path: Path) -> None:
+    fake.seconds = staticmethod(noisy({2: 1.15}))
+    measured = fake.run_round
+
+    def interrupted(self: FakeSide, number: int, ids: Sequence[str]) -> int:
+        if number == 6:
+            raise KeyboardInterrupt
+        return measured(self, number, ids)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fake, "run_round", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compare_versions(VERSIONS, tmp_path / "ab")
+    before = (tmp_path / "ab" / "base" / "records.jsonl").read_text()
+    found = compare_versions(VERSIONS, tmp_path / "ab", resume=True)
+    assert (tmp_path / "ab" / "base" / "records.jsonl").read_text().startswith(before)
+    assert found.exit_code == 1
+    with pytest.raises(UsageError, match="not empty"):
+        compare_versions(VERSIONS, tmp_path / "ab")
+    other = Versions("a", "c", {"suite": "throughput"})
+    with pytest.raises(UsageError, match="another new"):
+        compare_versions(other, tmp_path / "ab", resume=True)
+
+
+def test_cases_restrict_the_comparison(fake: type[FakeSide], tmp_path: Path) -> None:
+    chosen = (case(1).id, case(4).id[:6])
+    found = compare_versions(Versions("a", "b", {}, cases=chosen), tmp_path / "ab")
+    assert {pair.case.seed for pair in found.pairs} == {1, 4}
+    with pytest.raises(UsageError, match="no case in common"):
+        compare_versions(Versions("a", "b", {}, cases=("zzz",)), tmp_path / "other")
+
+
+def test_progress_counts_to_its_total(fake: type[FakeSide], tmp_path: Path) -> None:
+    class Counting(Silent):
+        total = dropped = 0
+
+        def begin(self, total: int, done: int) -> None:
+            self.total = total
+
+        def drop(self, count: int) -> None:
+            self.total -= count
+
+    fake.seconds = staticmethod(noisy({2: 1.15}))
+    progress = Counting()
+    compare_versions(VERSIONS, tmp_path / "ab", progress=progress)
+    assert progress.total == 2 * (5 * 6 + 7 * 1)
+
+
+@pytest.mark.parametrize(("first", "fresh"), [(1, 7), (5, 4), (5, 1000)])
+def test_too_few_or_too_many_pairs_are_refused(first: int, fresh: int) -> None:
+    with pytest.raises(UsageError, match="stage needs"):
+        Versions("a", "b", {}, first=first, fresh=fresh)
+
+
+KERNEL = """
+import time
+import torch
+import ssmperf
+
+@ssmperf.backend("scan", name="mine")
+def mine(log_a, b, initial_state=None, *, phase=None):
+    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
+    states = []
+    for a_t, b_t in zip(log_a.exp().expand_as(b).unbind(1), b.unbind(1)):
+        h = a_t * h + b_t
+        states.append(h)
+    time.sleep({seconds})
+    return torch.stack(states, 1), h
+"""
+
+
+def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
+    for name, seconds in (("base", 0.002), ("new", 0.004)):
+        (tmp_path / f"{name}.py").write_text(KERNEL.replace("{seconds}", str(seconds)))
+    words = (
+        "ab", "--base", str(tmp_path / "base.py"), "--new", str(tmp_path / "new.py"), "--suite", "throughput",
+        "--models", "hgrn", "--backends", "mine", "--axis", "T=8", "--axis", "C=2", "--pass", "forward",
+        "--device", "cpu", "--time", "0.05", "--pairs", "3+5", "--out", str(tmp_path / "ab"), "--json",
+        "--html", str(tmp_path / "ab.html"),
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "ssmperf.cli", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout[: done.stdout.rindex("}") + 1])
+    (pair,) = report["cases"]
+    assert pair["verdict"] == "slower" and 1.3 < pair["ratio"] < 2.2
+    assert "mine" in (tmp_path / "ab.html").read_text()

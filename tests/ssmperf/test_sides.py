@@ -1,0 +1,175 @@
+"""The sides of a comparison: what names a version, how it is installed apart, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssmperf.errors import UsageError
+from ssmperf.versions import sides
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "a-kernel"
+version = "1"
+[tool.setuptools]
+py-modules = ["a_kernel"]
+"""
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep installed versions in a temporary folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ssmperf" / "versions"
+
+
+def install(text: str, name: str = "base", plugins: tuple[str, ...] = ()) -> sides.Side:
+    return sides.install(text, name, plugins)
+
+
+def project(folder: Path, value: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "a_kernel.py").write_text(f"VALUE = {value}\n")
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a repository with two commits, of which the first is tagged, and stand in it."""
+    folder = project(tmp_path / "repository", 1)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "one")
+    git(folder, "tag", "one")
+    (folder / "a_kernel.py").write_text("VALUE = 2\n")
+    git(folder, "commit", "-q", "-a", "-m", "two")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def seen(side: sides.Side, code: str = "import a_kernel; print(a_kernel.VALUE)") -> str:
+    """Run code as the side's processes do and return what it prints."""
+    done = subprocess.run([side.python, "-c", code], env=side.environment, capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr
+
+
+def test_git_refs_are_installed_apart(repository: Path, tmp_path: Path) -> None:
+    base, new = (install(ref) for ref in ("one", "main"))
+    assert (base.kind, new.kind) == ("git ref", "git ref")
+    assert (seen(base), seen(new)) == ("1", "2")
+    assert base.commit != new.commit and str(base.commit)[:10] in base.label
+
+
+def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None:
+    made = [install("main", name).environment for name in ("base", "new")]
+    for name in sides.CACHES:
+        assert made[0][name] != made[1][name]
+        assert str(versions) in made[0][name]
+
+
+def test_what_is_ready_is_not_installed_again(repository: Path, tmp_path: Path) -> None:
+    first = install("main")
+    mark = Path(str(first.packages)) / "mark"
+    mark.touch()
+    assert install("main") == first and mark.exists()
+    git(repository, "commit", "-q", "--allow-empty", "-m", "three")
+    other = install("main")  # another commit by the same name
+    assert other.folder != first.folder and mark.exists()
+
+
+def test_a_changed_source_folder_is_another_version(tmp_path: Path) -> None:
+    first = install(str(project(tmp_path / "source", 1)))
+    assert install(str(tmp_path / "source")) == first
+    second = install(str(project(tmp_path / "source", 2)))
+    assert (seen(first), seen(second)) == ("1", "2")
+
+
+def test_the_versions_used_last_are_kept(
+    tmp_path: Path, versions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "MOST_VERSIONS", 2)
+    for number in range(4):
+        (tmp_path / f"{number}.py").write_text("")
+        side = install(str(tmp_path / f"{number}.py"))
+        os.utime(side.folder, (number, number))
+    kept = {folder.name for folder in versions.iterdir()}
+    assert len(kept) == 2 and Path(side.folder).name in kept
+
+
+def test_a_source_folder_and_a_wheel(tmp_path: Path) -> None:
+    folder = project(tmp_path / "source", 7)
+    side = install(str(folder))
+    assert (side.kind, seen(side)) == ("source folder", "7")
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", str(tmp_path), str(folder)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    side = install(str(wheel))
+    assert (side.kind, seen(side)) == ("wheel", "7")
+
+
+def test_plugins_of_a_tree_come_from_the_tree(repository: Path, tmp_path: Path) -> None:
+    (repository / "mine.py").write_text("# one\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "plug-in")
+    (repository / "mine.py").write_text("# changed, not committed\n")
+    side = install("main", plugins=("mine.py",))
+    assert [Path(file).read_text() for file in side.plugins] == ["# one\n"]
+
+
+def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "mine.py").write_text("# one\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    monkeypatch.chdir(tmp_path)
+    side = install("main", plugins=("mine.py",))
+    assert side.packages is None and len(side.plugins) == 1
+    with pytest.raises(UsageError, match=r"no pyproject\.toml"):
+        install("main", "new")
+
+
+def test_a_plugin_file_and_an_environment(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("# a kernel\n")
+    side = install(str(file))
+    assert (side.kind, side.plugins, side.packages) == ("plug-in", (str(file),), None)
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").symlink_to(sys.executable)
+    side = install(str(tmp_path / "env"))
+    assert side.kind == "environment"
+    assert side.python == str(tmp_path / "env" / "bin" / "python")
+
+
+@pytest.mark.parametrize("text", ["no-such-ref", "missing.py", "missing.whl", "--help", "", "a\0b"])
+def test_what_names_no_version_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no version"):
+        install(text)
+
+
+def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("not toml")
+    with pytest.raises(UsageError, match="cannot install"):
+        install(str(folder))
+
+
+def test_a_missing_plugin_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("")
+    with pytest.raises(UsageError, match=r"no plug-in file other\.py"):
+        install(str(file), plugins=("other.py",))
