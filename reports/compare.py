@@ -159,7 +159,7 @@ def _sum(pairs: Sequence[Pair]) -> str:
         least = min(pair.least_change for pair in pairs if pair.least_change is not None)
         return (
             f"ambiguous: {len(pairs)} cases within the threshold, whose noise could hide a change of "
-            f"{100 * least:.2g} % or more"
+            f"{percent(least)} or more"
         )
     if len(pairs) == 1:
         return f"{first.verdict}: 1 case of backend {backend} ({units.plain(first.case)})"
@@ -224,7 +224,12 @@ def ratio(value: float | None) -> str:
 
 def least_change(pair: Pair) -> str:
     """Give the least increase that would have been found as text, such as +8.4 %."""
-    return "" if pair.least_change is None else f"+{100 * pair.least_change:.2g} %"
+    return "" if pair.least_change is None else f"+{percent(pair.least_change)}"
+
+
+def percent(value: float) -> str:
+    """Write a share as a percentage with two digits, or as a whole number."""
+    return f"{100 * value:.0f} %" if value >= 0.095 else f"{100 * value:.2g} %"
 
 
 def _style(verdict: str) -> str:

@@ -9,7 +9,6 @@ which the samples of two runs do not show (`unpaired`), or by pairs of rounds th
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,9 +18,10 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.machine.calibration import kind_of
 from ssmperf.runs import unpaired
+from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
-from ssmperf.runs.noise import Calibrated, Noise, busy
-from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison
+from ssmperf.runs.noise import Calibrated, Noise
+from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison, percent
 from ssmperf.runs.scope import Restriction, Scope, planned_ids
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
@@ -330,7 +330,7 @@ def _why(change: Change, threshold: float) -> str | None:
     if change.least_change is None:
         return "one sample does not show its noise"
     if 1 / (1 + threshold) <= change.ratio <= 1 + threshold:
-        return f"its noise could hide a change of {100 * change.least_change:.2g} %"
+        return f"its noise could hide a change of {percent(change.least_change)}"
     return "beyond the threshold but within its noise"
 
 
@@ -361,12 +361,8 @@ def _unfinished(matched: _Matched) -> Iterable[str]:
 def _busy(matched: _Matched) -> Iterable[str]:
     """Say where machines were busy with something else."""
     for place, name in enumerate(("base", "new")):
-        texts = [busy((each.old, each.now)[place]) for each in matched.compared]
-        counted = Counter(text for each in texts for text in each)
-        if counted:
-            example = counted.most_common(1)[0][0]
-            cases = sum(map(bool, texts))
-            yield f"the machine was busy in {cases} of {len(texts)} cases of the {name} run: {example}"
+        if line := busy_line([(each.old, each.now)[place] for each in matched.compared]):
+            yield f"the {name} run's machine was {line}"
 
 
 def _number(record: Record, field: str | None) -> float | None:
@@ -379,12 +375,12 @@ def _side(record: Record, field: str) -> Side:
     """Gather what one run knows about a case's time."""
     value = _number(record, field)
     assert value is not None
-    rounds = tuple(_numbers(record, "round_values"))
     samples, *ends = _SAMPLED[field]
+    rounds = tuple(_numbers(record, "round_values"))
+    if taken := rounds if len(rounds) > 1 else _numbers(record, samples):
+        return Side(value, unpaired.error_of(taken), rounds)
     low, high = (_number(record, end) for end in ends)
-    if len(rounds) < 2 and (taken := _numbers(record, samples)):
-        return Side(value, unpaired.error_of(taken))
-    return Side(value, None if low is None or high is None else unpaired.error_of_interval(low, high), rounds)
+    return Side(value, None if low is None or high is None else unpaired.error_of_interval(low, high))
 
 
 def _numbers(record: Record, name: str) -> list[float]:

@@ -12,8 +12,13 @@ from typing import Protocol
 from ssmperf.cases.record import Record
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import Calibration, device_name, kind_of
+from ssmperf.runs.busy import texts
+from ssmperf.runs.outcome import percent
 from ssmperf.runs.store import Run
-from ssmperf.runs.unpaired import ASSUMED, ASSUMED_BUSY
+
+# Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the
+# cores of a CPU may take half of their time.
+ASSUMED, ASSUMED_BUSY_GPU, ASSUMED_BUSY_CPU = 0.02, 0.04, 0.25
 
 
 class Calibrated(Protocol):
@@ -49,7 +54,9 @@ class Noise:
         """Get the spread for a case, as a standard deviation of logs."""
         found = self._given or self._of_environments(old.env_id, now.env_id)
         if found is None:
-            spread = ASSUMED_BUSY if busy(old) or busy(now) else ASSUMED
+            busy = any(texts(each.numbers.get("busy")) for each in (old, now))
+            on_gpu = now.case.device != "cpu"
+            spread = (ASSUMED_BUSY_GPU if on_gpu else ASSUMED_BUSY_CPU) if busy else ASSUMED
             self._assumed.add(spread)
             return spread
         spread = found.spread(kind_of(now.numbers))
@@ -61,13 +68,14 @@ class Noise:
         least = min([*self._assumed, *(each for found in self._calibrated.values() for each in found)])
         parts = [f"{_span(found)} ({who})" for who, found in self._calibrated.items()]
         if self._assumed:
-            why = ", more where a machine was busy" if len(self._assumed) > 1 else ""
-            why = " of a busy machine" if self._assumed == {ASSUMED_BUSY} else why
+            busy = self._assumed - {ASSUMED}
+            why = ", more where a machine was busy" if busy else ""
+            why = " for a busy machine" if busy == self._assumed else why
             parts.append(
                 f"{_span(self._assumed)} assumed{why}, this machine is not calibrated: ssmperf calibrate"
             )
         if scatter is not None and scatter > least:
-            parts.append(f"up to {_percent(scatter)} as these {cases} ratios scatter")
+            parts.append(f"up to {percent(scatter)} as these {cases} ratios scatter")
         return f"spread between processes: {'; '.join(parts)}"
 
     def _of_environments(self, old: str | None, now: str | None) -> Calibrated | None:
@@ -92,16 +100,6 @@ class Noise:
         return None
 
 
-def busy(record: Record) -> tuple[str, ...]:
-    """List what else kept the machine busy while a case was measured."""
-    found = record.numbers.get("busy")
-    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
-
-
 def _span(values: set[float] | list[float]) -> str:
-    least, most = _percent(min(values)), _percent(max(values))
+    least, most = percent(min(values)), percent(max(values))
     return most if least == most else f"{least} to {most}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2g} %"

@@ -156,7 +156,7 @@ class RunComparison:
         cases = sum(self.counts.values())
         return (
             f"{meaning}: {cases} {'case' if cases == 1 else 'cases'}, {counted or 'none in common'}; "
-            f"threshold {100 * self.threshold:.3g} % (exit {self.exit_code:d})"
+            f"threshold {percent(self.threshold, 3)} (exit {self.exit_code:d})"
         )
 
     @property
@@ -169,7 +169,7 @@ class RunComparison:
         )
         if not found:
             return ""
-        middle, most = (f"{100 * value:.2g} %" for value in (found[(len(found) - 1) // 2], found[-1]))
+        middle, most = (percent(value) for value in (found[(len(found) - 1) // 2], found[-1]))
         halves = (
             f"from {middle} in half of the cases, from {most} in all" if middle != most else f"from {most}"
         )
@@ -210,6 +210,11 @@ class RunComparison:
             "notes": list(self.notes),
             "cases": [pair.to_json() for pair in self.pairs],
         }
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """Write a share as a percentage with so many digits, without an exponent: 0.0834 as 8.3 %."""
+    return f"{100 * value:.0f} %" if 100 * value >= 10 ** (digits - 0.5) else f"{100 * value:.{digits}g} %"
 
 
 def _means(pairs: Iterable[Pair]) -> SuiteMean:

@@ -18,10 +18,6 @@ from statistics import NormalDist, median
 from ssmperf.measure.statistics import CONFIDENCE, MIN_INTERVAL, summarise
 
 ALPHA = 0.05  # of any false alarm in a comparison
-ASSUMED = (
-    0.02  # spread between processes of a machine that is not calibrated, as a standard deviation of logs
-)
-ASSUMED_BUSY = 0.04  # the least spread assumed of a machine that was busy with something else
 LEAST_BULK = 6  # cases whose scatter says anything about the noise
 PRIOR_DEGREES = 4  # degrees of freedom that the given spread is worth beside the rounds' own scatter
 MOST_RESOLUTION = 2.0  # `same` needs that this multiple of the threshold would have been found

@@ -243,15 +243,17 @@ def base_like(other: Run) -> Run:
     return Run(other.path, other.meta, [timed(1.1)])
 
 
-def test_a_busy_machine_is_told_and_trusted_less() -> None:
-    record = timed(1.0)
+@pytest.mark.parametrize(("device", "assumed"), [("cuda", "4 %"), ("cpu", "25 %")])
+def test_a_busy_machine_is_told_and_trusted_less(device: str, assumed: str) -> None:
+    record = timed(1.0, device=device)
     loaded = Record(
         record.case, record.status, None, "e", {**record.numbers, "busy": ["load 3.1 on 2 cores"]}
     )
-    idle, busy = compare_runs(run(record), run(timed(1.05))), compare_runs(run(loaded), run(timed(1.05)))
+    new = run(timed(1.05, device=device))
+    idle, busy = compare_runs(run(record), new), compare_runs(run(loaded), new)
     assert (busy.pairs[0].least_change or 0) > 1.5 * (idle.pairs[0].least_change or 1)
-    assert busy.notes == ("the machine was busy in 1 of 1 cases of the base run: load 3.1 on 2 cores",)
-    assert "4 % assumed of a busy machine" in busy.method
+    assert busy.notes == ("the base run's machine was busy: load 3.1 on 2 cores, during 1 of 1 cases",)
+    assert f"{assumed} assumed for a busy machine" in busy.method
 
 
 def rounds(*values: float) -> Record:
@@ -263,6 +265,8 @@ def test_several_rounds_on_both_sides_count() -> None:
     found = compare_runs(run(rounds(1.0, 1.01, 0.99)), run(rounds(1.08, 1.09, 1.07)))
     assert (verdicts(found), found.pairs[0].rounds) == (["slower"], 3)
     assert found.method.startswith("3 rounds on each side")
+    single = compare_runs(run(rounds(1.0, 1.01, 0.99)), run(timed(1.3)))
+    assert (verdicts(single), single.pairs[0].rounds) == (["slower"], 1)
     scattered = compare_runs(run(rounds(1.0, 1.3, 0.8)), run(rounds(1.08, 1.4, 0.9)))
     assert verdicts(scattered) == ["ambiguous"]
 

@@ -164,6 +164,13 @@ def test_an_interrupted_run_misses_what_it_planned() -> None:
     assert (unknown.counts, unknown.exit_code) == ({"missing": 1, "new": 1}, 3)
 
 
+def test_a_planned_case_is_missing_although_its_like_was_measured() -> None:
+    selection = Selection.of(GPU, models=("gla", "hgrn"))
+    gla, hgrn = named(ALL, model="gla"), named(ALL, model="hgrn")
+    found = compare_runs(run(ALL, FULL), run([*gla, *hgrn[1:]], selection, lost=hgrn[:1]))
+    assert missing(found) == hgrn[:1]
+
+
 def test_a_run_of_an_older_version_covers_everything() -> None:
     part = named(ALL, model="gla")
     assert set(missing(compare_runs(run(ALL, None), run(part, None)))) == set(ALL) - set(part)
