@@ -12,7 +12,6 @@ are the same code twice. Blocks are independent; the cases of a block are not.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import json
 import os
@@ -263,7 +262,10 @@ def measure(
                 return
             if "}" not in done.stdout:
                 raise SystemExit(f"block {number} failed: {done.stderr[-2000:]}")
-            result.write_text(done.stdout[: done.stdout.rindex("}") + 1])
+            cases = json.loads(done.stdout[: done.stdout.rindex("}") + 1])["cases"]
+            values = rounds_of(out / result.stem)
+            with_rounds = [{**each, "rounds": values.get(each["case_id"], {})} for each in cases]
+            result.write_text(json.dumps({"cases": with_rounds}))
             print(f"block {number} on GPU {gpu}: exit {done.returncode}", flush=True)
 
     with ThreadPoolExecutor(len(gpus)) as pool:
@@ -310,7 +312,7 @@ def blocks_of(out: Path, setting: Mapping[str, Any]) -> Iterator[dict[str, Any]]
                     **{name: each.get(name) for name in ("low", "high", "p", "least_change")},
                     "shape": each["shape"],
                     "planted": each["dtype"] in plant.get(file, ()) and each["model"] != "gateloop",
-                    "rounds": rounds_of(out / result.stem, each["case_id"]),
+                    "rounds": each["rounds"],
                 }
             )
         timed = [each for each in cases if each["ratio"] is not None]
@@ -324,18 +326,18 @@ def blocks_of(out: Path, setting: Mapping[str, Any]) -> Iterator[dict[str, Any]]
         }
 
 
-def rounds_of(folder: Path, case_id: str) -> dict[str, list[float | None]]:
-    """Read the seconds of each round of a case on both sides."""
-    found: dict[str, list[float | None]] = {}
+def rounds_of(folder: Path) -> dict[str, dict[str, list[float | None]]]:
+    """Read the seconds of each round of both sides, by id of the case."""
+    found: dict[str, dict[str, dict[int, float | None]]] = {}
     for side in ("base", "new"):
-        values = {}
-        with contextlib.suppress(FileNotFoundError):
-            for line in (folder / side / "records.jsonl").read_text().splitlines():
-                record = json.loads(line)
-                if record["case_id"] == case_id:
-                    values[record.get("round", 0)] = record.get("latency_s")
-        found[side] = [values[number] for number in sorted(values)]
-    return found
+        for line in (folder / side / "records.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            values = found.setdefault(record["case_id"], {}).setdefault(side, {})
+            values[record.get("round", 0)] = record.get("latency_s")
+    return {
+        id_: {side: [values[number] for number in sorted(values)] for side, values in sides.items()}
+        for id_, sides in found.items()
+    }
 
 
 def bound(count: int, trials: int) -> float:
