@@ -26,10 +26,12 @@ from ssmperf.registry.presets import Preset
 from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.files import CURATED, Tuning
 
-# What workers and the judge import anyway. The first two take most of a second each in every process.
+# What workers and the judge import anyway, some of it seconds long: a dispatch mode (judge/poison.py) and the
+# first call of a kernel in Triton import torch's compiler.
 IMPORTS = (
     "torch",
     "sympy",
+    "torch._dynamo",
     "ssmperf.execute.context",
     "ssmperf.machine.ceilings",
     "ssmperf.machine.environment",
@@ -40,7 +42,7 @@ IMPORTS = (
     "ssmperf.registry:models",
     "ssmperf.registry:suites",
 )
-IMPORTS_CPU = ("torch._dynamo",)  # which a dispatch mode needs (judge/poison.py)
+IMPORTS_CUDA = ("torch._higher_order_ops.triton_kernel_wrap",)
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 
@@ -158,7 +160,7 @@ class Processes:
     def _ready_nursery(self) -> Nursery:
         if self._nursery is None:
             self.executor.log_dir.mkdir(parents=True, exist_ok=True)
-            imports = IMPORTS if self.device.startswith("cuda") else (*IMPORTS, *IMPORTS_CPU)
+            imports = (*IMPORTS, *IMPORTS_CUDA) if self.device.startswith("cuda") else IMPORTS
             self._nursery = Nursery(imports, self._log("nursery"))
         return self._nursery
 
