@@ -29,7 +29,7 @@ def draw(rows: Sequence[Row], names: Mapping[str, str], file: Path) -> None:
     rows = [row for row in rows if row["cases"] == CASES]
     # a fixed salt and no date: the same rows give the same bytes
     with mpl.rc_context({"svg.hashsalt": "ssmperf", "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(10, 4.4), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)
         left, right = figure.subplots(1, 2)
         _alarms(left, [row for row in rows if row["change"] == 0], names)
@@ -54,9 +54,9 @@ def _alarms(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     axes.set_yticks(range(len(rows)), [names[row["noise"]] for row in rows])
     axes.invert_yaxis()
     axes.set_xlim(-3, 103)
-    axes.set_xlabel(f"% of comparisons of {CASES} unchanged cases with a false `slower`")
+    axes.set_xlabel(f"% of comparisons of {CASES} unchanged cases")
     axes.set_title("False alarms (line: 5 %)", loc="left", fontsize=11)
-    axes.legend(frameon=True, fontsize=9, loc="upper right", bbox_to_anchor=(1.0, 0.62))
+    axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.3, -0.13), ncols=2)
 
 
 def _power(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
@@ -73,6 +73,6 @@ def _power(axes: Axes, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     axes.set_ylim(-3, 103)
     axes.set_xlim(0, 21)
     axes.set_xlabel("true change, % slower")
-    axes.set_ylabel(f"% found `slower`, 3 of {CASES} cases changed")
-    axes.set_title("What is found (line: the threshold, 5 %)", loc="left", fontsize=11)
+    axes.set_ylabel(f"% of the changed cases (3 of {CASES})")
+    axes.set_title("Called slower (line: the threshold)", loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=9, loc="lower right")

@@ -49,7 +49,8 @@ Random = np.random.Generator
 Draw = Callable[[int], Array]  # number of pairs -> log ratios without a change, (cases, pairs)
 LEAST = "least"  # instead of a change: the least change of each case
 SAMPLES = 40  # of one process, for the old rule
-SIZES = {6: 4000, 40: 2000, 300: 1000}  # cases -> blocks
+MOST_BLOCKS = 4000  # of a row: without a change, or of 6 cases
+SIZES = {40: 2000, 300: 1000}  # cases -> blocks of the other rows
 PLANTED = {6: 1, 40: 3, 300: 10}
 NOMINAL = 0.05
 
@@ -326,7 +327,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--noise", default="*", metavar="PATTERN", help=f"of {', '.join(NOISE)}")
     parser.add_argument("--cases", default="6,40,300", metavar="LIST", help="numbers of cases per comparison")
-    parser.add_argument("--blocks", type=int, help="comparisons per row (4,000, 2,000 and 1,000 by cases)")
+    parser.add_argument(
+        "--blocks", type=int, help="comparisons per row (4,000, or fewer of many cases with a change)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the rows as JSON")
     parser.add_argument("--read", type=Path, metavar="FILE", help="rows of an earlier simulation")
@@ -348,7 +351,7 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"no noise is called {options.noise!r} (there are {', '.join(NOISE)})")
         rows = []
         for name, cases, change in wanted:
-            blocks = options.blocks or SIZES.get(cases, 1000)
+            blocks = options.blocks or (SIZES.get(cases, MOST_BLOCKS) if change else MOST_BLOCKS)
             rows.append(simulate(name, cases, change, blocks, options.seed))
             print(f"{len(rows)} of {len(wanted)} rows", file=sys.stderr)
     print(markdown(rows) if options.markdown else table(rows))

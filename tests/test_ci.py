@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ci import counters, host_time, sanitize, totals
+from ci import counters, host_time, sanitize, simulate_verdicts, totals
+from ssmperf.measure import paired
+
+ROOT = Path(__file__).parents[1]
 
 STEP = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"><failure>no</failure></testcase>
@@ -200,3 +203,55 @@ class TestHostTime:
         rows = host_time.measured("x", place, batches=1, count=1)
         assert [row["pass"] for row in rows] == ["forward", "both"]
         assert all(row["call"] > 0 and row["compute"] > 0 for row in rows)
+
+
+class TestSimulateVerdicts:
+    def test_rows_are_written_and_drawn_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rows, figure = tmp_path / "rows.json", tmp_path / "figure.svg"
+        small = ["--noise", "2 %", "--cases", "6,40", "--blocks", "5"]
+        assert simulate_verdicts.main([*small, "--out", str(rows)]) == 0
+        printed = capsys.readouterr().out
+        written = json.loads(rows.read_text())
+        assert [row["change"] for row in written["rows"][:4]] == [0, 0.1, 0.2, "least"]
+        assert {len(row["alarms"]) for row in written["rows"]} == {3}
+        assert written["command"].startswith("python ci/simulate_verdicts.py --noise")
+        assert simulate_verdicts.main(["--read", str(rows), "--figure", str(figure)]) == 0
+        assert capsys.readouterr().out == printed
+        assert "±2 % between processes" in figure.read_text()
+
+    def test_a_row_is_the_same_whatever_else_is_simulated(self) -> None:
+        one = simulate_verdicts.simulate("drift", 6, 0.1, 20, seed=3)
+        simulate_verdicts.simulate("4 %", 6, 0.1, 1, seed=3)
+        other = simulate_verdicts.simulate("drift", 6, 0.1, 20, seed=3)
+        assert one == other
+
+    def test_verdicts_that_cry_wolf_end_it_with_3(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(paired, "SIGNIFICANCE", 0.5)
+        assert simulate_verdicts.main(["--noise", "neighbours", "--cases", "40", "--blocks", "40"]) == 3
+        assert "alarms missed" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("arguments", [["--noise", "unknown"], ["--cases", "x"], ["--cases", "1"]])
+    def test_refusals_end_with_2(self, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit) as refusal:
+            simulate_verdicts.main(arguments)
+        assert refusal.value.code == 2
+
+    def test_a_line_is_met_or_missed_only_by_the_whole_interval(self) -> None:
+        verdicts = [simulate_verdicts.lines(
+            {"noise": "4 %", "change": 0.1, "alarms": alarms, "power": power}
+        ) for alarms, power in (([0, 0, 0.04], [1, 0.91, 1]), ([0.04, 0.03, 0.06], [0.91, 0.89, 0.93]),
+                                ([0.1, 0.06, 0.2], [0.8, 0.7, 0.89]))]  # fmt: skip
+        assert verdicts == [{"alarms": word, "power": word} for word in ("met", "open", "missed")]
+
+    def test_the_committed_rows_miss_no_line_and_are_those_of_the_document(self) -> None:
+        rows = json.loads((ROOT / "docs/results/simulated-verdicts.json").read_text())["rows"]
+        assert all(row["lines"].get("power", "met") == "met" for row in rows)
+        assert all(row["lines"]["alarms"] != "missed" for row in rows)
+        assert all(row["lines"] == simulate_verdicts.lines(row) for row in rows)
+        names = {(row["noise"], row["cases"]) for row in rows}
+        assert names == {(name, cases) for name in simulate_verdicts.NOISE for cases in (6, 40, 300)}
+        assert simulate_verdicts.markdown(rows) in (ROOT / "docs/measurement.md").read_text()
