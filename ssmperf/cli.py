@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ssmperf.cases.failure import failure_of
+from ssmperf.cases.place import place_of
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.options import (
@@ -173,7 +175,7 @@ def run(
         typer.echo(display.plan(make_plan(request.selection, request.suites)))
         return
     try:
-        result = execute(request, display.progress())
+        result = execute(request, display.progress(debug=debug))
     except KeyboardInterrupt:
         path = request.out
         go_on = f"what was measured is kept; continue with --resume --out {shlex.quote(str(path))}"
@@ -334,7 +336,9 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own usage errors
             _fail(error.format_message(), ExitCode.USAGE)
-        _fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BAD_CASE)
+        place = place_of(error)
+        whose = "" if place and place.of_author else "internal error: "
+        _fail(f"{whose}{failure_of(error).reason} (--debug shows the traceback)", ExitCode.BAD_CASE)
     if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
         _fail("interrupted", ExitCode.INTERRUPTED)
     sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)

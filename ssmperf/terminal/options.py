@@ -33,4 +33,4 @@ Precision = Annotated[
     typer.Option(help="Stop sampling when the median's interval is within ± this share. Default: 1%."),
 ]
 Samples = Annotated[int | None, typer.Option(help="Take at least so many samples of a case in a round.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, also those of cases that crash.")]
