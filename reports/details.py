@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 60_000  # on the whole page; of more, every n-th is kept
 _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "tied", "rivals", "mark",
-                "standing", "standing_reason", "schema_version", "worst_object", "environment",
+                "standing", "standing_reason", "schema_version", "worst_object", "environment", "traceback",
                 *DIMENSIONS}  # fmt: skip
 
 
@@ -41,6 +41,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         "fields": fields + _configuration(row.get("configuration")),
         "errors": _errors(row),
         "reason": frames.reason(row),
+        "traceback": units.plain_lines(row.get("traceback")),
         "command": units.plain(row.get("command")),
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
         "count": len(samples),

@@ -40,6 +40,11 @@ def plain(text: Any) -> str:
     return "" if missing(text) else _CONTROL.sub(" ", str(text)).strip()
 
 
+def plain_lines(text: Any) -> str:
+    """Take control characters and terminal escapes out of text from outside, line by line."""
+    return "" if missing(text) else "\n".join(_CONTROL.sub(" ", line) for line in str(text).splitlines())
+
+
 def suffix(name: str) -> str:
     """Give the unit suffix of a field name, or an empty string."""
     return next((end for end in _SUFFIXES if name.endswith(end)), "")

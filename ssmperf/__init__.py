@@ -13,6 +13,7 @@ from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.errors import (
+    BrokenContract,
     DuplicateName,
     ExitCode,
     PluginError,
@@ -142,6 +143,7 @@ __all__ = [
     "Backend",
     "BackendLike",
     "Block",
+    "BrokenContract",
     "Calibration",
     "Case",
     "Ceilings",

@@ -6,6 +6,7 @@ SsmperfError
 ├── Unsupported          a backend cannot compute this; the message is the reason
 ├── WorkerFailed         a worker process could not be started: no case could be run
 ├── JudgeFailed          the process that judges answers ended, or could not make a reference
+├── BrokenContract       a backend returned something that the contract does not allow
 └── UsageError           wrong usage or unreadable input
     ├── UnknownName      a name that is not registered
     ├── DuplicateName    a name that was registered twice
@@ -49,7 +50,20 @@ class WorkerFailed(SsmperfError):
 
 
 class JudgeFailed(SsmperfError):
-    """The judge's process ended, or could not make a reference. The case is recorded as `crash`."""
+    """The judge's process ended, or could not make a reference. The case is recorded as `crash`.
+
+    traceback: that of the exception in the judge's process, whose place the message names; None if it ended.
+    """
+
+    exit_code = ExitCode.BAD_CASE
+
+    def __init__(self, message: str, traceback: str | None = None) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+class BrokenContract(SsmperfError):
+    """A backend returned something that the contract does not allow. The case is recorded as `wrong`."""
 
     exit_code = ExitCode.BAD_CASE
 

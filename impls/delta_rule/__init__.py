@@ -23,6 +23,16 @@ PRESETS = {
     "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
     "long": [{"B": 1, "H": 16, "K": 128, "V": 128}],
 }
+OPERAND_SHAPES = {
+    "v": "B T H V",
+    "k": "B T H K | B T 1 K",
+    "q": "B T H K | B T 1 K",
+    "beta": "B T H",
+    "log_a": "H | B T H | B T H K",
+    "p": "B T H K",
+    "r": "B T H K",
+    "initial_state": "B H K V",
+}
 GATE_KINDS = ("key", "none", "const", "scalar", "dplr", "dplr_const", "dplr_scalar", "dplr_key")
 
 
@@ -112,6 +122,7 @@ def gate_factors(log_a: Tensor) -> Tensor:
     family="F4 rank-1 corrected",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("log_a",),
     gate_kind=gate_kind,
     gate_kinds=GATE_KINDS,

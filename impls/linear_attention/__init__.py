@@ -18,6 +18,16 @@ PRESETS = {
     "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
     "long": [{"B": 1, "H": 16, "K": 128, "V": 128}],
 }
+OPERAND_SHAPES = {
+    "v": "B T H V",
+    "q": "B T H K",
+    "k": "B T H K",
+    "log_a": "H | H K | B T H | B T H K",
+    "phase": "H | H K | B T H | B T H K",
+    "log_b": "B T H V",
+    "bonus": "H K",
+    "initial_state": "B H K V",
+}
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
@@ -103,6 +113,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     family="F2 outer product, separable gate",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("log_a", "log_b", "phase"),
     gate_kind=gate_kind,
     gate_kinds=(

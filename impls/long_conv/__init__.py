@@ -21,6 +21,10 @@ PRESETS = {
     "standard": [{"B": 8, "C": 1024}],
     "long": [{"B": 4, "T": 16384, "C": 1024}, {"B": 1, "C": 512}],
 }
+OPERAND_SHAPES = {
+    "u": "B T C",
+    "kernel": "C L",
+}
 
 
 def transform_flops(length: int) -> float:
@@ -71,6 +75,7 @@ def sample(
     family="F5 time-invariant convolution",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("kernel",),
     gate_kinds=("none",),
     sample=sample,

@@ -24,6 +24,13 @@ PRESETS = {
         {"B": 1, "T": 1048576, "C": 2048},
     ],
 }
+OPERAND_SHAPES = {
+    "k": "B T C",
+    "v": "B T C",
+    "log_w": "broadcast B T C",
+    "bonus": "C",
+    "initial_state": "B 3 C",
+}
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
@@ -89,6 +96,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     family="F1 with a normalised, stabilised read",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("log_w", "bonus"),
     gate_kind=gate_kind,
     gate_kinds=("data", "const"),

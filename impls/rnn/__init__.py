@@ -20,6 +20,14 @@ PRESETS = {
     "standard": [{"B": 8, "C": 1024}],
     "long": [{"B": 8, "T": 16384, "C": 1024}, {"B": 1, "C": 1024}],
 }
+OPERAND_SHAPES = {
+    "x": "B T I",
+    "weight_hh": "3C C | 4C C",
+    "weight_ih": "3C I | 4C I",
+    "bias_ih": "3C | 4C",
+    "bias_hh": "3C | 4C",
+    "initial_state": "B C | B 2 C",
+}
 KEEPING = {"gru": 1, "lstm": 1}  # which block of gates keeps the state: GRU's z, LSTM's f
 FLOPS = {"gru": 11, "lstm": 9}  # per channel and step, without the products with the weights
 SPECIAL = {"gru": 3, "lstm": 5}
@@ -102,6 +110,7 @@ def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
     family="F0 nonlinear",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gate_kind=gate_kind,
     gate_kinds=("gru", "lstm"),
     sample=sample,

@@ -22,6 +22,12 @@ PRESETS = {
         {"B": 1, "T": 1048576, "C": 1536},
     ],
 }
+OPERAND_SHAPES = {
+    "b": "B T C",
+    "log_a": "broadcast B T C",
+    "phase": "broadcast B T C",
+    "initial_state": "B C",
+}
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
@@ -76,6 +82,7 @@ def sample(
     family="F1 elementwise",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("log_a", "phase"),
     gate_kind=gate_kind,
     gate_kinds=("data", "const", "data_complex", "const_complex"),

@@ -24,6 +24,19 @@ PRESETS = {
     "standard": [{"B": 8, "D": 1536, "N": 16}],
     "long": [{"B": 1, "D": 1536, "N": 16}],
 }
+OPERAND_SHAPES = {
+    "x": "B T D",
+    "k": "B T N",
+    "q": "B T N",
+    "delta": "B T D",
+    "A": "D N",
+    "g": "B T D | B T N | B T D 1 | B T 1 N",
+    "skip": "D",
+    "output_gate": "B T D",
+    "delta_bias": "D",
+    "cu_seqlens": "S+1",
+    "initial_state": "B D N | S D N",
+}
 OPERANDS = ("x", "delta", "k", "q", "A", "g", "skip", "output_gate", "delta_bias", "cu_seqlens")
 # by kind of gate, per element: floating-point operations forwards, backwards; special functions
 GATE_WORK = {"exp": (1, 4, 1), "implicit": (2, 5, 0), "sigmoid": (3, 6, 3), "const": (0, 1, 0)}
@@ -61,6 +74,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     family="F3 low-rank operands, inseparable gate",
     cost=cost,
     presets=PRESETS,
+    operand_shapes=OPERAND_SHAPES,
     gates=("delta", "A", "g", "delta_bias"),
     gate_kind=gate_kind,
     gate_kinds=GATE_KINDS,

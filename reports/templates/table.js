@@ -58,6 +58,7 @@
       cell.append(line);
     }
     if (detail.reason) cell.append(element("p", detail.reason));
+    if (detail.traceback) cell.append(element("pre", detail.traceback, "traceback"));
     const list = element("dl");
     for (const [name, text, exact] of detail.fields) {
       const pair = element("div");

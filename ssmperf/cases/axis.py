@@ -19,6 +19,7 @@ class Axis:
     help: help text of its option; None for a field that the user does not choose.
     valid: the legal values; None where they cannot be listed.
     check: raises UsageError for an illegal value.
+    read: maps a value as a user writes it to the value itself, such as `bf16` to `bfloat16`.
     keyword: its keyword in `ssmperf.run` and, with dashes, its option; None means the field's name.
     many: whether a selection may name several values, each of which makes a case.
     plural: the selection's keyword for its values; None means the field's name.
@@ -33,6 +34,7 @@ class Axis:
     help: str | None = None
     valid: tuple[str, ...] | None = None
     check: Callable[[Any], None] | None = None
+    read: Callable[[Any], Any] = lambda value: value
     keyword: str | None = None
     many: bool = True
     plural: str | None = None
@@ -64,7 +66,8 @@ class Axis:
         return self.argument.rstrip("_").replace("_", " ")
 
     def checked(self, value: Any) -> Any:
-        """Return a legal value unchanged; raise UnknownName or UsageError for an illegal one."""
+        """Return a legal value by its full name; raise UnknownName or UsageError for an illegal one."""
+        value = self.read(value)
         if self.valid is not None and value not in self.valid:
             raise UnknownName(self.label, str(value), self.valid)
         if self.check is not None:

@@ -15,6 +15,16 @@ from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+# short names of dtypes; in Python, torch's dtypes are values, too
+DTYPE_ALIASES = {
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+}
 PASSES = ("forward", "backward", "forward_backward", "decode")
 TRAINING_PASSES = PASSES[:3]  # decode is inference: it takes one token from one state to the next
 LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: as they are, or time innermost
@@ -22,7 +32,23 @@ LEVELS = ("op", "block")  # a recurrence alone, or a model's whole layer
 TIMINGS = ("native", "end-to-end")
 CACHES = ("cold", "hot")
 SEEDS = 2**63
+TORCH_DTYPE = ("torch", "dtype")  # the type of torch's dtypes, which this module does not import
 JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Python
+
+
+def dtype_name(value: Any) -> Any:
+    """Give the full name of a dtype: `bf16`, `torch.bfloat16` and `bfloat16` are `bfloat16`.
+
+    Any other value is returned unchanged, for whoever lists the legal ones.
+    """
+    kind = type(value)
+    name = str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == TORCH_DTYPE else value
+    return DTYPE_ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def dtype_names(values: Any) -> Any:
+    """Give the full names of several dtypes; what is no sequence of values is returned unchanged."""
+    return tuple(map(dtype_name, values)) if isinstance(values, (tuple, list)) else values
 
 
 def check_seed(seed: Any) -> None:
@@ -60,8 +86,9 @@ class Case:
     model: str | None = None
     dtype: str = axis(
         "float32",
-        help="Dtypes: float64, float32, bfloat16, float16.",
+        help="Dtypes: float64, float32, bfloat16, float16 (or fp64, fp32, bf16, fp16).",
         valid=DTYPES,
+        read=dtype_name,
         plural="dtypes",
         text=None,
         always_repeated=True,
@@ -71,6 +98,7 @@ class Case:
         "float32",
         help="Dtypes of the log gates.",
         valid=DTYPES,
+        read=dtype_name,
         plural="gate_dtypes",
         text="{} gates",
         always_hashed=True,
@@ -129,7 +157,7 @@ class Case:
 
     def __post_init__(self) -> None:
         for name, declared in axes().items():
-            declared.checked(getattr(self, name))
+            object.__setattr__(self, name, declared.checked(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
         """Return a flat JSON object; `pass_` is written as `pass`, the shape as an object."""

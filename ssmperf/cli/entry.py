@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ssmperf.cases.failure import failure_of
+from ssmperf.cases.place import place_of
 from ssmperf.cli import comparing as comparing
 from ssmperf.cli import measuring as measuring
 from ssmperf.cli import reading as reading
@@ -27,7 +29,9 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own usage errors
             fail(error.format_message(), ExitCode.USAGE)
-        fail(f"internal error: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BAD_CASE)
+        place = place_of(error)
+        whose = "" if place and place.of_author else "internal error: "
+        fail(f"{whose}{failure_of(error).reason} (--debug shows the traceback)", ExitCode.BAD_CASE)
     if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
         fail("interrupted", ExitCode.INTERRUPTED)
     sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)

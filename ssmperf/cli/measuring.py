@@ -107,7 +107,7 @@ def run(
         typer.echo(display.plan(make_plan(request.selection, request.suites)))
         return
     try:
-        result = execute(request, display.progress())
+        result = execute(request, display.progress(debug=debug))
     except KeyboardInterrupt:
         interrupted(request.out)
     display.table([result])

@@ -21,6 +21,7 @@ from ssmperf.judge.verdict import Verdict
 from ssmperf.machine.host_load import HostLoad
 from ssmperf.measure.stopwatch import Observer, Stopwatch, Timing
 from ssmperf.operands.build import build_model
+from ssmperf.operands.contract import Contract, well_formed
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
@@ -200,14 +201,20 @@ class Context:
         max_time_s = SEARCH_SHARE * self.settings.max_time_s
         return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
 
-    def time_first_call(self, case: Case, values: Values) -> None:
-        """Time the backend's first call on these shapes, backward pass included, once per process."""
+    def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
+        """Time the backend's first call on these shapes, backward pass included, once per process.
+
+        Raises:
+            BrokenContract: the result is not as `expected`, which a backward pass could not start from.
+        """
         key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
             return
         pass_ = "forward_backward" if case.gradients else "forward"
         begin = time.perf_counter()
-        call_of(pass_, self.function(case), values)()
+        compute = well_formed(self.backend(case).function)  # for a layer, which takes the result apart
+        function = self.subject(case).function(compute, dtype_of(case.dtype))
+        call_of(pass_, well_formed(function, expected=expected), values)()
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         self.first_call_s[key] = time.perf_counter() - begin

@@ -12,11 +12,13 @@ import torch
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Status
+from ssmperf.errors import BrokenContract
 from ssmperf.execute.context import Context
-from ssmperf.judge.answer import Answer, Contract, call_backend, contract_of, inside
+from ssmperf.judge.answer import Answer, call_backend, contract_of, inside
 from ssmperf.judge.tolerance import error_bound
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.passes import TimedPass
+from ssmperf.operands.contract import Contract
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import MOST_SEED, Draw, Variation
@@ -66,7 +68,10 @@ class Judging:
         for number in (0, 1):  # declared before the backend has been called
             self._bound(number)
         # before the references are made, since the backend may refuse these operands
-        self.context.time_first_call(self.case, buffers)
+        try:
+            self.context.time_first_call(self.case, buffers, self._contract(buffers))
+        except BrokenContract as error:
+            return Verdict(Status.WRONG, str(error)), buffers
         verdict, answer = self._judge(buffers, 0, gradients=False)
         if verdict.status is not Status.OK or answer.output is None:
             return verdict, buffers

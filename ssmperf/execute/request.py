@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.execute.nonce import as_text, parse
@@ -160,19 +161,30 @@ def select(
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r} (axes: {', '.join(fields)})")
     values = {
-        fields[keyword].name: names(value) if fields[keyword].many else value
+        fields[keyword].name: _values(fields[keyword], value) if fields[keyword].many else value
         for keyword, value in choices.items()
         if value is not None
     }
     selection = Selection(
         device=devices_.describe(type_, found),
-        models=names(models),
+        models=(chosen := names(models)),
         backends=names(backends),
         preset=preset,
-        sizes=parse_sizes([axis] if isinstance(axis, str) else axis),
+        sizes=parse_sizes([axis] if isinstance(axis, str) else axis, chosen or ()),
         choices=values,
     )
     return selection, tuple(found)
+
+
+def _values(declared: Axis, value: Any) -> tuple[str, ...] | None:
+    """Read the values of an axis that takes many: names, or what the axis reads as one, or several of these.
+
+    Raises:
+        UsageError: there is no value in it.
+    """
+    parts = value.split(",") if isinstance(value, str) else value
+    parts = list(parts) if isinstance(parts, Iterable) else [parts]
+    return names([declared.read(part.strip() if isinstance(part, str) else part) for part in parts])
 
 
 def names(value: Names | None) -> tuple[str, ...] | None:

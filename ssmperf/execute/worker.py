@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status, one_line
-from ssmperf.errors import SsmperfError, Unsupported
+from ssmperf.cases.failure import TRACEBACK, Failure, failure_of, message_of
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import BrokenContract, SsmperfError, Unsupported
 from ssmperf.tune import tables
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ def main(config: dict[str, Any]) -> None:
 
 
 def run_case(case: Case, context: Any) -> Record:
-    """Run one case in this process; an exception from its backend becomes the record's status."""
+    """Run one case in this process; an exception from its backend becomes the record's status.
+
+    The exception's traceback goes to the log and into the record.
+    """
     try:
         record = registry.suite(case.suite).measure(case, context)
         assert isinstance(record, Record)
@@ -83,12 +87,16 @@ def run_case(case: Case, context: Any) -> Record:
         return record if asked is None else replace(record, numbers={**record.numbers, "judgements": asked})
     except Unsupported as error:
         return _failed(case, context, Status.UNSUPPORTED, message_of(error) or "the backend gave no reason")
+    except BrokenContract as error:
+        return _failed(case, context, Status.WRONG, message_of(error))
     except BaseException as error:
-        name, message = type(error).__name__, message_of(error)
+        status, message = Status.CRASH, None
         if is_out_of_memory(error):
             # keep which memory ran out and how much was requested; drop the allocator's state and advice
-            return _failed(case, context, Status.OOM, _with_name(name, ". ".join(message.split(". ")[:2])))
-        return _failed(case, context, Status.CRASH, _with_name(name, message))
+            status, message = Status.OOM, ". ".join(message_of(error).split(". ")[:2])
+        failure = failure_of(error, message=message)
+        _log(case, failure)
+        return _failed(case, context, status, failure.reason, failure.traceback)
 
 
 def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
@@ -126,14 +134,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in OUT_OF_MEMORY_WORDS)
 
 
-def message_of(error: BaseException) -> str:
-    """Get an exception's message as one line, even if its `__str__` raises."""
-    try:
-        return one_line(str(error))
-    except Exception as second:
-        return f"(its message raises {type(second).__name__})"
-
-
 def blame(record: Record, differences: Sequence[Difference]) -> Record:
     """Make a case `wrong` whose backend left modes or replaced functions behind; log every difference."""
     for difference in differences:
@@ -146,12 +146,15 @@ def blame(record: Record, differences: Sequence[Difference]) -> Record:
     return Record(record.case, Status.WRONG, reason, record.env_id, command)
 
 
-def _with_name(name: str, message: str) -> str:
-    return f"{name}: {message}" if message else f"{name} (no message)"
+def _log(case: Case, failure: Failure) -> None:
+    """Write a failure to the log, wherever the backend has redirected this process's own stderr."""
+    with contextlib.suppress(OSError, ValueError):  # a backend may have closed it
+        print(f"{case}: {failure.reason}\n{failure.traceback}", file=sys.__stderr__, flush=True)
 
 
-def _failed(case: Case, context: Any, status: Status, reason: str) -> Record:
-    return Record(case, status, reason, context.env_id, {"command": context.command(case)})
+def _failed(case: Case, context: Any, status: Status, reason: str, traceback: str | None = None) -> Record:
+    numbers = {"command": context.command(case)} | ({TRACEBACK: traceback} if traceback else {})
+    return Record(case, status, reason, context.env_id, numbers)
 
 
 def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case
+from ssmperf.cases.failure import TRACEBACK, Failure, fatal_failure
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, WorkerFailed
+from ssmperf.plan.command import command_that_repeats
 from ssmperf.processes.children import Nursery
 from ssmperf.processes.names import signal_name
 
 WORKER = "ssmperf.execute.worker"  # the module that the process runs
 START_TIMEOUT_S = 300.0
 ORACLE_TIMEOUT_S = 1800.0  # for a reference, which does not count against the backend
-TAIL_BYTES = 4096
+TAIL_BYTES = 1 << 16  # of the log, which a fatal error's stacks and list of modules must fit in
 LOG_LIMIT_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
 LOG_CHECK_S = 2.0
 
@@ -66,7 +68,7 @@ class WorkerProcess:
     """
 
     def __init__(self, config: WorkerConfig, nursery: Nursery, judge_socket: int, log: Path) -> None:
-        self.log = log
+        self.log, self._options = log, config.options
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
         inherited = {"requests": requests_read, "answers": answers_write, "judge": judge_socket}
@@ -100,7 +102,8 @@ class WorkerProcess:
                 f"a worker was not ready within {START_TIMEOUT_S:g} s (log: {self.log})"
             ) from None
         except EOFError:
-            raise WorkerFailed(f"a worker could not start: {self._ending()} (its log: {self.log})") from None
+            reason = self._ending().reason
+            raise WorkerFailed(f"a worker could not start: {reason} (its log: {self.log})") from None
         self.env_id = message["env_id"]
         return message["env_id"], message["environment"]
 
@@ -119,6 +122,7 @@ class WorkerProcess:
         """
         phase, limit_s, progress = "backend", timeout_s, ""
         self.timing_s, began_s = 0.0, None
+        self._log_start = self.log.stat().st_size  # what earlier cases have logged says nothing of this one
         forged = 0
         try:
             request = {"case": case.to_json(), "number": number}
@@ -143,7 +147,8 @@ class WorkerProcess:
             problem = "the oracle gave no answer" if phase == "oracle" else "no answer"
             return self._lost(case, Status.TIMEOUT, f"{problem} within {limit_s:g} s{progress}"), False
         except (EOFError, BrokenPipeError):
-            return self._lost(case, Status.CRASH, self._ending()), False
+            ending = self._ending()
+            return self._lost(case, Status.CRASH, ending.reason, ending.traceback), False
         except (ValueError, TypeError, KeyError, AttributeError, UnreadableRun):
             return self._lost(case, Status.CRASH, "the worker's answer cannot be read"), False
         if record.case.id != case.id:
@@ -164,8 +169,10 @@ class WorkerProcess:
         poll.register(self._answers, select.POLLIN)
         return bool(self._buffer) or bool(poll.poll(0) and os.read(self._answers, 1))
 
-    def _lost(self, case: Case, status: Status, reason: str) -> Record:
-        return Record(case, status, reason, self.env_id)
+    def _lost(self, case: Case, status: Status, reason: str, traceback: str = "") -> Record:
+        numbers = {"command": command_that_repeats(case, self._options)}
+        numbers |= {TRACEBACK: traceback} if traceback else {}
+        return Record(case, status, reason, self.env_id, numbers)
 
     def _receive(self, deadline: float) -> Any:
         """Receive the next message. Raises TimeoutError, or EOFError if the worker died.
@@ -194,7 +201,8 @@ class WorkerProcess:
 
     def _trim_log(self) -> None:
         """Cut a log that exceeds its limit to its last part; the worker appends, so it continues there."""
-        if not self.log.exists() or self.log.stat().st_size <= LOG_LIMIT_BYTES:
+        size = self.log.stat().st_size if self.log.exists() else 0
+        if size <= LOG_LIMIT_BYTES:
             return
         with self.log.open("r+b") as file:
             file.seek(-LOG_KEPT_BYTES, os.SEEK_END)
@@ -202,19 +210,19 @@ class WorkerProcess:
             file.seek(0)
             file.truncate()
             file.write(kept)
-        self._log_start = 0
+        self._log_start = max(0, self._log_start - (size - LOG_KEPT_BYTES))
 
-    def _ending(self) -> str:
-        """Say how the process ended, with the last line of its log."""
+    def _ending(self) -> Failure:
+        """Say how the process ended: where a fatal error has ended it, or else with the log's last line."""
         code = self.child.exit_code()
         if code is None:
-            return "the worker closed its pipe"
+            return Failure("the worker closed its pipe", "")
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         with self.log.open("rb") as file:
             file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
-            lines = [
-                line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()
-            ]
-        fatal = next((line for line in lines if line.startswith("Fatal Python error")), None)
-        last = fatal or (lines[-1] if lines else None)
-        return f"the worker {how}" + (f": {last[:200]}" if last else "")
+            text = file.read().decode(errors="replace")
+        fatal = fatal_failure(f"the worker {how}", text)
+        if fatal is not None:
+            return fatal
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+        return Failure(f"the worker {how}" + (f": {last[:300]}" if last else ""), "")

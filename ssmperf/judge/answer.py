@@ -6,7 +6,7 @@ that is still being computed when the call returns. Numbers are compared elsewhe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,18 +16,9 @@ import torch
 from torch import Tensor
 
 from ssmperf.judge.poison import poisoned
+from ssmperf.operands.contract import Contract, malformed
 from ssmperf.operands.subject import Subject
 from ssmperf.operands.values import Values, contract
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """The shapes and dtypes that output and final state must have; None for a state that there is not."""
-
-    output_shape: tuple[int, ...]
-    output_dtype: torch.dtype
-    state_shape: tuple[int, ...] | None
-    state_dtype: torch.dtype | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,7 @@ def _called(
         with memory:
             with torch.set_grad_enabled(gradients):
                 result = function(**values.operands)
-            problem = malformed(result, expected) or _unfinished(result[0])
+            problem = malformed(result, expected, values.grad_output.device) or _unfinished(result[0])
             if problem:
                 return Answer(problem=problem)
             output, state = result
@@ -127,27 +118,6 @@ def _called(
     return Answer({**results, **found})
 
 
-def malformed(result: Any, expected: Contract) -> str | None:
-    """Say in what a call's result breaks the contract, or return None."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        return f"it returned {type(result).__name__}, the contract is (output, final_state)"
-    for label, value, shape, dtype in (
-        ("output", result[0], expected.output_shape, expected.output_dtype),
-        ("final_state", result[1], expected.state_shape, expected.state_dtype),
-    ):
-        if shape is None:
-            if value is not None:
-                return f"{label} is a {type(value).__name__}: this recurrence has none"
-            continue
-        if type(value) is not Tensor:
-            return f"{label} is a {type(value).__name__}, not a plain tensor"
-        if value.shape != shape:
-            return f"{label} has shape {tuple(value.shape)}, the contract says {shape}"
-        if value.dtype != dtype:
-            return f"{label} is {value.dtype}, the contract says {dtype}"
-    return None
-
-
 def _unfinished(output: Tensor) -> str | None:
     """Say that work on another stream was still writing the output when the call returned, or return None."""
     if output.device.type != "cuda":
@@ -161,6 +131,12 @@ def _unfinished(output: Tensor) -> str | None:
     return "its output was still being written when it returned"
 
 
+def no_gradient(missing: Sequence[str]) -> str:
+    """Say which operands get no gradient."""
+    are = "gradient is" if len(missing) == 1 else "gradients are"
+    return f"no gradient reaches {', '.join(missing)}: the {are} None"
+
+
 def _gradients(
     output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
 ) -> dict[str, Tensor] | str:
@@ -171,7 +147,7 @@ def _gradients(
         if tensor is not None and gradient is not None and tensor.requires_grad
     ]
     if not output.requires_grad:
-        return "its output has no graph: no gradient can flow"
+        return f"output has no graph (requires_grad is False), so no gradient reaches {', '.join(leaves)}"
     found = torch.autograd.grad(
         [tensor for tensor, _ in ends],
         list(leaves.values()),
@@ -180,5 +156,5 @@ def _gradients(
     )
     missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
     if missing:
-        return f"no gradient reaches {', '.join(missing)}"
+        return no_gradient(missing)
     return dict(zip(leaves, found, strict=True))

@@ -18,6 +18,7 @@ from ssmperf.cases.record import Status
 from ssmperf.errors import Unsupported
 from ssmperf.judge.tolerance import perturb, relative_error, tolerance
 from ssmperf.judge.verdict import Verdict
+from ssmperf.operands.contract import well_formed, wrong_shape
 from ssmperf.operands.dtypes import widen
 from ssmperf.operands.time_axis import laid_out, length_of
 from ssmperf.registry.checks import Analytic, Compute, Identity
@@ -66,7 +67,7 @@ class ComputeUnderTest:
         if bound is not None:
             self.worst_bound = max(bound, self.worst_bound or 0.0)
         with torch.no_grad():
-            results = self.function(**cast)
+            results = well_formed(self.function)(**cast)
         output, state = (widen(x.cpu(), torch.float64) if isinstance(x, Tensor) else x for x in results)
         return output, state
 
@@ -134,17 +135,21 @@ def judge_analytic(known: Known, backend: Backend, dtype: torch.dtype, device: s
 
     Raises:
         Unsupported: the backend does not take these operands.
+        BrokenContract: it returns something other than (output, final_state).
     """
     if known.unsound:
         return Verdict(Status.WRONG, known.unsound)
     make_refusal_check(backend, device)(known.operands)
     with torch.no_grad():
-        found = results_by_name(*backend.function(**known.operands))
+        found = results_by_name(*well_formed(backend.function)(**known.operands))
     declared = bound(known.operands)
     errors, limits = {}, {}
     for name, answer in known.answers.items():
-        if name not in found or found[name].shape != answer.shape:
-            return Verdict(Status.WRONG, f"{name} lacks the shape {tuple(answer.shape)} of the closed form")
+        if name not in found:
+            return Verdict(Status.WRONG, f"{name} is None, must be a tensor as the closed form says")
+        problem = wrong_shape(name, found[name].shape, answer.shape)
+        if problem:
+            return Verdict(Status.WRONG, problem)
         errors[name] = relative_error(found[name].cpu(), answer)
         limits[name] = tolerance(known.low_errors[name], dtype, gradient=False, bound=declared)
     return verdict_of(errors, limits, "the closed form")
@@ -182,6 +187,7 @@ def judge_identity(
 
     Raises:
         Unsupported: the backend does not take the operands of one side.
+        BrokenContract: it returns something other than (output, final_state).
     """
     low_errors, unsound = rehearsed
     if unsound:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import Unsupported
-from ssmperf.judge.answer import Contract
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.judge.tolerance import (
     gate_noise,
@@ -22,6 +21,7 @@ from ssmperf.judge.tolerance import (
     row_errors,
     row_sizes,
 )
+from ssmperf.operands.contract import Contract
 from ssmperf.operands.dtypes import dtype_of, widen
 from ssmperf.operands.subject import Subject
 from ssmperf.operands.time_axis import has_time

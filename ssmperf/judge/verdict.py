@@ -18,6 +18,7 @@ from ssmperf.cases.record import Status
 from ssmperf.judge.answer import Answer, call_backend
 from ssmperf.judge.reference import Reference
 from ssmperf.judge.tolerance import relative_error, row_errors, row_tolerance, tolerance
+from ssmperf.operands.contract import wrong_shape
 from ssmperf.operands.values import Values
 
 
@@ -119,9 +120,10 @@ def _misshapen(results: Mapping[str, Tensor], reference: Reference) -> str | Non
     for name, value in results.items():
         wanted = expected.get(name)
         if wanted is None:
-            return f"{name} is a Tensor: this recurrence has none"
-        if value.shape != wanted.shape:
-            return f"{name} has shape {tuple(value.shape)}, the contract says {tuple(wanted.shape)}"
+            return f"{name} is a Tensor, must be None: this recurrence has no state"
+        problem = wrong_shape(name, value.shape, wanted.shape)
+        if problem:
+            return problem
     return None
 
 

@@ -77,14 +77,16 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
     Raises:
         UsageError: the selection names several cases or none, or the folder cannot be written.
         Unsupported: the backend refuses the case.
+        BrokenContract: it returns something other than (output, final_state).
     """
     from ssmperf.measure.passes import pass_of
+    from ssmperf.operands.contract import well_formed
     from ssmperf.operands.subject import subject_of
 
     case = _the_case(selection)
     values = subject_of(case, device).values(0, with_state=case.decodes)
     backend = registry.backend(case.owner, case.backend)
-    call = pass_of(case, backend, backend.function, values).call
+    call = pass_of(case, backend, well_formed(backend.function), values).call
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _trace(call, device, folder / TRACE)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ssmperf.cases.case import Case
+from ssmperf.errors import BrokenContract
+from ssmperf.operands.contract import ill_formed
 from ssmperf.operands.values import Values, call_of, specs
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Backend
@@ -29,7 +31,7 @@ class TimedPass:
     touched: tensors that the pass reads and that may change between two calls.
     refresh: carries new contents of the values to what the call reads.
     results: turns what a call returned into results by name, for the values as they are now: `output` and
-        `final_state`, or the gradients by operand (None where no gradient arrives).
+        `final_state`, or the gradients by operand (None where no gradient arrives). Raises BrokenContract.
     specs: specs by operand, for the cost; none is wider than the tensor that the call really reads.
     prepare, finish: the two parts of a native call that `call` leaves out; None where it leaves out nothing.
         `finish` takes what a call returned.
@@ -74,9 +76,10 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
 
 
 def _named(result: Any) -> Results:
-    """Name what a forward call returned, as far as it follows the contract."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        return {"output": None}
+    """Name what a forward call returned. Raises BrokenContract."""
+    problem = ill_formed(result)
+    if problem:
+        raise BrokenContract(problem)
     output, state = result
     return {"output": output} | ({} if state is None else {"final_state": state})
 

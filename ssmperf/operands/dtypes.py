@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import Case, dtype_name
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """Look up a torch dtype by name."""
-    dtype = getattr(torch, name)
+def dtype_of(name: str | torch.dtype) -> torch.dtype:
+    """Look up a torch dtype by its full or short name, such as `bfloat16` or `bf16`."""
+    dtype = getattr(torch, dtype_name(name))
     assert isinstance(dtype, torch.dtype)
     return dtype
 

@@ -14,7 +14,7 @@ from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.plan.refusal import refusal
 from ssmperf.plan.selection import Selection, is_regime
-from ssmperf.plan.sizes import spread
+from ssmperf.plan.sizes import dimensions_of, spread
 
 USUAL_REGIMES = ("sigmoid",)  # for a recurrence that is selected without a regime
 
@@ -76,7 +76,10 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
         raise UsageError(_why_empty(selection))
     for axis in selection.sizes:
         if not any(axis.name in case.shape for case in cases.values()):
-            raise UsageError(f"axis {axis.name!r} is no dimension of the selected models: leave it out")
+            owners = list(dict.fromkeys(case.owner for case in cases.values()))
+            raise UsageError(
+                f"axis {axis.name!r} is no dimension of the selected models: {dimensions_of(owners)}"
+            )
     planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
     return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
 

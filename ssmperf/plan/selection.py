@@ -62,10 +62,14 @@ class Selection:
     def __post_init__(self) -> None:
         if self.preset is not None:
             preset(self.preset)
+        legal = {}
         for name, chosen in self.choices.items():
             declared = chosen_axes()[name]
-            for value in chosen if declared.many else (chosen,):
-                declared.checked(value)
+            if declared.many:
+                legal[name] = tuple(dict.fromkeys(map(declared.checked, chosen)))
+            else:
+                legal[name] = declared.checked(chosen)
+        object.__setattr__(self, "choices", legal)
         for source in self.regimes or ():
             check_source(source)
         for name in self.models or ():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ssmperf import registry
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.errors import UsageError
 
 _RANGE = re.compile(r"(?P<first>\d+):(?P<last>\d+):(?P<step>[x+])(?P<by>\d+)")
 _FORMS = "NAME=8  NAME=1,2,4  NAME=1024:65536:x2  NAME=64:256:+64"
 MOST_VALUES = 64
+MOST_OWNERS = 6  # models whose dimensions a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,10 @@ class Sizes:
     sizes: tuple[int, ...]
 
 
-def parse_one(text: str) -> Sizes:
+def parse_one(text: str, owners: Sequence[str] = ()) -> Sizes:
     """Read one axis.
+
+    owners: the selected models and recurrences, whose dimensions a message lists.
 
     Raises:
         UsageError: the dimension is unknown, a size is below 1, or a range does not grow or is too long.
@@ -32,19 +36,53 @@ def parse_one(text: str) -> Sizes:
     if not equals or not values:
         raise UsageError(f"axis {text!r} is not understood (forms: {_FORMS})")
     if name not in DIMENSIONS:
-        raise UsageError(f"unknown axis {name!r} (valid: {', '.join(DIMENSIONS)})")
+        listed = dimensions_of(owners)
+        text = f": {listed}" if listed else f" (valid: {', '.join(DIMENSIONS)})"
+        raise UsageError(f"unknown axis {name!r}{text}")
     sizes = _range(text, values) if ":" in values else _list(text, values)
     if any(size < 1 for size in sizes):
         raise UsageError(f"axis {text!r}: sizes must be at least 1")
     return Sizes(name, tuple(dict.fromkeys(sizes)))
 
 
-def parse_sizes(texts: Iterable[str]) -> tuple[Sizes, ...]:
-    """Read several axes. A dimension that is given twice takes the sizes of both. Raises UsageError."""
+def parse_sizes(texts: Iterable[str], owners: Sequence[str] = ()) -> tuple[Sizes, ...]:
+    """Read several axes; see `parse_one`. A dimension that is given twice takes the sizes of both.
+
+    Raises:
+        UsageError: as `parse_one`.
+    """
     sizes: dict[str, tuple[int, ...]] = {}
-    for axis in map(parse_one, texts):
+    for axis in (parse_one(text, owners) for text in texts):
         sizes[axis.name] = sizes.get(axis.name, ()) + axis.sizes
     return tuple(Sizes(name, tuple(dict.fromkeys(values))) for name, values in sizes.items())
+
+
+def dimensions_of(owners: Sequence[str]) -> str:
+    """Say which dimensions models and recurrences have, as in "gla and retnet have B, T, H, K, V".
+
+    Names that are not registered are left out, since they are refused for themselves.
+    """
+    by_dimensions: dict[tuple[str, ...], list[str]] = {}
+    for owner in owners:
+        try:
+            name = registry.recurrence_of(owner)
+            presets = {} if name == owner else registry.model(owner).presets
+        except UsageError:
+            continue
+        presets = presets or registry.recurrence(name).presets
+        letters = next((tuple(shape) for shapes in presets.values() for shape in shapes), ())
+        by_dimensions.setdefault(letters, []).append(owner)
+    return "; ".join(
+        f"{_all_of(names)} {'has' if len(names) == 1 else 'have'} {', '.join(letters)}"
+        for letters, names in by_dimensions.items()
+    )
+
+
+def _all_of(names: Sequence[str]) -> str:
+    """List names with "and" before the last; of many, only the first."""
+    if len(names) > MOST_OWNERS:
+        return f"{', '.join(names[: MOST_OWNERS - 1])} and {len(names) - MOST_OWNERS + 1} others"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def spread(shapes: tuple[Shape, ...], axes: tuple[Sizes, ...]) -> tuple[Shape, ...]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES
+from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES, dtype_names
+from ssmperf.cases.pattern import parse
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported, UsageError
 from ssmperf.registry.cost import CostModel
@@ -43,9 +44,16 @@ class Recurrence:
     decay_span: Callable[[Mapping[str, Any]], float] | None = None
     linear: tuple[str, ...] = ()
     family: str = ""
+    operand_shapes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         owner = f"recurrence {self.name!r}"
+        _check_names(owner, "operand_shapes", tuple(self.operand_shapes), self.tensors)
+        for name, pattern in self.operand_shapes.items():
+            try:
+                parse(pattern)
+            except ValueError as error:
+                raise UsageError(f"{owner}: operand_shapes of {name}: {error}") from error
         _check_names(owner, "gates", self.gates, self.tensors)
         _check_names(owner, "gate_kinds", self.gate_kinds)
         _check_names(owner, "linear", self.linear, self.tensors)
@@ -147,6 +155,7 @@ class Backend:
 
     def __post_init__(self) -> None:
         owner = f"backend {self.name!r}"
+        object.__setattr__(self, "dtypes", dtype_names(self.dtypes))
         for name, valid in (
             ("devices", DEVICES),
             ("dtypes", DTYPES),
@@ -228,6 +237,7 @@ class ModelEntry:
     dtypes: tuple[str, ...] = DTYPES
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtypes", dtype_names(self.dtypes))
         _check_names(f"model {self.name!r}", "dtypes", self.dtypes, DTYPES)
 
 

@@ -42,6 +42,7 @@ def recurrence(
     decay_span: Callable[[Mapping[str, Any]], float] | None = None,
     linear: tuple[str, ...] = (),
     family: str = "",
+    operand_shapes: Mapping[str, str] | None = None,
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -59,6 +60,8 @@ def recurrence(
         gates are not given as `log_a`.
     linear: operands in which, taken together, output and final state are linear.
     family: the algebraic family, such as "F1 elementwise".
+    operand_shapes: the shapes that operands may have, such as `{"b": "B T C", "log_a": "broadcast B T C"}`
+        (see `ssmperf.cases.pattern`). `ssmperf.compute` refuses others.
     """
 
     def register(function: F) -> F:
@@ -77,6 +80,7 @@ def recurrence(
             decay_span,
             linear,
             family,
+            operand_shapes or {},
         )
         tables.add("recurrence", name, entry, function)
         return function

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ssmperf.cases.failure import failure_of
 from ssmperf.errors import PluginError, SsmperfError
 from ssmperf.registry import tables
 
@@ -198,7 +199,7 @@ def _all_or_nothing(source: str) -> Iterator[None]:
         del plugin_files[loaded:]
         if isinstance(error, (SsmperfError, KeyboardInterrupt)):
             raise
-        text = f"it exited ({error})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+        text = f"it exited ({error})" if isinstance(error, SystemExit) else failure_of(error).reason
         raise PluginError(f"{source}: {text}") from error
     finally:
         tables.loading.pop()

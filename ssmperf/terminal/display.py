@@ -12,6 +12,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.cases.failure import TRACEBACK
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import ABSENT
@@ -21,12 +22,17 @@ from ssmperf.runs.store import Run
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0
 LONGEST_REASON = 160
+LONGEST_PLACE = 100
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+PLACE = re.compile(r" at (?P<file>\S.*)(?P<line>:\d+(?: \([^()]*\))?)$")  # the end of a crash's reason
 
 
-def progress() -> Any:
-    """Make a progress display: a bar with the remaining time on a terminal, plain lines elsewhere."""
-    return BarProgress() if sys.stderr.isatty() else LineProgress()
+def progress(*, debug: bool = False) -> Any:
+    """Make a progress display: a bar with the remaining time on a terminal, plain lines elsewhere.
+
+    debug: whether to print the traceback of a case that has one, when the case ends.
+    """
+    return BarProgress(debug) if sys.stderr.isatty() else LineProgress(debug)
 
 
 def bad_cases(run: Run) -> list[Record]:
@@ -41,9 +47,29 @@ def table(runs: list[Run]) -> None:
 
 
 def brief(text: str | None) -> str:
-    """Shorten foreign text to one line without control characters (terminal escapes included)."""
+    """Shorten foreign text to one line without control characters (terminal escapes included).
+
+    The place at the end of a reason is kept, with the end of its path.
+    """
     line = " ".join(CONTROL.sub(" ", text or "").split())
-    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+    if len(line) <= LONGEST_REASON:
+        return line
+    place = ""
+    before, found, after = line.rpartition(" at ")
+    if match := PLACE.search(found + after):
+        file, end = match["file"], match["line"][: LONGEST_PLACE // 2]
+        room = LONGEST_PLACE - len(end)
+        place = f" at {file if len(file) <= room else '…' + file[1 - room :]}{end}"
+        line = before
+    room = LONGEST_REASON - len(place)
+    return (line if len(line) <= room else f"{line[: room - 1]}…") + place
+
+
+def traceback_of(record: Record) -> str:
+    """Give a record's traceback for a terminal: its lines, indented, without terminal escapes; or nothing."""
+    text = record.numbers.get(TRACEBACK)
+    lines = text.splitlines() if isinstance(text, str) else []
+    return "\n".join(f"  {CONTROL.sub(' ', line)}".rstrip() for line in lines)
 
 
 def _with_short_reason(record: Record) -> Record:
@@ -98,7 +124,13 @@ def plan(plan: Plan) -> str:
 
 
 class LineProgress:
-    """Prints a line every few seconds, and one for each case that is neither ok nor unsupported."""
+    """Prints a line every few seconds, and one for each case that is neither ok nor unsupported.
+
+    debug: whether to print tracebacks.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        self.debug = debug
 
     def begin(self, total: int, done: int) -> None:
         self.total, self.done, self.earlier = total, done, done
@@ -121,6 +153,8 @@ class LineProgress:
         self.statuses[record.status] += 1
         if record.status not in FINE:
             self._print(f"{record.status}: {record.case}: {brief(record.reason)}")
+            if self.debug and (text := traceback_of(record)):
+                self._print(text)
         now = time.monotonic()
         if now - self.shown >= LINE_EVERY_S:
             self.shown = now
@@ -144,7 +178,13 @@ class LineProgress:
 
 
 class BarProgress:
-    """Shows a progress bar, and prints cases that are neither ok nor unsupported above it."""
+    """Shows a progress bar, and prints cases that are neither ok nor unsupported above it.
+
+    debug: whether to print their tracebacks.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        self.debug = debug
 
     def begin(self, total: int, done: int) -> None:
         from rich.console import Console
@@ -178,6 +218,8 @@ class BarProgress:
         self.bar.advance(self.task)
         if record.status not in FINE:
             self.bar.console.print(f"{record.status}: {record.case}: {brief(record.reason)}", markup=False)
+            if self.debug and (text := traceback_of(record)):
+                self.bar.console.print(text, markup=False, highlight=False)
 
     def drop(self, count: int) -> None:
         self.bar.update(self.task, total=(self.bar.tasks[0].total or 0) - count)

@@ -41,7 +41,7 @@ Precision = Annotated[
     typer.Option(help="Stop sampling when the median's interval is within ± this share. Default: 1%."),
 ]
 Samples = Annotated[int | None, typer.Option(help="Take at least so many samples of a case in a round.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, also those of cases that crash.")]
 Suite = Annotated[str, typer.Option(help="Suites, separated by commas.")]
 Models = Annotated[
     str | None, typer.Option(help="Models, separated by commas, with options as pese_lr:n=8. Default: all.")

@@ -56,7 +56,7 @@ class RemoteJudge:
         if "unsupported" in reply:
             raise Unsupported(reply["unsupported"])
         if "failed" in reply:
-            raise JudgeFailed(f"the judge failed: {reply['failed']}")
+            raise JudgeFailed(f"the judge failed: {reply['failed']}", reply.get("traceback"))
         self.asked += question.counts
         return Verdict.from_json(reply["verdict"])
 

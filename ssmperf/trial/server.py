@@ -12,10 +12,12 @@ import faulthandler
 import json
 import select
 import socket
+import sys
 from collections import OrderedDict
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.cases.failure import failure_of
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer
 from ssmperf.trial.arena import Mappings
@@ -79,7 +81,9 @@ class Server:
             torch.cuda.empty_cache()
             return {"failed": str(error), "memory": True}
         except Exception as error:  # whatever a case's definition or values raise is that case's failure
-            return {"failed": f"{type(error).__name__}: {error}"}
+            failure = failure_of(error)
+            print(f"{message['question']['case']}:\n{failure.traceback}", file=sys.stderr, flush=True)
+            return {"failed": failure.reason, "traceback": failure.traceback}
         if question.counts:
             self.entered.setdefault(message["number"], []).append(str(verdict.status))
         while len(self.entered) > MOST_NUMBERS:

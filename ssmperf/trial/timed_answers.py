@@ -22,7 +22,8 @@ from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from ssmperf.cases.record import Status
-from ssmperf.judge.answer import Answer
+from ssmperf.errors import BrokenContract
+from ssmperf.judge.answer import Answer, no_gradient
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.answers import Projection, copied, norm, projected, tensors_of
 from ssmperf.measure.passes import TimedPass
@@ -244,12 +245,13 @@ class TimedAnswers:
         self.timed.refresh()
 
     def _answer(self, result: Any) -> Answer:
-        results: Mapping[str, Tensor | None] = self.timed.results(result)
+        try:
+            results: Mapping[str, Tensor | None] = self.timed.results(result)
+        except BrokenContract as error:
+            return Answer(problem=f"the timed call: {error}")
         missing = [name for name, value in results.items() if value is None]
-        if "output" in missing:
-            return Answer(problem="the timed call returned something other than (output, final_state)")
         if missing:
-            return Answer(gradient_problem=f"no gradient reaches {', '.join(missing)}")
+            return Answer(gradient_problem=no_gradient(missing))
         return Answer({name: value for name, value in results.items() if value is not None})
 
     def _eps(self, tensor: Tensor) -> float:

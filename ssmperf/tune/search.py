@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssmperf.cases.record import one_line
+from ssmperf.cases.failure import failure_of, message_of
 from ssmperf.tune.tables import Place, imported_table, label_of, using
 
 LEAST_GAIN = 0.01  # of the time; with less, a candidate is no better
@@ -78,7 +78,8 @@ def search(
                 with using({**found.rows, place: candidate}):
                     seconds[candidate] = measure()
             except Exception as error:
-                reason = one_line(f"{type(error).__name__}: {error}")[:200]
+                refused = isinstance(error, Refused)  # by the judge, at no line of the backend
+                reason = message_of(error) if refused else failure_of(error).reason
                 if not healthy():
                     raise RuntimeError(f"{label} {candidate} broke the device: {reason}") from error
             tried.append(_as_tried(candidate, seconds.get(candidate), reason))

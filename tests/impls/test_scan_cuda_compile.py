@@ -12,6 +12,7 @@ from support.compiled import SHARED_BYTES
 from support.compiled_cases import ARCHS, CASES, CudaCase
 
 from ssmperf import Unsupported
+from ssmperf.cases.failure import failure_of
 
 SUBJECTS = [
     pytest.param(case, arch, id=f"{case.name} sm_{arch}")
@@ -54,6 +55,21 @@ def test_fewer_slots_where_shared_memory_is_small() -> None:
     slots = {arch: [variant(*key, arch).tiles.slots for key in sorted(sizes.TABLE)] for arch in (86, 90)}
     assert sum(slots[86]) < sum(slots[90])
     assert all(few <= many for few, many in zip(slots[86], slots[90], strict=True))
+
+
+def test_an_error_of_nvrtc_names_the_line_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, step = program.sources(), "int row = run() * STEPS"
+    folder = Path(program.__file__).parent
+    planted = sources["forward.cu"].replace(step, "int row = missing() * STEPS", 1)
+    line = planted.partition("missing()")[0].count("\n") + 1
+    monkeypatch.setattr(program, "sources", lambda: {**sources, "forward.cu": planted})
+    with pytest.raises(Exception, match="NVRTC_ERROR_COMPILATION") as raised:
+        program.compiled(FORWARD, "sm_90")
+    reason = failure_of(raised.value).reason
+    assert reason.startswith('NVRTCError: identifier "missing" is undefined: `int row = missing() * STEPS')
+    assert reason.replace(f"{Path.cwd()}/", "").endswith(
+        f" at {folder / 'forward.cu'}:{line} (replay)".replace(f"{Path.cwd()}/", "")
+    )
 
 
 def test_an_unknown_architecture_is_refused() -> None:

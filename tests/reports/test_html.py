@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -87,6 +88,15 @@ def test_an_opened_row_shows_errors_of_elements_and_of_rows(fake: Any) -> None:
     output, gate = found.data["details"][0]["errors"]
     assert output == ["output", "1.0e-03", "1.0e-02", "3.0e-03", "3.0e-02"]
     assert gate[0] == "log_a" and gate[3:] == ["–", "–"]
+
+
+def test_an_opened_row_shows_the_traceback_line_by_line(fake: Any) -> None:
+    text = f"Traceback:\n  File \x1b[31mx.py\n{HOSTILE}"
+    crash = dataclasses.replace(fake.failed("crash", "no", backend="b"), numbers={"traceback": text})
+    found = parse(fake.run([fake.timed(1.0), crash]))
+    shown = {each["traceback"]: each for each in found.data["details"]}
+    assert set(shown) == {"", "\n".join(["Traceback:", "  File  [31mx.py", *HOSTILE.splitlines()])}
+    assert all(name != "traceback" for each in shown.values() for name, *_ in each["fields"])
 
 
 def test_json_in_a_script_cannot_end_it() -> None:

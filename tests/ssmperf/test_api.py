@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Status, Unsupported, UsageError, direct
+from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError, direct
 from ssmperf.execute.request import select
 from ssmperf.plan.sizes import Sizes
 
@@ -57,6 +58,54 @@ def test_choices_are_named_as_on_the_command_line() -> None:
         None,
         3,
     )
+
+
+ALIASES = {
+    "float64": ("fp64", "double", torch.float64, torch.double),
+    "float32": ("fp32", "float", torch.float32, torch.float),
+    "bfloat16": ("bf16", torch.bfloat16),
+    "float16": ("fp16", "half", torch.float16, torch.half),
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_a_dtype_has_short_names_and_one_case(name: str) -> None:
+    full = Case("correctness", "scan", "blelloch", Shape(B=1, T=2, C=3), dtype=name, gate_dtype=name)
+    for alias in ALIASES[name]:
+        for given in (alias, [alias], [alias, name]) + (
+            (f"{alias} ,{name}",) if isinstance(alias, str) else ()
+        ):
+            selection, _ = select(device="cpu", dtype=given, gate_dtype=given)
+            assert (selection.dtypes, selection.chosen("gate_dtype")) == ((name,), (name,))
+        short = dataclasses.replace(full, dtype=alias, gate_dtype=alias)
+        assert short == full and short.id == full.id and short.to_json() == full.to_json()
+        assert Selection.of(dtypes=(alias,)).dtypes == (name,)
+        assert ssmperf.dtype_of(alias) is getattr(torch, name)
+        assert Backend("b", "scan", lambda: None, dtypes=(alias,)).dtypes == (name,)
+
+
+@pytest.mark.parametrize(
+    "given", ["fp8", "bf17", torch.complex64, torch.int8, 16, ["bf16", "fp8"], "bf16,,fp8"]
+)
+def test_an_unknown_dtype_is_refused_with_the_known_ones(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"known: bfloat16, float16, float32, float64|expected names"):
+        select(device="cpu", dtype=given)
+
+
+def test_records_carry_the_full_name(tmp_path: Path) -> None:
+    run = ssmperf.run(
+        "correctness",
+        models="hgrn",
+        backends="blelloch",
+        axis=["T=5", "C=2"],
+        dtype=torch.bfloat16,
+        gate_dtype="fp32",
+        device="cpu",
+        out=tmp_path / "run",
+    )
+    (record,) = run.records
+    assert (record.status, record.case.dtype, record.case.gate_dtype) == (Status.OK, "bfloat16", "float32")
+    assert "--dtype bfloat16" in record.numbers["command"]
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("inf"), float("nan")])

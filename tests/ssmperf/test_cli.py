@@ -61,8 +61,16 @@ BAD = {
     "unknown model": (["--models", "hgrm"], "hgrn"),
     "unknown backend": (["--backends", "sequentail"], "sequential"),
     "unknown suite": (["--suite", "corectness"], "correctness"),
-    "unknown axis": (["--axis", "Q=4"], "valid: B, T"),
-    "axis of another recurrence": (["--axis", "H=4"], "no dimension of the selected models"),
+    "unknown axis": (["--axis", "Q=4"], "unknown axis 'Q': hgrn has B, T, C"),
+    "unknown axis of several models": (
+        ["--models", "hgrn,mingru,gla", "--axis", "Q=4"],
+        "hgrn and mingru have B, T, C; gla has B, T, H, K, V",
+    ),
+    "unknown axis of an unknown model": (["--models", "hgrm", "--axis", "Q=4"], "valid: B, T"),
+    "axis of another recurrence": (
+        ["--axis", "H=4"],
+        "no dimension of the selected models: hgrn has B, T, C",
+    ),
     "unknown dtype": (["--dtype", "float12"], "float32"),
     "unknown pass": (["--pass", "sideways"], "forward"),
     "unknown preset": (["--preset", "huge"], "smoke"),

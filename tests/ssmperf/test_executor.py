@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from support.places import place
 
 from ssmperf import Case, Record, Shape, registry
 from ssmperf.errors import WorkerFailed
@@ -25,24 +27,31 @@ from ssmperf.execute.process_state import Snapshot
 from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
+at = partial(place, PLUGIN)
 EXPECTED = {
     "forks": ("ok", None),
-    "dies_with_heir": ("crash", "the worker was killed by SIGABRT: Fatal Python error: Aborted"),
+    "dies_with_heir": (
+        "crash",
+        f"the worker was killed by SIGABRT {at('os.abort()  # beside an heir', 'dies_with_heir')}",
+    ),
     "leaves_session": ("timeout", "no answer within 4 s"),
     "sets_dtype": ("ok", None),
     "sets_device": (None, None),
     "leaves_mode": ("wrong", "it leaves the process changed: torch's function mode Idle is on"),
     "leaves_thread": ("ok", None),
     "prints": ("ok", None),
-    "curses": ("crash", "ValueError: \ufffd bad \ufffd \ufffd[31m red"),
+    "curses": ("crash", f"ValueError: \ufffd bad \ufffd \ufffd[31m red {at('ValueError(', 'curses')}"),
     "exits": ("crash", "the worker exited with 7"),
     "writes_nonsense": ("crash", "the worker's answer cannot be read"),
 }
 RAISING = {
     "curses": EXPECTED["curses"],
-    "is_silent": ("crash", "AssertionError (no message)"),
+    "is_silent": ("crash", f"AssertionError (no message) {at('raise AssertionError', 'is_silent')}"),
     "gives_no_reason": ("unsupported", "the backend gave no reason"),
-    "is_unspeakable": ("crash", "Unspeakable: (its message raises ValueError)"),
+    "is_unspeakable": (
+        "crash",
+        f"Unspeakable: (its message raises ValueError) {at('raise Unspeakable', 'is_unspeakable')}",
+    ),
 }
 TIMEOUT_S = 4.0
 

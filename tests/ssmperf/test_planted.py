@@ -23,13 +23,13 @@ EXPECTED = {
     "unsupported": ("unsupported", "only on Tuesdays"),
     "all_but_last_row": ("nan", "output"),
     "no_graph": ("wrong", "no graph"),
-    "lazy": ("wrong", "Lazy"),
+    "lazy": ("wrong", "output is a Lazy, must be a plain torch.Tensor"),
     "changes_gradient": ("wrong", "changed its input the incoming gradient"),
     "static_output": ("ok", None),
     "by_version": ("ok", None),
     "cached_backward": ("ok", None),
     "no_bound": ("wrong", "its declared error bound inf is not valid"),
-    "double_state": ("wrong", "final_state is torch.float64"),
+    "double_state": ("wrong", "final_state is float64, must be float32"),
 }
 # Faults that a worker does not survive, and faults that it does.
 IN_WORKERS = {

@@ -110,7 +110,7 @@ def test_refusals_and_failures_cross(remote: RemoteJudge) -> None:
 def test_results_of_another_shape_are_wrong(remote: RemoteJudge) -> None:
     verdict = remote.verdict(Question(CASE, 1), Answer({"output": torch.zeros(2, 4, 13)}))
     assert verdict.status is Status.WRONG
-    assert "has shape" in str(verdict.reason)
+    assert verdict.reason == "output is (2, 4, 13), must be (2, 13, 4): time and channels look exchanged"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.float64])

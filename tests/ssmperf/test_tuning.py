@@ -134,7 +134,7 @@ def test_the_first_call_is_the_one_before_the_search(
 ) -> None:
     sizes = []
 
-    def first(self: Context, case: Case, values: Any) -> None:
+    def first(self: Context, case: Case, values: Any, expected: Any) -> None:
         toy.used.clear()
         call_of("forward", self.function(case), values)()
         sizes.extend(toy.used)

@@ -74,7 +74,7 @@ def dies_with_heir(log_a, b, initial_state=None, *, phase=None) -> Result:
     if os.fork() == 0:
         time.sleep(60)
         os._exit(0)
-    os.abort()
+    os.abort()  # beside an heir
 
 
 @hostile("leaves_session")
