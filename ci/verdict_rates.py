@@ -2,7 +2,7 @@
 
     python ci/verdict_rates.py cuda OUT --minutes 9   measure blocks; the same command goes on with them
     python ci/verdict_rates.py cpu OUT --minutes 60
-    python ci/verdict_rates.py summary OUT            counts, bounds, and OUT/rates.json.gz to commit
+    python ci/verdict_rates.py summary OUT            counts and bounds
 
 A block is one comparison of two copies of this checkout, each with packages and compiler caches of its own.
 In the new one a few kernels have extra work: a spin of a known share of their time. All other cases
@@ -27,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from scipy.stats import beta
+
+from ssmperf.runs import store
+from ssmperf.runs.comparison import compare_runs
+from ssmperf.runs.store import Run
 
 ROOT = Path(__file__).parents[1]
 STOP_S = 20.0  # before the time is over, for writing what is done
@@ -62,11 +66,12 @@ SETTINGS = {
         ),
     ),
     "cpu": Setting(
-        ("--models", "hgrn,mingru,gla,mamba", "--backends", "blelloch,hillis_steele,chunkwise,surrogate",
-         "--axis", "T=256,1024", "--axis", "B=2", "--axis", "C=64", "--axis", "D=64",
-         "--pass", "forward", "--time", "0.2"),
+        ("--models", "hgrn,mingru,gla,retnet,mamba,longhorn",
+         "--backends", "blelloch,hillis_steele,chunkwise", "--axis", "T=1024,4096",
+         "--axis", "B=2", "--axis", "C=64", "--axis", "D=64",
+         "--pass", "forward", "--time", "0.1"),
         "5+10",
-        "10%",
+        "5%",
         0.20,
         ({"scan/blelloch.py": ("float32",)}, {"scan/hillis_steele.py": ("float32",)}),
     ),
@@ -142,7 +147,9 @@ def main() -> None:
     end_s = time.monotonic() + 60 * chosen.minutes - STOP_S
     chosen.out.mkdir(parents=True, exist_ok=True)
     setting = SETTINGS[chosen.what]
-    (chosen.out / "setting.json").write_text(json.dumps({"device": chosen.what, **vars(setting)}))
+    (chosen.out / "setting.json").write_text(json.dumps({"device": chosen.what, **vars(setting)}) + "\n")
+    if not (chosen.out / "calibration").exists():
+        call(["calibrate", "--device", chosen.what, "--out", str(chosen.out / "calibrated")], chosen.out)
     trees = make_trees(chosen.out, setting, chosen.what, chosen.devices.split(",")[0])
     measure(chosen.out, setting, trees, chosen.what, chosen.devices.split(","), chosen.blocks, end_s)
     summarise(chosen.out)
@@ -197,10 +204,8 @@ def source_files() -> list[str]:
 def measured_seconds(out: Path, setting: Setting, device: str, gpu: str) -> dict[str, dict[str, float]]:
     """Measure the base's cases once. Give seconds by pass, for each backend, gates, dtype and shape."""
     run = out / "once"
-    call(
-        ["run", "--suite", "throughput", *setting.options, "--device", device, "--out", str(run), "--resume"],
-        gpu,
-    )
+    words = ["run", "--suite", "throughput", *setting.options, "--device", device]
+    call([*words, "--out", str(run), "--resume"], out, gpu)
     found: dict[str, dict[str, float]] = {}
     for line in (run / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -215,9 +220,12 @@ def measured_seconds(out: Path, setting: Setting, device: str, gpu: str) -> dict
     return found
 
 
-def call(words: Sequence[str], gpu: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    words: Sequence[str], out: Path, gpu: str = "0", timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command line; interrupt it when its time is over, and let it end."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+    own = {"CUDA_VISIBLE_DEVICES": gpu, "SSMPERF_CALIBRATION": str((out / "calibration").resolve())}
+    environment = {**os.environ, **own}
     command = [sys.executable, "-m", "ssmperf.cli", *words]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -247,83 +255,113 @@ def measure(
     def lane(gpu: str) -> None:
         for number in todo:
             left_s = end_s - time.monotonic()
-            result = out / f"block-{number:02d}.json"
-            if result.exists():
+            folder = out / f"block-{number:02d}"
+            if folder.with_suffix(".json.gz").exists():
                 continue
             if left_s <= 0:
                 return
             new = trees[1 + number % (len(trees) - 1)]
             words = ["ab", "--base", str(trees[0]), "--new", str(new), "--suite", "throughput", "--json"]
             words += [*setting.options, "--pairs", setting.pairs, "--threshold", setting.threshold]
-            words += ["--device", device]
-            words += ["--out", str(out / f"block-{number:02d}"), "--resume"]
-            done = call(words, gpu, left_s)
+            words += ["--device", device, "--out", str(folder), "--resume"]
+            done = call(words, out, gpu, left_s)
             if done.returncode == 130:
                 return
             if "}" not in done.stdout:
                 raise SystemExit(f"block {number} failed: {done.stderr[-2000:]}")
             cases = json.loads(done.stdout[: done.stdout.rindex("}") + 1])["cases"]
-            values = rounds_of(out / result.stem)
-            with_rounds = [{**each, "rounds": values.get(each["case_id"], {})} for each in cases]
-            result.write_text(json.dumps({"cases": with_rounds}))
-            print(f"block {number} on GPU {gpu}: exit {done.returncode}", flush=True)
+            plant = setting.plants[number % len(setting.plants)]
+            with gzip.open(folder.with_suffix(".json.gz"), "wt") as file:
+                json.dump({"block": number, "cases": list(described(folder, cases, plant, setting))}, file)
+            print(f"block {number} on device {gpu}: exit {done.returncode}", flush=True)
 
     with ThreadPoolExecutor(len(gpus)) as pool:
         for each in [pool.submit(lane, gpu) for gpu in gpus]:
             each.result()
 
 
+def described(
+    folder: Path, cases: Sequence[Mapping[str, Any]], plant: Mapping[str, Sequence[str]], setting: Setting
+) -> Iterator[dict[str, Any]]:
+    """Describe each case of a block: whether work was planted, its verdicts, and the value of each round."""
+    values, single = rounds_of(folder), single_rounds(folder, setting)
+    names = (
+        "model",
+        "backend",
+        "shape",
+        "dtype",
+        "pass",
+        "verdict",
+        "ratio",
+        "low",
+        "high",
+        "p",
+        "least_change",
+    )
+    for each in cases:
+        dtypes = plant.get(f"{each['recurrence']}/{each['backend']}.py", ())
+        yield {
+            **{name: each.get(name) for name in names},
+            "planted": each["dtype"] in dtypes and each["model"] != "gateloop",
+            "rounds": values.get(each["case_id"], {}),
+            "single": single.get(each["case_id"], []),
+        }
+
+
+def single_rounds(folder: Path, setting: Setting) -> dict[str, list[str]]:
+    """Give the verdicts of `check` where each side has one round alone, for each pair of the first stage."""
+    base, new = (store.load(folder / side) for side in ("base", "new"))
+    found: dict[str, list[str]] = {}
+    for number in range(int(setting.pairs.split("+")[0])):
+        one = [
+            Run(run.path, run.meta, [each[number] for each in run.rounds.values() if len(each) > number])
+            for run in (base, new)
+        ]
+        for pair in compare_runs(one[0], one[1], threshold=setting.threshold).pairs:
+            found.setdefault(pair.case.id, []).append(pair.verdict)
+    return found
+
+
 def summarise(out: Path) -> None:
-    """Print counts per block and over all blocks with bounds, and write what is to be committed."""
-    setting = json.loads((out / "setting.json").read_text())
-    rows = list(blocks_of(out, setting))
-    alarms = sum(row["alarms"] for row in rows)
-    same = sum(row["same"] for row in rows)
-    found, planted = (sum(row[name] for row in rows) for name in ("found", "planted"))
+    """Print counts per block and over all blocks, with bounds, and write them to `summary.json`."""
+    blocks = []
+    for file in sorted(out.glob("block-*.json.gz")):
+        with gzip.open(file, "rt") as text:
+            blocks.append(json.load(text))
+    rows = [counts(block) for block in blocks]
     for row in rows:
         print(
             f"block {row['block']:2d}: {row['alarms']} alarms in {row['same']} unchanged cases, "
-            f"{row['found']} of {row['planted']} planted found"
+            f"{row['found']} of {row['planted']} planted found; single rounds: {row['single alarms']} alarms "
+            f"in {row['single same']}, {row['single found']} of {row['single planted']} found"
         )
-    bounds = {"alarms": bound(alarms, same), "missed": bound(planted - found, planted)}
-    print(
-        f"{alarms} alarms in {same} unchanged cases (at most {bounds['alarms']:.2%} with 95 % confidence, "
-        f"were they independent), in {sum(row['alarms'] > 0 for row in rows)} of {len(rows)} blocks (at most "
-        f"{bound(sum(row['alarms'] > 0 for row in rows), len(rows)):.1%}); {found} of {planted} planted "
-        f"found (at most {bounds['missed']:.2%} missed)"
-    )
-    with gzip.open(out / "rates.json.gz", "wt") as file:
-        json.dump({"setting": setting, "bounds": bounds, "blocks": rows}, file)
+    total = {name: sum(row[name] for row in rows) for name in rows[0] if name != "block"} if rows else {}
+    total["blocks"], total["blocks with alarms"] = len(rows), sum(row["alarms"] > 0 for row in rows)
+    for prefix in ("", "single ") if rows else ():
+        alarms, same = total[f"{prefix}alarms"], total[f"{prefix}same"]
+        found, planted = total[f"{prefix}found"], total[f"{prefix}planted"]
+        total[f"{prefix}alarms at most"] = bound(alarms, same)
+        total[f"{prefix}missed at most"] = bound(planted - found, planted)
+        print(
+            f"{prefix or 'ab '}verdicts: {alarms} alarms in {same} unchanged cases (with 95 % confidence at "
+            f"most {bound(alarms, same):.2%}, were they independent), {found} of {planted} planted found "
+            f"(at most {bound(planted - found, planted):.2%} missed)"
+        )
+    print(f"{total['blocks with alarms']} of {len(rows)} blocks with an alarm")
+    (out / "summary.json").write_text(json.dumps({"total": total, "blocks": rows}, indent=1) + "\n")
 
 
-def blocks_of(out: Path, setting: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Read the blocks that are done: counts, and per case the verdict and the value of each round."""
-    for result in sorted(out.glob("block-*.json")):
-        number = int(result.stem.split("-")[1])
-        plant = setting["plants"][number % len(setting["plants"])]
-        cases = []
-        for each in json.loads(result.read_text())["cases"]:
-            file = f"{each['recurrence']}/{each['backend']}.py"
-            cases.append(
-                {
-                    **{
-                        name: each[name] for name in ("model", "backend", "dtype", "pass", "verdict", "ratio")
-                    },
-                    **{name: each.get(name) for name in ("low", "high", "p", "least_change")},
-                    "shape": each["shape"],
-                    "planted": each["dtype"] in plant.get(file, ()) and each["model"] != "gateloop",
-                    "rounds": each["rounds"],
-                }
-            )
-        timed = [each for each in cases if each["ratio"] is not None]
-        yield {
-            "block": number,
-            "same": sum(not each["planted"] for each in timed),
-            "alarms": sum(not each["planted"] and each["verdict"] == "slower" for each in timed),
-            "planted": sum(each["planted"] for each in timed),
-            "found": sum(each["planted"] and each["verdict"] == "slower" for each in timed),
-            "cases": cases,
-        }
+def counts(block: Mapping[str, Any]) -> dict[str, int]:
+    """Count the alarms and the planted cases that were found, in one block."""
+    timed = [each for each in block["cases"] if each["ratio"] is not None]
+    row = {"block": block["block"]}
+    for planted, all_, hit in ((False, "same", "alarms"), (True, "planted", "found")):
+        chosen = [each for each in timed if each["planted"] is planted]
+        row[all_] = len(chosen)
+        row[hit] = sum(each["verdict"] == "slower" for each in chosen)
+        row[f"single {all_}"] = sum(len(each["single"]) for each in chosen)
+        row[f"single {hit}"] = sum(each["single"].count("slower") for each in chosen)
+    return row
 
 
 def rounds_of(folder: Path) -> dict[str, dict[str, list[float | None]]]:
