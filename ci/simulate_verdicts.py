@@ -325,7 +325,8 @@ def plan(pattern: str, sizes: Sequence[int]) -> list[tuple[str, int, float | str
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--noise", default="*", metavar="PATTERN", help=f"of {', '.join(NOISE)}")
+    names = ", ".join(NOISE).replace("%", "%%")
+    parser.add_argument("--noise", default="*", metavar="PATTERN", help=f"of {names}")
     parser.add_argument("--cases", default="6,40,300", metavar="LIST", help="numbers of cases per comparison")
     parser.add_argument(
         "--blocks", type=int, help="comparisons per row (4,000, or fewer of many cases with a change)"

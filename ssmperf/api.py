@@ -22,6 +22,7 @@ from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import RUN_FILE, Run
 from ssmperf.versions.procedure import Versions, compare_versions, parse_pairs
+from ssmperf.versions.remeasure import remeasure as remeasured
 
 
 def run(
@@ -166,12 +167,39 @@ def compare(
     )
 
 
-def check(run: Run | File, *, baseline: Run | File, **options: Any) -> RunComparison:
+def check(
+    run: Run | File,
+    *,
+    baseline: Run | File,
+    remeasure: bool = False,
+    base_version: str | None = None,
+    new_version: str | None = None,
+    plugin: File | Sequence[File] = (),
+    progress: Progress | None = None,
+    **options: Any,
+) -> RunComparison:
     """Compare a run with a baseline, as `ssmperf check` does, and count the attempt in the run's folder.
 
-    options: the keywords of `ssmperf.compare`.
+    Args:
+        run, baseline: the runs, or their folders. options: the keywords of `ssmperf.compare`.
+        remeasure: measure slower and ambiguous cases again, as `ssmperf.ab` does, and take those verdicts.
+        base_version, new_version: the versions to measure; None means the commit that the run names.
+        plugin: plug-in files for both versions. progress: receives the progress of measuring again.
+
+    Raises:
+        UnreadableRun, UsageError: as `ssmperf.compare` and `ssmperf.ab`, or a run names no version.
     """
-    return attempts.count(compare(baseline, run, **options))
+    found = compare(baseline, run, **options)
+    if remeasure:
+        found = remeasured(
+            found,
+            run_folder(None, ("check",)),
+            base=base_version,
+            new=new_version,
+            plugins=_paths(plugin),
+            progress=progress,
+        )
+    return attempts.count(found)
 
 
 def ab(
@@ -209,13 +237,12 @@ def ab(
         WorkerFailed: a version's process ended.
     """
     folder = Path(out) if out is not None else run_folder(None, ("ab",), resume=resume)
-    files = [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin)
     first, fresh = parse_pairs(pairs)
     wanted = Versions(
         base,
         new,
         arguments={"suite": suite, **{name: value for name, value in choices.items() if value is not None}},
-        plugins=tuple(str(file) for file in files),
+        plugins=_paths(plugin),
         cases=names(cases) or () if cases else (),
         threshold=parse_threshold(threshold),
         first=first,
@@ -242,6 +269,11 @@ def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:
     given = [runs] if isinstance(runs, Run) else list(runs)
     found: list[dict[str, Any]] = json.loads(registry.report("best_json")(given, None))
     return found
+
+
+def _paths(files: File | Sequence[File]) -> tuple[str, ...]:
+    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    return tuple(str(file) for file in given)
 
 
 def run_folders(parent: File = "runs") -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -255,3 +256,14 @@ class TestSimulateVerdicts:
         names = {(row["noise"], row["cases"]) for row in rows}
         assert names == {(name, cases) for name in simulate_verdicts.NOISE for cases in (6, 40, 300)}
         assert simulate_verdicts.markdown(rows) in (ROOT / "docs/measurement.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "script", [file.name for file in sorted((ROOT / "ci").glob("*.py")) if "argparse" in file.read_text()]
+)
+def test_each_script_explains_its_options(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "ci" / script, "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout

@@ -28,6 +28,7 @@ from ssmperf.terminal.options import (
     Time,
     Timeout,
     Unsure,
+    VersionPlugins,
 )
 from ssmperf.versions.sides import FORMS
 
@@ -64,6 +65,18 @@ def compare(
 def check(
     new: Annotated[Path, typer.Argument(help="Folder of the run to check.")],
     baseline: Annotated[Path, typer.Option(help="Folder of the run to compare it with.")],
+    remeasure: Annotated[
+        bool,
+        typer.Option("--remeasure", help="Measure slower and ambiguous cases again, by `ab`, and decide."),
+    ] = False,
+    base_version: Annotated[
+        str | None,
+        typer.Option(help="Version behind the baseline, for --remeasure. Default: the commit in its run."),
+    ] = None,
+    new_version: Annotated[
+        str | None, typer.Option(help="Version behind the new run. Default: the commit in its run.")
+    ] = None,
+    plugin: VersionPlugins = None,
     junit: Junit = None,
     summary: Summary = None,
     html: ComparisonPage = None,
@@ -77,9 +90,19 @@ def check(
     two runs were checked.
     """
     from ssmperf import api
+    from ssmperf.terminal import display
 
     base, run = loaded(baseline, new)
-    found = api.check(run, baseline=base, **options)
+    found = api.check(
+        run,
+        baseline=base,
+        remeasure=remeasure,
+        base_version=base_version,
+        new_version=new_version,
+        plugin=plugin or (),
+        progress=display.progress() if remeasure else None,
+        **options,
+    )
     show(found, as_json, junit=junit, summary=summary, html=html)
     raise typer.Exit(found.exit_code)
 
@@ -98,13 +121,7 @@ def ab(
     preset: Preset = None,
     axis: Sizes = None,
     device: OneDevice = "auto",
-    plugin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Plug-in file for both versions; with git refs, a path in the tree. Its code is run.",
-        ),
-    ] = None,
+    plugin: VersionPlugins = None,
     cases: Annotated[
         str | None, typer.Option(help="Ids of cases, or how they begin, separated by commas. Default: all.")
     ] = None,

@@ -23,10 +23,11 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma, stdtrit
 
 FIRST_PAIRS = 5
 FRESH_PAIRS, MANY_FRESH_PAIRS = 7, 10
@@ -294,58 +295,22 @@ def _moderated(values: Array) -> _Spread:
 def _log_bias(degrees: float) -> float:
     """Compute the mean of log(s²/σ²) of a variance s² with some degrees of freedom."""
     half = degrees / 2
-    return _digamma(half) - math.log(half)
-
-
-def _digamma(x: float) -> float:
-    """Compute the derivative of log Γ for x > 0: recurrence up to 10, then the asymptotic series."""
-    lifted = 0.0
-    while x < 10:
-        lifted -= 1 / x
-        x += 1
-    square = x**-2
-    return lifted + math.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+    return float(digamma(half)) - math.log(half)
 
 
 def _trigamma(x: float) -> float:
-    """Compute the second derivative of log Γ for x > 0, in the same way."""
-    lifted = 0.0
-    while x < 10:
-        lifted += x**-2
-        x += 1
-    square = x**-2
-    return lifted + 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+    return float(polygamma(1, x))
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = value by bisection.
-
-    Trigamma decreases from ∞ to 0, lies above 1/x and below 1/x + 1/x².
-    """
+    """Solve trigamma(x) = value, which lies between 1/x and 1/x + 1/x²."""
     low, high = 1 / (value + math.sqrt(value)), 1 / value + 1
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _trigamma(middle) > value else (low, middle)
-    return (low + high) / 2
+    return float(brentq(lambda x: _trigamma(x) - value, low, high))
 
 
-@functools.lru_cache(maxsize=4096)
 def _t_quantile(probability: float, degrees: float) -> float:
-    """Compute a quantile of Student's distribution for a probability of at least 0.5.
-
-    With t = √degrees · tan θ, the density is cos^(degrees − 1) θ. It is integrated from the upper end, so
-    that small tails are as exact as large ones: to 1e-4 up to 2,000 degrees.
-    """
-    if degrees > 2000:  # the normal distribution differs by less than 0.2 %
-        return NormalDist().inv_cdf(probability)
-    angles = np.linspace(0, math.pi / 2, 4097)
-    density = np.sin(angles) ** (degrees - 1)  # of the angle from the upper end
-    step = angles[1]
-    # Simpson's rule on every other point
-    areas = np.cumsum(density[:-2:2] + 4 * density[1:-1:2] + density[2::2]) * step / 3
-    tails = np.concatenate([[0.0], areas / (2 * areas[-1])])
-    angle = float(np.interp(1 - probability, tails, angles[::2]))
-    return math.sqrt(degrees) / math.tan(angle)
+    """Compute a quantile of Student's distribution."""
+    return float(stdtrit(degrees, probability))
 
 
 def _log_threshold(threshold: float) -> float:

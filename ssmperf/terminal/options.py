@@ -13,6 +13,14 @@ Plugins = Annotated[
         "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Its code is run."
     ),
 ]
+VersionPlugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Plug-in file for both versions; with git refs, a path in the tree. Its code is run.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
 Unsure = Annotated[
