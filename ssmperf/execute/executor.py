@@ -114,15 +114,24 @@ class Session:
 
 
 class Processes:
-    """Starts the processes of one lane. All of them are forked from one that has imported torch."""
+    """Starts the processes of one lane. They are forked from a nursery, a process that has imported torch.
+
+    The workers of a round have one nursery, which ends with the round: what is forked from it has its memory
+    at the same addresses, so that rounds with the same nursery would be too much alike. The first nursery,
+    from which the judge is forked as well, lives on with it.
+    """
 
     def __init__(self, executor: LocalExecutor, device: str) -> None:
         self.executor, self.device = executor, device
-        self._nursery: Nursery | None = None
+        self._of_workers: Nursery | None = None
+        self._of_judge: Nursery | None = None
 
     def judge(self) -> JudgeProcess:
         """Start the device's judge."""
         nursery = self._ready_nursery()
+        if self._of_judge is not None and self._of_judge is not nursery:
+            self._of_judge.close()
+        self._of_judge = nursery
         config = {"device": self.device, "threads": self._threads, "plugins": list(self.executor.plugins)}
         return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
 
@@ -151,18 +160,25 @@ class Processes:
         )
         return WorkerProcess(config, self._ready_nursery(), judge.worker_socket, self._log("worker"))
 
+    def end_round(self) -> None:
+        """End the nursery of the workers, unless the judge is forked from it; the next ones get another."""
+        if self._of_workers is not None and self._of_workers is not self._of_judge:
+            self._of_workers.close()
+        self._of_workers = None
+
     def close(self) -> None:
-        """End the nursery, and with it what is left of its children."""
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        """End the nurseries, and with them what is left of their children."""
+        self.end_round()
+        if self._of_judge is not None:
+            self._of_judge.close()
+            self._of_judge = None
 
     def _ready_nursery(self) -> Nursery:
-        if self._nursery is None:
+        if self._of_workers is None:
             self.executor.log_dir.mkdir(parents=True, exist_ok=True)
             imports = (*IMPORTS, *IMPORTS_CUDA) if self.device.startswith("cuda") else IMPORTS
-            self._nursery = Nursery(imports, self._log("nursery"))
-        return self._nursery
+            self._of_workers = Nursery(imports, self._log("nursery"))
+        return self._of_workers
 
     def _log(self, who: str) -> Path:
         return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}.log"

@@ -85,6 +85,10 @@ class Starter(Protocol):
         """
         ...
 
+    def end_round(self) -> None:
+        """End what the workers of a round share; the judge stays."""
+        ...
+
     def close(self) -> None:
         """End what is left of all of them."""
         ...
@@ -137,6 +141,7 @@ class Lane:
                     self._run_case(case)
         finally:
             self.close()
+            self.start.end_round()
 
     def end(self) -> None:
         """End the judge and all other processes of the lane."""

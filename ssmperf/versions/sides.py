@@ -92,7 +92,7 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
     """
     kind, commit = kind_of(text)
     root = (root or versions_folder()).resolve()
-    folder = root / f"{name}-{_identity(text, kind, commit)}"
+    folder = root / f"{name:_<4}-{_identity(text, kind, commit)}"  # paths of one length: they move the stack
     source = folder / "source" if kind in ("git ref", "source folder") else None
     try:
         folder.mkdir(parents=True, exist_ok=True)

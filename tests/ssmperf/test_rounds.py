@@ -139,9 +139,17 @@ def test_rounds_have_fresh_workers_and_one_judge(tmp_path: Path, monkeypatch: py
             return _made(self, *args)
 
         monkeypatch.setattr(executor.Processes, name, counting)
+    made = executor.Nursery.__init__
+
+    def nursery(self: Any, *args: Any) -> None:
+        started.append("nursery")
+        made(self, *args)
+
+    monkeypatch.setattr(executor.Nursery, "__init__", nursery)
     ssmperf.run("throughput", rounds=3, out=tmp_path / "run", **SMALL)
     assert started.count("judge") == 1
     assert started.count("worker") == 3
+    assert started.count("nursery") == 3  # forks of one nursery have their memory at the same addresses
 
 
 def test_shuffled_cases_keep_together_what_must() -> None:

@@ -79,6 +79,7 @@ def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None
     for name in sides.CACHES:
         assert made[0][name] != made[1][name]
         assert str(versions) in made[0][name]
+        assert len(made[0][name]) == len(made[1][name])
 
 
 def test_what_is_ready_is_not_installed_again(repository: Path, tmp_path: Path) -> None:
