@@ -101,6 +101,7 @@ def compare_versions(
         for name, text in (("base", wanted.base), ("new", wanted.new))
     }
     state |= {"sides": {name: side.to_json() for name, side in sides.items()}}
+    _write(out, state)
     with _Pairs(wanted, sides, out, state["nonce"], progress or Silent()) as pairs:
         pairs.measure_first()
         values = pairs.values(pairs.common, range(wanted.first))
@@ -191,7 +192,7 @@ def _ratios(values: Mapping[str, tuple[list[float], list[float]]], pairs: int = 
 
 
 def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
-    """Write `ab.json`, or read that of the comparison to resume."""
+    """Make the first `ab.json` of a comparison, or read that of the one to resume."""
     file = out / PLAN_FILE
     described = wanted.to_json()
     if file.exists() and resume:
@@ -207,20 +208,18 @@ def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
             )
         return dict(state)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
+        if out.exists() and any(out.iterdir()):
             raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
     except OSError as error:
         raise UsageError(f"cannot write the folder {out}: {error.strerror or error}") from error
     given = wanted.arguments.get("nonce")
-    state = {**described, "nonce": given or nonce.as_text(nonce.fresh())}
-    _write(out, state)
-    return state
+    return {**described, "nonce": given or nonce.as_text(nonce.fresh())}
 
 
 def _write(out: Path, state: Mapping[str, Any]) -> None:
     temporary = out / f"{PLAN_FILE}.tmp"
     try:
+        out.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(state, indent=1) + "\n")
         temporary.replace(out / PLAN_FILE)
     except OSError as error:
@@ -268,12 +267,16 @@ class _Pairs:
         self._end()
 
     def measure_first(self) -> None:
-        """Measure the first stage: all cases of either side once, and those in common in all pairs."""
+        """Measure the first stage: all cases of either side once, and in all pairs those that both rank."""
         for number in range(self.wanted.first):
-            for name in self._order(number):
+            for name in self._order(number) if number == 0 or self.common else ():
                 ids = self._chosen(self.processes[name].cases) if number == 0 else self.common
                 self.progress.drop(len(self.common) - len(ids))
                 self._run_round(name, number, ids)
+            if number == 0:
+                ranked = self.values(self.common, range(1))
+                self.progress.drop(2 * (self.wanted.first - 1) * (len(self.common) - len(ranked)))
+                self.common = list(ranked)
 
     def measure_fresh(self, screened: Sequence[str], pairs: int) -> None:
         """Measure the second stage: the screened cases alone."""

@@ -38,13 +38,14 @@ class FakeSide:
     seconds: ClassVar[Seconds]
     count = 6
     refusal = None
+    rank: ClassVar[str | None] = "latency_s"
 
     def __init__(self, name: str, side: Side, run_folder: Path, *ignored: Any) -> None:
         self.name, self.run_folder = name, run_folder
         self.cases = {each.id: each for each in map(case, range(self.count))}
         meta = {
             "created": "2026-01-01",
-            "suites": {"throughput": {"title": "T", "question": "", "columns": [], "rank": "latency_s"}},
+            "suites": {"throughput": {"title": "T", "question": "", "columns": [], "rank": self.rank}},
         }
         self.writer, run = Writer.resume(self.run_folder, meta)
         self.done = {
@@ -80,6 +81,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeSide]:
 
     monkeypatch.setattr(procedure, "install", install)
     monkeypatch.setattr(FakeSide, "asked", [])
+    monkeypatch.setattr(FakeSide, "rank", "latency_s")
     monkeypatch.setattr(FakeSide, "seconds", noisy({}), raising=False)
     return FakeSide
 
@@ -169,6 +171,19 @@ def test_an_interrupted_comparison_goes_on(fake: type[FakeSide], tmp_path: Path)
         compare_versions(other, tmp_path / "ab", resume=True)
 
 
+def test_cases_that_nothing_ranks_are_measured_once(fake: type[FakeSide], tmp_path: Path) -> None:
+    fake.rank = None
+    found = compare_versions(VERSIONS, tmp_path / "ab")
+    assert [number for _, number, _ in fake.asked] == [0, 0]
+    assert {pair.verdict for pair in found.pairs} == {"same"}
+
+
+def test_a_version_that_does_not_exist_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no version"):
+        compare_versions(Versions("no-such-ref", "b", {}), tmp_path / "ab")
+    assert not (tmp_path / "ab").exists()
+
+
 def test_cases_restrict_the_comparison(fake: type[FakeSide], tmp_path: Path) -> None:
     chosen = (case(1).id, case(4).id[:6])
     found = compare_versions(Versions("a", "b", {}, cases=chosen), tmp_path / "ab")
@@ -222,7 +237,7 @@ def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
     words = (
         "ab", "--base", str(tmp_path / "base.py"), "--new", str(tmp_path / "new.py"), "--suite", "throughput",
         "--models", "hgrn", "--backends", "mine", "--axis", "T=8", "--axis", "C=2", "--pass", "forward",
-        "--device", "cpu", "--time", "0.05", "--pairs", "3+5", "--out", str(tmp_path / "ab"), "--json",
+        "--device", "cpu", "--time", "0.05", "--pairs", "2+5", "--out", str(tmp_path / "ab"), "--json",
         "--html", str(tmp_path / "ab.html"),
     )  # fmt: skip
     done = subprocess.run(
