@@ -63,10 +63,9 @@ class Outcome:
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether no more than the noise of a busy machine may be what is wrong: times that are not far off."""
-        others = dataclasses.replace(
-            self, cheat=dataclasses.replace(self.cheat, must=NEIGHBOUR, neighbour=False)
-        )
+        """Whether the noise of a busy machine may explain all problems: times that are not far off."""
+        untimed = dataclasses.replace(self.cheat, must=NEIGHBOUR, neighbour=False)
+        others = dataclasses.replace(self, cheat=untimed)
         near = self.ratio is None or self.ratio >= FASTEST / NOISE
         far = self.neighbour_ratio or 1.0
         honest = self.neighbour is None or self.neighbour["status"] == "ok"
@@ -82,9 +81,8 @@ class Outcome:
             found.append(f"it has no record: {self.log[-300:]}")
         elif self.status == "ok" and self.cheat.must == WRONG:
             found.append("it is ok")
-        elif self.status == "ok" and self.cheat.must != NEIGHBOUR:
-            if self.ratio is not None and self.ratio < FASTEST:
-                found.append(f"it is ok with {self.ratio:.2f} of its twin's time")
+        elif self.status == "ok" and self.cheat.must != NEIGHBOUR and (self.ratio or 1.0) < FASTEST:
+            found.append(f"it is ok with {self.ratio:.2f} of its twin's time")
         if self.cheat.neighbour:
             ratio = self.neighbour_ratio
             if self.neighbour is None or self.neighbour["status"] != "ok":
