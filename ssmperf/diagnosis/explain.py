@@ -1,0 +1,69 @@
+"""Add a diagnosis to the verdict on a wrong answer of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ssmperf.cases.case import Case
+from ssmperf.cases.failure import failure_of
+from ssmperf.diagnosis.findings import diagnose, essence
+from ssmperf.diagnosis.variants import Evidence
+from ssmperf.judge.answer import Answer
+from ssmperf.judge.reference import Reference
+from ssmperf.judge.verdict import Verdict
+from ssmperf.operands.values import Values
+
+INNER = "recurrence: "  # before the labels of what is inside a layer
+
+
+def evidence_of(
+    case: Case, definition: Callable[..., Any], values: Values, *, deep: bool = False
+) -> Evidence | None:
+    """Give what a wrong answer is diagnosed from; None for a layer, whose function is no recurrence."""
+    if case.level != "op":
+        return None
+    return Evidence(definition, values, case.shape["T"], dict(case.shape), deep)
+
+
+def diagnosed(
+    verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
+) -> Verdict:
+    """Add the diagnosis to a verdict that compared numbers and found some wrong; the reason gets its essence.
+
+    Where a layer is right but the recurrence inside it is wrong, the recurrence is diagnosed. A diagnosis
+    that fails leaves the verdict as it is, and says so in its place.
+    """
+    inside = any(name.startswith(INNER) for name in verdict.errors)
+    prefix = INNER if inside else ""
+    if inside and answer.inner is not None and reference.inner is not None:
+        answer, reference = answer.inner, reference.inner
+    own = replace(
+        verdict,
+        errors=_without(prefix, verdict.errors),
+        tolerances=_without(prefix, verdict.tolerances),
+        row_errors=_without(prefix, verdict.row_errors),
+        row_tolerances=_without(prefix, verdict.row_tolerances),
+    )
+    try:
+        found = diagnose(
+            answer.results,
+            reference,
+            own,
+            sizes=dict(case.shape),
+            length=case.shape["T"],
+            evidence=evidence,
+        )
+    except Exception as error:  # memory may be short, for example; the verdict must not be lost
+        return replace(
+            verdict, diagnosis=[{"object": None, "text": f"not diagnosed: {failure_of(error).reason}"}]
+        )
+    if not found:
+        return verdict
+    data = [{**each.to_json(), "object": prefix + each.label} for each in found]
+    return replace(verdict, reason=f"{verdict.reason}: {essence(found)}", diagnosis=data)
+
+
+def _without(prefix: str, numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
