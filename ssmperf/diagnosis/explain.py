@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.failure import failure_of
-from ssmperf.diagnosis.findings import diagnose, essence
+from ssmperf.diagnosis.findings import Finding, diagnose, essence
 from ssmperf.diagnosis.variants import Evidence
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.reference import Reference
@@ -30,26 +30,17 @@ def evidence_of(
 def diagnosed(
     verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
 ) -> Verdict:
-    """Add the diagnosis to a verdict that compared numbers and found some wrong; the reason gets its essence.
+    """Add the diagnosis to a verdict that compared numbers and found some wrong.
 
+    The reason becomes that of the worst object, with the essence of the diagnosis.
     Where a layer is right but the recurrence inside it is wrong, the recurrence is diagnosed. A diagnosis
     that fails leaves the verdict as it is, and says so in its place.
     """
-    inside = any(name.startswith(INNER) for name in verdict.errors)
-    prefix = INNER if inside else ""
-    if inside and answer.inner is not None and reference.inner is not None:
-        answer, reference = answer.inner, reference.inner
-    own = replace(
-        verdict,
-        errors=_without(prefix, verdict.errors),
-        tolerances=_without(prefix, verdict.tolerances),
-        row_errors=_without(prefix, verdict.row_errors),
-        row_tolerances=_without(prefix, verdict.row_tolerances),
-    )
+    own, results, exact = inner_parts(verdict, answer, reference)
     try:
         found = diagnose(
-            answer.results,
-            reference,
+            results.results,
+            exact,
             own,
             sizes=dict(case.shape),
             length=case.shape["T"],
@@ -59,10 +50,36 @@ def diagnosed(
         return replace(
             verdict, diagnosis=[{"object": None, "text": f"not diagnosed: {failure_of(error).reason}"}]
         )
+    return added(verdict, found)
+
+
+def inner_parts(verdict: Verdict, answer: Answer, reference: Reference) -> tuple[Verdict, Answer, Reference]:
+    """Restrict a judgement to the recurrence inside a layer, if the layer is right and that is wrong."""
+    prefix = _prefix(verdict)
+    if prefix and answer.inner is not None and reference.inner is not None:
+        answer, reference = answer.inner, reference.inner
+    own = replace(
+        verdict,
+        errors=_without(prefix, verdict.errors),
+        tolerances=_without(prefix, verdict.tolerances),
+        row_errors=_without(prefix, verdict.row_errors),
+        row_tolerances=_without(prefix, verdict.row_tolerances),
+    )
+    return own, answer, reference
+
+
+def added(verdict: Verdict, found: Sequence[Finding]) -> Verdict:
+    """Add findings to a verdict: its status and reason become those of the worst object."""
     if not found:
         return verdict
+    prefix = _prefix(verdict)
     data = [{**each.to_json(), "object": prefix + each.label} for each in found]
-    return replace(verdict, reason=f"{verdict.reason}: {essence(found)}", diagnosis=data)
+    status, problem = verdict.problems.get(found[0].label, (verdict.status, str(verdict.reason)))
+    return replace(verdict, status=status, reason=f"{prefix}{problem}: {essence(found)}", diagnosis=data)
+
+
+def _prefix(verdict: Verdict) -> str:
+    return INNER if any(name.startswith(INNER) for name in verdict.errors) else ""
 
 
 def _without(prefix: str, numbers: Mapping[str, float]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssmperf.diagnosis import places
 from ssmperf.diagnosis.profile import Profile, axes_of, profile_of
-from ssmperf.diagnosis.relations import Match, Subject, explains, relation
+from ssmperf.diagnosis.relations import Match, Subject, relation
 from ssmperf.diagnosis.variants import (
     Evidence,
     Region,
@@ -44,6 +44,7 @@ class Finding:
     text: a clause about it, such as "it is 2 × the exact one in head 1 of 4".
     match: what explains the error; None if nothing that was tested does.
     steps, parts: where it is wrong, along time and along the other axes.
+    tried: what was tested, with the relative error that each explanation leaves.
     """
 
     label: str
@@ -56,6 +57,7 @@ class Finding:
     profile: Profile
     steps: places.Steps | None
     parts: Mapping[str, Mapping[str, Any]]
+    tried: Sequence[tuple[str, float]]
 
     @property
     def excess(self) -> float:
@@ -67,6 +69,11 @@ class Finding:
             {} if self.row_error is None else {self.label: self.row_error},
             {} if self.row_tolerance is None else {self.label: self.row_tolerance},
         )
+
+    @property
+    def order(self) -> float:
+        """The order of magnitude of the excess: of objects with the same one, the output comes first."""
+        return round(math.log10(max(self.excess, 1e-300))) if math.isfinite(self.excess) else math.inf
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, as records have it."""
@@ -100,21 +107,21 @@ def diagnose(
     length: int,
     evidence: Evidence | None = None,
 ) -> list[Finding]:
-    """Diagnose all results that a verdict finds wrong, the worst first.
+    """Diagnose all results that a verdict finds wrong, the worst by orders of magnitude first.
 
     results: by name, as an answer has them; a result that the verdict did not compare is left out.
     sizes: the case's sizes by letter. length: number of time steps.
     evidence: from what to compute the recurrence with a fault in it, None if that is not to be tried.
     """
     subjects = [
-        (_subject(name, actual, results, reference, verdict, sizes, length, evidence), name)
+        _subject(name, actual, results, reference, verdict, sizes, length, evidence)
         for name, actual in results.items()
         if _is_wrong(label_of(name), verdict)
     ]
-    found = [_finding(subject, relation(subject), verdict) for subject, _ in subjects]
-    if evidence is not None and any(finding.match is None for finding in found):
-        found = _with_variants([subject for subject, _ in subjects], found, evidence, verdict)
-    return sorted(found, key=lambda finding: -finding.excess)
+    found = [_finding(subject, relation(subject), verdict) for subject in subjects]
+    if evidence is not None and (evidence.deep or any(finding.match is None for finding in found)):
+        found = _with_variants(subjects, found, evidence, verdict)
+    return sorted(found, key=lambda finding: -finding.order)
 
 
 def label_of(name: str) -> str:
@@ -203,6 +210,7 @@ def _finding(subject: Subject, match: Match | None, verdict: Verdict) -> Finding
         profile,
         steps,
         parts,
+        subject.tried,
     )
     return replace(made, text=_text(made))
 
@@ -253,7 +261,7 @@ def _with_variants(
     chunks = _chunks(findings, evidence.length)
     for variant in variants(evidence, chunks, gradients=gradients):
         open_ = [at for at, finding in enumerate(findings) if finding.match is None]
-        if not open_:
+        if not (open_ or evidence.deep):
             break
         if variant.backward and not region.gradients:
             continue
@@ -262,10 +270,10 @@ def _with_variants(
         except torch.OutOfMemoryError:
             raise
         except Exception:  # the definition refuses the changed operands, so that this is no explanation
-            continue
-        for at in open_:
+            results = {}
+        for at in range(len(findings)) if evidence.deep else open_:
             match = _matched(subjects[at], variant.kind, variant.text, results, evidence, region)
-            if match is not None:
+            if match is not None and at in open_:
                 findings[at] = _finding(subjects[at], match, verdict)
     return findings
 
@@ -309,6 +317,4 @@ def _matched(
         float(((actual - other).abs() / scale)[seen].nan_to_num(math.inf).max())
         for other in (exact, expected)
     )
-    if not explains(before, after, subject.tolerance):
-        return None
-    return Match(kind, text, after)
+    return Match(kind, text, after) if subject.test(text, before, after) else None

@@ -30,6 +30,7 @@ class Verdict:
     extra: further numbers that were asked for.
     output: the backend's output, where the judgement ran in the caller's process.
     bound: the error bound that the backend declares for the values judged, None if it declares none.
+    problems: status and reason of each wrong object, of which the verdict has the first; not in its JSON.
     diagnosis: what is wrong with each wrong object, the worst first, as `ssmperf.diagnosis` says it.
     """
 
@@ -42,6 +43,7 @@ class Verdict:
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: Tensor | None = field(default=None, compare=False, repr=False)
     bound: float | None = None
+    problems: Mapping[str, tuple[Status, str]] = field(default_factory=dict, repr=False)
     diagnosis: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -139,6 +141,7 @@ def _with_inner(whole: Verdict, inner: Verdict) -> Verdict:
     return replace(
         whole,
         status=inner.status,
+        problems=inner.problems,
         reason=None if inner.reason is None else f"recurrence: {inner.reason}",
         errors=added(whole.errors, inner.errors),
         tolerances=added(whole.tolerances, inner.tolerances),
@@ -159,7 +162,7 @@ def _compare(
     if state is not None and reference.exact.final_state is not None:
         results["final_state"] = state.detach()
     results |= gradients
-    problems: list[tuple[float, tuple[Status, str]]] = []
+    problems: dict[str, tuple[Status, str]] = {}
     errors, limits, of_rows, limits_of_rows = {}, {}, {}, {}
     for name, actual in results.items():
         expected = reference.expected(name)
@@ -178,9 +181,8 @@ def _compare(
             )
             problem = problem or _problem_of_row(label, where, of_rows[label], limits_of_rows[label])
         if problem:
-            problems.append((excess(label, errors, limits, of_rows, limits_of_rows), problem))
-    # the worst object is named, not the first
-    status, reason = max(problems, key=lambda each: each[0])[1] if problems else (Status.OK, None)
+            problems[label] = problem
+    status, reason = next(iter(problems.values()), (Status.OK, None))
     return Verdict(
         status,
         reason,
@@ -188,6 +190,7 @@ def _compare(
         tolerances=limits,
         row_errors=of_rows,
         row_tolerances=limits_of_rows,
+        problems=problems,
     )
 
 
