@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ from ssmperf.operands.time_axis import has_time
 
 NEAR_TOLERANCE = 3.0  # an error below so many tolerances shows no place: rounding may be what it is made of
 ROW_MARGIN = 4.0  # by which an element of a wrong row must exceed the root mean square that its row may have
+LONGEST_S = 1.0  # of the processor's time, after which no further fault is computed for a record
 MOST_IN_REASON = 3  # objects beside the worst one
 NAMES = ("output", "final_state")
 # relations that may hold in some places alone
@@ -45,6 +47,7 @@ class Finding:
     match: what explains the error; None if nothing that was tested does.
     steps, parts: where it is wrong, along time and along the other axes.
     tried: what was tested, with the relative error that each explanation leaves.
+    untested: number of faults of the recurrence that were not computed, since the time was over.
     """
 
     label: str
@@ -58,6 +61,7 @@ class Finding:
     steps: places.Steps | None
     parts: Mapping[str, Mapping[str, Any]]
     tried: Sequence[tuple[str, float]]
+    untested: int = 0
 
     @property
     def excess(self) -> float:
@@ -94,6 +98,7 @@ class Finding:
             "parts": {name: dict(part) for name, part in self.parts.items()},
             "not_finite": profile.not_finite,
             "first_not_finite": None if profile.first_not_finite is None else list(profile.first_not_finite),
+            "untested": self.untested,
             "envelope": places.envelope_of(profile.over_time),
         }
 
@@ -258,11 +263,15 @@ def _with_variants(
     region = region_of(evidence, gradients=gradients, worst_item=item)
     if region is None:
         return findings
-    chunks = _chunks(findings, evidence.length)
-    for variant in variants(evidence, chunks, gradients=gradients):
+    begun_s = time.process_time()
+    listed = list(variants(evidence, _chunks(findings, evidence.length), gradients=gradients))
+    for number, variant in enumerate(listed):
         open_ = [at for at, finding in enumerate(findings) if finding.match is None]
         if not (open_ or evidence.deep):
             break
+        if not evidence.deep and time.process_time() - begun_s > LONGEST_S:
+            left = len(listed) - number
+            return [each if each.match else replace(each, untested=left) for each in findings]
         if variant.backward and not region.gradients:
             continue
         try:

@@ -26,8 +26,8 @@ MANY = {"batch": "batch items", "state": "places of the state"}
 class Steps:
     """The wrong steps of an object with T steps.
 
-    first, last, count: of the wrong steps. sudden: whether the error jumps where they begin, and where they
-        end, seen from the right steps.
+    first, last, count: of the wrong steps. begins, ends: whether the error jumps between the first or last
+        of them and the right step beside it; true where there is no such step.
     period: distance between stretches that begin, or end, at multiples of it plus a constant; None if there
         is no such distance. starts: whether it is the beginnings that have it.
     """
@@ -36,7 +36,8 @@ class Steps:
     first: int
     last: int
     count: int
-    sudden: bool
+    begins: bool
+    ends: bool
     period: int | None
     starts: bool
 
@@ -61,24 +62,15 @@ def steps_of(profile: Profile) -> Steps | None:
         return None
     flags = profile.wrong[TIME].tolist()
     values: list[float] = errors.tolist()
-    right = [value for value, flag in zip(values, flags, strict=True) if not flag]
     edges = _edges(values, flags)
-    sudden = (
-        not right
-        or min((values[t] / max(values[other], 1e-300) for t, other in _borders(flags)), default=math.inf)
-        > JUMP
+    begins, ends = (
+        not 0 <= right < len(values) or values[at] > JUMP * values[right]
+        for at, right in ((wrong[0], wrong[0] - 1), (wrong[-1], wrong[-1] + 1))
     )
     period, starts = _period(edges[0]), True
     if period is None:
         period, starts = _period(edges[1]), False
-    return Steps(len(values), wrong[0], wrong[-1], len(wrong), sudden, period, starts)
-
-
-def _borders(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """List the outermost wrong steps with their right neighbours."""
-    first, last = flags.index(True), len(flags) - 1 - list(flags)[::-1].index(True)
-    found = [(first, first - 1)] if first else []
-    return found + ([(last, last + 1)] if last + 1 < len(flags) else [])
+    return Steps(len(values), wrong[0], wrong[-1], len(wrong), begins, ends, period, starts)
 
 
 def _edges(values: Sequence[float], flags: Sequence[bool]) -> tuple[list[int], list[int]]:
@@ -104,23 +96,29 @@ def in_words(steps: Steps | None) -> str:
     T = steps.T
     if steps.count == 1:
         return f"at step {steps.first} alone"
-    if steps.solid and steps.last == T - 1:
-        if not steps.sudden:
-            return f"from step {steps.first} on, where a growing error passes the tolerance"
-        tail = next((P for P in CHUNKS if T % P and steps.first == T // P * P), None)
-        if tail is not None:
-            return f"in the last {T - steps.first} of {T} steps alone, behind the last whole {tail}"
-        return f"from step {steps.first}{_multiple(steps.first)} on"
-    if steps.solid and steps.first == 0:
-        if not steps.sudden:
-            return f"up to step {steps.last}, where a falling error passes the tolerance"
-        begin = steps.last + 1
-        return f"everywhere but in the last {T - begin} of {T} steps, from step {begin}{_multiple(begin)} on"
     if steps.period is not None and steps.count < T:
         where = f"at {steps.count} of {T} steps"
         return f"{where}, in stretches that {'begin' if steps.starts else 'end'} every {steps.period} steps"
-    if steps.solid:
-        return f"from step {steps.first} to step {steps.last}"
+    if steps.last == T - 1:
+        if not steps.begins:
+            return f"from step {steps.first} on, where a growing error passes the tolerance"
+        tail = next((P for P in CHUNKS if T % P and steps.first == T // P * P), None)
+        if steps.solid and tail is not None:
+            return f"in the last {T - steps.first} of {T} steps alone, behind the last whole {tail}"
+        if steps.solid:
+            return f"from step {steps.first}{_multiple(steps.first)} on"
+    elif steps.first == 0:
+        if not steps.ends:
+            return f"up to step {steps.last}, where a falling error passes the tolerance"
+        if steps.solid:
+            right = steps.last + 1
+            return (
+                f"everywhere but in the last {T - right} of {T} steps, from step {right}{_multiple(right)} on"
+            )
+    elif steps.solid:
+        end = f"to step {steps.last}" if steps.ends else f"on, fading by step {steps.last}"
+        begin = f"step {steps.first}{_multiple(steps.first) if steps.begins else ''}"
+        return f"from {begin} {end}"
     return f"at {steps.count} of {T} steps, from step {steps.first} on"
 
 
@@ -135,7 +133,7 @@ def chunks_before(steps: Steps | None) -> list[int]:
         return [64]
     edges = [edge for edge in (steps.first, steps.last + 1) if 0 < edge < steps.T]
     found = {P for edge in edges for P in (8, 16, 32, 64, 128, 256, 512) if edge % P == 0}
-    found |= {edge for edge in edges if edge == steps.first}
+    found |= set(edges)
     found |= {steps.period} if steps.period else set()
     return sorted((P for P in found if 1 < P < steps.T), reverse=True)[:6]
 

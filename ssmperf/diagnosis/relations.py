@@ -84,8 +84,11 @@ def _matches(subject: Subject) -> Iterator[Match]:
     box = subject.profile.box()
     if not bool(chosen(subject.actual, trimmed(box, subject.profile.worst)).any()):
         yield Match("zeros", "it is 0", 0.0)
-    if math.prod(map(len, box)) < FEWEST:
-        box = [torch.arange(size) for size in subject.exact.shape]
+    everything = [torch.arange(size) for size in subject.exact.shape]
+    at_all_steps = (
+        [*box[:TIME], *everything[TIME : TIME + 1], *box[TIME + 1 :]] if subject.profile.time else box
+    )
+    box = next((part for part in (box, at_all_steps) if math.prod(map(len, part)) >= FEWEST), everything)
     box = trimmed(box, subject.profile.worst)
     actual, exact = (_wide(chosen(each, box)) for each in (subject.actual, subject.exact))
     yield from _factor(subject, actual, exact)
@@ -104,8 +107,8 @@ def _factor(subject: Subject, actual: Tensor, exact: Tensor) -> Iterator[Match]:
     factor = float((exact.conj() * actual).real.sum()) / size if size else 0.0
     if not factor or exact.numel() < FEWEST // 4:
         return
-    before = _distance(actual, exact, subject.scale)
-    after = _distance(actual, factor * exact, subject.scale * max(1.0, abs(factor)))
+    scale = subject.scale * max(1.0, abs(factor))
+    before, after = (_distance(actual, other, scale) for other in (exact, factor * exact))
     if abs(factor + 1) <= NEAR:
         kind, text = "sign", "its sign is flipped"
     else:

@@ -171,7 +171,7 @@ def _of_gradients(evidence: Evidence, chunks: Sequence[int]) -> Iterator[Variant
         text = "as if the gradient at the final state were 0"
         yield Variant("final state's gradient", text, definition, backward=True, state_gradient=False)
     for P in chunks:
-        text = f"as if the state were detached every {P} steps: no gradient passes from chunk to chunk"
+        text = f"as if the carry were detached every {P} steps"
         compute = _in_chunks(definition, P, carry=lambda state: state.detach())
         yield Variant("detached carry", text, compute, backward=True)
 
@@ -188,7 +188,7 @@ def _of_gates(definition: Compute, operands: Mapping[str, Any], T: int) -> Itera
         text = f"as if {instead} stood in place of {symbol}"
         yield Variant("sign of a gate", text, _changed(definition, _apply(name, lambda x: -x)))
         text = f"as if {symbol} were {1 if log else 0}"
-        yield Variant("ignored gate", text, _changed(definition, _apply(name, lambda x: x * 0)))
+        yield Variant("ignored gate", text, _changed(definition, _apply(name, _ignored)))
         if has_time(name, operands[name], T) and T > 2:
             for shift, which in ((1, "before"), (-1, "after")):
                 text = f"as if each step had the {name} of the step {which} it"
@@ -221,9 +221,13 @@ def _changed(definition: Compute, change: Callable[[dict[str, Any]], None]) -> C
 
 def _apply(name: str, function: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Any]], None]:
     def change(operands: dict[str, Any]) -> None:
-        operands[name] = torch.nan_to_num(function(operands[name]), neginf=-torch.inf, posinf=torch.inf)
+        operands[name] = function(operands[name])
 
     return change
+
+
+def _ignored(gate: Tensor) -> Tensor:
+    return torch.nan_to_num(gate) * 0  # a reset is -inf
 
 
 def _exchange(one: str, other: str) -> Callable[[dict[str, Any]], None]:
