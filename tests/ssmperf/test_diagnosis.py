@@ -4,104 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.diagnosed import Setting
 from torch import Tensor
 
-import ssmperf
-from ssmperf import Case, Record, Shape, Status, Verdict, registry
-from ssmperf.cli import main
+from ssmperf import Record, Status, Verdict
 from ssmperf.diagnosis import explain, places, profile, variants
-from ssmperf.diagnosis.explain import diagnosed, evidence_of
 from ssmperf.execute.request import select
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.reference import reference_of
-from ssmperf.judge.verdict import judge_answer
 from ssmperf.operands.contract import TIME
-from ssmperf.operands.dtypes import dtype_of
-from ssmperf.operands.subject import subject_of
 from ssmperf.plan.plan import make_plan
 from ssmperf.trial.judge import Judge, Question
 
-Results = dict[str, Tensor]
 SEEDS = range(8)
-
-
-class Setting:
-    """Random operands of random sizes, their reference, and the results of a right backend.
-
-    name: of the recurrence. sizes: sizes to use in place of random ones.
-    """
-
-    def __init__(self, seed: int, name: str = "scan", dtype: str = "float32", **sizes: int) -> None:
-        self.random = random.Random(f"{name} {seed}")
-        draw = self.random.randint
-        letters = {"B": draw(2, 4), "T": draw(70, 150), **self._own(name)} | sizes
-        source = "sigmoid/data" if name == "scan" else "sigmoid/key"
-        self.case = Case(
-            suite="correctness", recurrence=name, backend="sequential", shape=Shape(**letters), model=None,
-            operand_source=source, dtype=dtype, device="cpu", pass_="forward_backward", seed=seed,
-        )  # fmt: skip
-        self.values = subject_of(self.case, "cpu").values(seed, with_state=True)
-        self.definition = registry.recurrence(name).definition
-        self.dtype = dtype_of(dtype)
-        self.reference = reference_of(
-            self.definition, self.values, length=letters["T"], dtype=self.dtype, gradients=True
-        )
-
-    def _own(self, name: str) -> dict[str, int]:
-        draw = self.random.randint
-        if name == "scan":
-            return {"C": draw(3, 9)}
-        return {"H": draw(2, 3), "K": (size := draw(3, 6)), "V": size}
-
-    @property
-    def T(self) -> int:
-        return self.case.shape["T"]
-
-    def right(self) -> Results:
-        """Round the exact results as a right backend would."""
-        exact = self.reference.exact
-        operands = self.values.operands
-        found = {"output": exact.output.to(self.dtype)}
-        if exact.final_state is not None:
-            found["final_state"] = exact.final_state.float()
-        return found | {name: value.to(operands[name].dtype) for name, value in exact.gradients.items()}
-
-    def verdict(self, results: Results) -> Verdict:
-        answer = Answer(results)
-        verdict = judge_answer(answer, self.reference, dtype=self.dtype)
-        if verdict.status is Status.OK:
-            return verdict
-        evidence = evidence_of(self.case, self.definition, self.values)
-        return diagnosed(verdict, answer, self.reference, self.case, evidence)
-
-    def found(self, results: Results) -> dict[str, Any]:
-        """Diagnose results of which exactly one object is wrong, and return what is said of it."""
-        verdict = self.verdict(results)
-        (found,) = verdict.diagnosis
-        assert str(verdict.reason).startswith(f"{found['object']}: ")
-        assert str(verdict.reason).endswith(f": {found['text']}")
-        return dict(found)
-
-    def differentiated(self, function: Callable[..., tuple[Tensor, Tensor]]) -> Results:
-        """Compute a function's results and gradients in the operands' precision, as a backend would."""
-        leaves = {name: value.clone().requires_grad_() for name, value in self.values.tensors.items()}
-        output, state = function(**{**self.values.operands, **leaves})
-        assert self.values.grad_state is not None
-        gradients = torch.autograd.grad(
-            [output, state], list(leaves.values()), [self.values.grad_output, self.values.grad_state]
-        )
-        found = dict(zip(leaves, gradients, strict=True))
-        return {"output": output.detach(), "final_state": state.detach(), **found}
-
-
 OBJECTS = ("output", "final_state", "log_a", "b", "initial_state")
 
 
@@ -468,91 +389,3 @@ def test_every_fault_can_be_computed_for_every_recurrence(name: str) -> None:
                 exact = variants.restricted(reference.expected(object_), object_, evidence, region)
                 assert value.shape == exact.shape, (variant.text, object_)
     assert {"lost state", "detached carry", "initial state", "short"} <= computed
-
-
-PLUGIN = """
-import torch, ssmperf
-
-@ssmperf.backend("scan", name="diagnosed_doubled", dtypes=("float32", "float64"), gates=("data",))
-def doubled(log_a, b, initial_state=None, *, phase=None):
-    output, state = ssmperf.registry.recurrence("scan").definition(log_a, b, initial_state)
-    return output * 2, state
-
-@ssmperf.backend("scan", name="diagnosed_raising", gates=("data",))
-def raising(log_a, b, initial_state=None, *, phase=None):
-    raise ValueError("on purpose")
-"""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run two broken backends in workers; give the run's folder."""
-    folder = tmp_path_factory.mktemp("diagnosis")
-    (folder / "plugin.py").write_text(PLUGIN)
-    ssmperf.run(
-        "correctness", models="hgrn", backends="diagnosed_doubled,diagnosed_raising", device="cpu",
-        axis=["T=67", "C=4", "B=2"], plugin=folder / "plugin.py", out=folder / "run",
-    )  # fmt: skip
-    return folder / "run"
-
-
-def diagnose(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["ssmperf", "diagnose", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
-def test_the_verb_repeats_a_case(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = {record.case.backend: record for record in ssmperf.load(run).records}
-    recorded = records["diagnosed_doubled"]
-    assert "it is 2 × the exact one" in str(recorded.reason)
-    assert recorded.numbers["diagnosis"][0]["factor"] == pytest.approx(2)
-    assert diagnose(monkeypatch, str(run), recorded.case.id[:8]) == 0
-    shown = capsys.readouterr().out
-    assert f"recorded: wrong: {recorded.reason}" in shown
-    assert "output: it is 2 × the exact one" in shown
-    for words in (
-        "channels",
-        "what was tested",
-        "B = 1",
-        "T = 64, a multiple of 64",
-        "float64",
-        "without an",
-    ):
-        assert words in shown, words
-    assert diagnose(monkeypatch, str(run), recorded.case.id, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["examination"]
-    assert found["status"] == "wrong" and {each["status"] for each in found["conditions"]} == {"wrong"}
-    assert found["findings"][0]["along"]["time"][0][0] == "0-4"
-    assert min(test["error"] for test in found["findings"][0]["tests"]) < 1e-6
-    assert diagnose(monkeypatch, str(run), records["diagnosed_raising"].case.id) == 0
-    shown = capsys.readouterr().out
-    assert "on purpose" in shown and "nothing to diagnose" in shown and "repeat it: ssmperf run" in shown
-
-
-@pytest.mark.parametrize("case", ["", "zzz"])
-def test_an_unknown_case_is_refused_with_the_wrong_ones(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
-) -> None:
-    (wrong,) = [record for record in ssmperf.load(run).records if record.status is Status.WRONG]
-    assert diagnose(monkeypatch, str(run), case) == 2
-    assert wrong.case.id in capsys.readouterr().err
-
-
-def test_reports_show_the_diagnosis_and_how_to_repeat_it(run: Path) -> None:
-    loaded = ssmperf.load(run)
-    (wrong,) = [record for record in loaded.records if record.status is Status.WRONG]
-    table = registry.report("table")([loaded], None)
-    assert f"ssmperf diagnose {run} {wrong.case.id[:8]}" in " ".join(table.split())
-    page = registry.report("html")([loaded], None)
-    assert '"text":"it is 2 \\u00d7 the exact one"' in page
-    hostile: list[Any] = [
-        {"object": "<b>", "text": None, "envelope": [1, None, "x", True], "tolerance": "no", "steps": 3}, 7
-    ]  # fmt: skip
-    for diagnosis in (hostile, "text", {"a": 1}):
-        odd = replace(wrong, numbers={**wrong.numbers, "diagnosis": diagnosis})
-        page = registry.report("html")([replace(loaded, records=[odd], rounds={})], None)
-        assert "<b>" not in page.partition('id="details"')[2].partition("</script>")[0]
