@@ -11,8 +11,8 @@ from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.failure import failure_of
 from ssmperf.cases.record import Status
-from ssmperf.diagnosis.explain import added, evidence_of, inner_parts
-from ssmperf.diagnosis.findings import Finding, diagnose
+from ssmperf.diagnosis.explain import added, evidence_of, findings_of
+from ssmperf.diagnosis.findings import Finding
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 from ssmperf.judge.answer import call_backend
 from ssmperf.judge.reference import make_reference
@@ -157,13 +157,6 @@ def _judged(
     verdict = judge_answer(answer, reference, dtype=dtype, bound=bound)
     if verdict.status is Status.OK or not verdict.errors:
         return verdict, []
-    own, results, exact = inner_parts(verdict, answer, reference)
-    found = diagnose(
-        results.results,
-        exact,
-        own,
-        sizes=dict(case.shape),
-        length=case.shape["T"],
-        evidence=evidence_of(case, definition, values, deep=deep) if deep else None,
-    )
+    evidence = evidence_of(case, definition, values, deep=deep) if deep else None
+    found = findings_of(verdict, answer, reference, case, evidence)
     return added(verdict, found), found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,8 @@ from ssmperf.diagnosis.findings import Finding, diagnose, essence
 from ssmperf.diagnosis.variants import Evidence
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.reference import Reference
-from ssmperf.judge.verdict import Verdict
+from ssmperf.judge.verdict import Verdict, judge_answer
+from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
 
 INNER = "recurrence: "  # before the labels of what is inside a layer
@@ -32,20 +33,11 @@ def diagnosed(
 ) -> Verdict:
     """Add the diagnosis to a verdict that compared numbers and found some wrong.
 
-    The reason becomes that of the worst object, with the essence of the diagnosis.
-    Where a layer is right but the recurrence inside it is wrong, the recurrence is diagnosed. A diagnosis
-    that fails leaves the verdict as it is, and says so in its place.
+    The reason becomes that of the worst object, with the essence of the diagnosis. A diagnosis that fails
+    leaves the verdict as it is, and says so in its place.
     """
-    own, results, exact = inner_parts(verdict, answer, reference)
     try:
-        found = diagnose(
-            results.results,
-            exact,
-            own,
-            sizes=dict(case.shape),
-            length=case.shape["T"],
-            evidence=evidence,
-        )
+        found = findings_of(verdict, answer, reference, case, evidence)
     except Exception as error:  # memory may be short, for example; the verdict must not be lost
         return replace(
             verdict, diagnosis=[{"object": None, "text": f"not diagnosed: {failure_of(error).reason}"}]
@@ -53,34 +45,45 @@ def diagnosed(
     return added(verdict, found)
 
 
-def inner_parts(verdict: Verdict, answer: Answer, reference: Reference) -> tuple[Verdict, Answer, Reference]:
-    """Restrict a judgement to the recurrence inside a layer, if the layer is right and that is wrong."""
-    prefix = _prefix(verdict)
-    if prefix and answer.inner is not None and reference.inner is not None:
-        answer, reference = answer.inner, reference.inner
-    own = replace(
-        verdict,
-        errors=_without(prefix, verdict.errors),
-        tolerances=_without(prefix, verdict.tolerances),
-        row_errors=_without(prefix, verdict.row_errors),
-        row_tolerances=_without(prefix, verdict.row_tolerances),
+def findings_of(
+    verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
+) -> list[Finding]:
+    """Diagnose what a verdict finds wrong, the worst first.
+
+    A layer's norm may hide what is wrong with the recurrence inside it, so that is judged and diagnosed too,
+    and comes first.
+    """
+    inner: list[Finding] = []
+    if answer.inner is not None and reference.inner is not None:
+        own = judge_answer(answer.inner, reference.inner, dtype=dtype_of(case.dtype), bound=verdict.bound)
+        inner = [
+            replace(each, label=INNER + each.label)
+            for each in _diagnosed(own, answer.inner, reference.inner, case, None)
+        ]
+    layer = replace(verdict, errors={n: e for n, e in verdict.errors.items() if not n.startswith(INNER)})
+    return [*inner, *_diagnosed(layer, answer, reference, case, evidence)]
+
+
+def _diagnosed(
+    verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
+) -> list[Finding]:
+    return diagnose(
+        answer.results, reference, verdict, sizes=dict(case.shape), length=case.shape["T"], evidence=evidence
     )
-    return own, answer, reference
 
 
 def added(verdict: Verdict, found: Sequence[Finding]) -> Verdict:
     """Add findings to a verdict: its status and reason become those of the worst object."""
     if not found:
         return verdict
-    prefix = _prefix(verdict)
-    data = [{**each.to_json(), "object": prefix + each.label} for each in found]
-    status, problem = verdict.problems.get(found[0].label, (verdict.status, str(verdict.reason)))
-    return replace(verdict, status=status, reason=f"{prefix}{problem}: {essence(found)}", diagnosis=data)
-
-
-def _prefix(verdict: Verdict) -> str:
-    return INNER if any(name.startswith(INNER) for name in verdict.errors) else ""
-
-
-def _without(prefix: str, numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
+    worst = next((each for each in found if each.label in verdict.problems), None)
+    status, problem = verdict.problems[worst.label] if worst else (verdict.status, str(verdict.reason))
+    clauses = essence(found)
+    if worst is not None and worst is not found[0]:
+        clauses = f"{found[0].label}: {clauses}"
+    return replace(
+        verdict,
+        status=status,
+        reason=f"{problem}: {clauses}",
+        diagnosis=[each.to_json() for each in found],
+    )

@@ -81,12 +81,14 @@ def _edges(values: Sequence[float], flags: Sequence[bool]) -> tuple[list[int], l
 
 
 def _period(edges: Sequence[int]) -> int | None:
-    """Find the common distance of two or more edges; None if they have none above 1."""
+    """Find the common distance of three or more edges, or of two that lie on its multiples; None if none."""
     if len(edges) < 2:
         return None
-    distance = math.gcd(*(later - edges[0] for later in edges[1:]))
     gaps = [later - earlier for earlier, later in itertools.pairwise(edges)]
-    return distance if distance > 1 and gaps.count(distance) * 2 > len(gaps) else None
+    distance = math.gcd(*gaps)
+    if distance < 2 or gaps.count(distance) * 2 <= len(gaps):
+        return None
+    return distance if len(edges) > 2 or edges[0] % distance == 0 else None
 
 
 def in_words(steps: Steps | None) -> str:
@@ -156,15 +158,19 @@ def parts_in_words(parts: Mapping[str, Mapping[str, Any]]) -> str:
     texts = []
     for name, part in parts.items():
         one, many = ONE.get(name, name), MANY.get(name, name)
+        along = ""
+        if name.startswith("axis"):  # of an operand whose axes have no names
+            one, many, along = "place", "places", f" along {name}"
         wrong, count, of = part["wrong"], part["count"], part["of"]
         if count == 1:
-            texts.append(f"{one} {wrong[0]} of {of}")
-        elif wrong == list(range(wrong[0], wrong[0] + len(wrong))) and count == len(wrong):
-            texts.append(f"{many} {wrong[0]} to {wrong[-1]} of {of}")
+            text = f"{one} {wrong[0]} of {of}"
+        elif wrong == list(range(wrong[0], wrong[0] + count)):
+            text = f"{many} {wrong[0]} to {wrong[-1]} of {of}"
         elif count <= MOST_NAMED:
-            texts.append(f"{many} {', '.join(map(str, wrong))} of {of}")
+            text = f"{many} {', '.join(map(str, wrong))} of {of}"
         else:
-            texts.append(f"{count} of {of} {many}, {wrong[0]} the first")
+            text = f"{count} of {of} {many}, {wrong[0]} the first"
+        texts.append(text + along)
     return f"in {' and '.join(texts)}" if texts else ""
 
 

@@ -141,7 +141,10 @@ def _with_inner(whole: Verdict, inner: Verdict) -> Verdict:
     return replace(
         whole,
         status=inner.status,
-        problems=inner.problems,
+        problems={
+            f"recurrence: {name}": (each[0], f"recurrence: {each[1]}")
+            for name, each in inner.problems.items()
+        },
         reason=None if inner.reason is None else f"recurrence: {inner.reason}",
         errors=added(whole.errors, inner.errors),
         tolerances=added(whole.tolerances, inner.tolerances),

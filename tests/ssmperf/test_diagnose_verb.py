@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Status, registry
@@ -24,6 +25,16 @@ def doubled(log_a, b, initial_state=None, *, phase=None):
 @ssmperf.backend("scan", name="diagnosed_raising", gates=("data",))
 def raising(log_a, b, initial_state=None, *, phase=None):
     raise ValueError("on purpose")
+"""
+
+
+IN_A_LAYER = """
+import ssmperf
+
+@ssmperf.backend("linear_attention", name="diagnosed_in_a_layer", dtypes=("float32",))
+def in_a_layer(*operands, **options):
+    output, state = ssmperf.registry.recurrence("linear_attention").definition(*operands, **options)
+    return output * 1.5, state
 """
 
 
@@ -99,3 +110,18 @@ def test_reports_show_the_diagnosis_and_how_to_repeat_it(run: Path) -> None:
         odd = replace(wrong, numbers={**wrong.numbers, "diagnosis": diagnosis})
         page = registry.report("html")([replace(loaded, records=[odd], rounds={})], None)
         assert "<b>" not in page.partition('id="details"')[2].partition("</script>")[0]
+
+
+def test_the_recurrence_inside_a_layer_is_diagnosed_where_a_norm_hides_it(
+    own_registrations: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "plugin.py"
+    file.write_text(IN_A_LAYER)
+    (record,) = records_of(
+        "correctness", file, models="gla", backends="diagnosed_in_a_layer", level="block", axis=["T=33"]
+    )
+    first, *others = record.numbers["diagnosis"]
+    assert (first["object"], first["text"]) == ("recurrence: output", "it is 1.5 × the exact one")
+    assert "output" in [each["object"] for each in others]
+    assert str(record.reason).startswith("output: relative error")
+    assert "recurrence: output: it is 1.5 × the exact one" in str(record.reason)
