@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from . import frames, units
 if TYPE_CHECKING:
     from ssmperf import Run
 
+MOST_OBJECTS, MOST_PIECES = 12, 64  # of a diagnosis
 MOST_SAMPLES = 60_000  # on the whole page; of more, every n-th is kept
 _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "tied", "rivals", "mark",
                 "standing", "standing_reason", "schema_version", "worst_object", "environment", "traceback",
-                *DIMENSIONS}  # fmt: skip
+                "diagnosis", *DIMENSIONS}  # fmt: skip
 
 
 def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:
@@ -41,6 +43,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         "fields": fields + _configuration(row.get("configuration")),
         "errors": _errors(row),
         "reason": frames.reason(row),
+        "diagnosis": _diagnosis(row.get("diagnosis")),
         "traceback": units.plain_lines(row.get("traceback")),
         "command": units.plain(row.get("command")),
         "samples": [float(f"{value:.4g}") for value in samples[::stride]],
@@ -64,6 +67,40 @@ def _errors(row: Mapping[str, Any]) -> list[list[str]]:
         ]
         for name, error in errors.items()
     ]
+
+
+def _diagnosis(found: Any) -> list[dict[str, Any]]:
+    """Give each wrong object's name, what is said of it, and its errors over time, for a small plot."""
+    return [
+        {
+            "object": units.plain(each.get("object")),
+            "text": units.plain(each.get("text")),
+            "tolerance": _positive(each.get("tolerance")),
+            "envelope": _envelope(each.get("envelope")),
+            "T": _length(each.get("steps")),
+        }
+        for each in (found if isinstance(found, list) else ())[:MOST_OBJECTS]
+        if isinstance(each, Mapping)
+    ]
+
+
+def _length(steps: Any) -> int | None:
+    length = steps.get("T") if isinstance(steps, Mapping) else None
+    return length if isinstance(length, int) else None
+
+
+def _envelope(errors: Any) -> list[float | None]:
+    """Give errors as numbers, and None for those that are not finite."""
+    listed = errors[:MOST_PIECES] if isinstance(errors, list) else []
+    return [float(f"{each:.3g}") if _is_number(each) else None for each in listed]
+
+
+def _positive(value: Any) -> float | None:
+    return float(f"{value:.3g}") if _is_number(value) and value > 0 else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _configuration(rows: Any) -> list[list[str]]:

@@ -121,7 +121,7 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
             timing = replace(timing, window_s=(earlier.window_s or 0.0) + (timing.window_s or 0.0))
     if timing is None or after.status is not Status.OK:
         reason = f"when it was timed: {after.reason}"
-        return context.record(case, Verdict(after.status, reason, after.errors, after.tolerances))
+        return context.record(case, replace(after, reason=reason, output=None))
     reads = measured.specs
     extra = native_parts(case, context, measured)
     doubts = [*_small_peak(case, memory, buffers), *_hidden_work(judging, buffers)]

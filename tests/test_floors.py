@@ -19,6 +19,7 @@ FLOORS = (
     ("plan", "layers"),
     ("operands", "machine"),
     ("judge", "measure"),
+    ("diagnosis",),
     ("trial",),
     ("runs",),
     ("tune",),

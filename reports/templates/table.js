@@ -46,6 +46,44 @@
     return svg;
   }
 
+  // The error over time on a logarithmic scale, with its tolerance as a dashed line; gaps are not finite.
+  function envelope(found) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const logs = found.envelope.map((v) => (v === null ? null : Math.log10(Math.max(v, 1e-18))));
+    const limit = found.tolerance === null ? null : Math.log10(found.tolerance);
+    const present = [...logs, limit].filter((v) => v !== null);
+    if (!present.length) present.push(0);
+    const high = Math.max(...present), low = Math.max(Math.min(...present) - 0.5, high - 12);
+    const height = (v) => 34 - 30 * (Math.max(v, low) - low) / (high - low || 1);
+    const width = 200 / found.envelope.length;
+    const shape = (name, attributes) => {
+      const node = document.createElementNS(svg.namespaceURI, name);
+      for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+      svg.append(node);
+    };
+    logs.forEach((v, i) => {
+      const top = v === null ? 0 : height(v);
+      const beyond = v === null ? "broken" : limit !== null && v > limit ? "beyond" : "within";
+      shape("rect", { x: i * width, y: top, width: Math.max(width - 0.4, 0.4), height: 36 - top, class: beyond });
+    });
+    if (limit !== null) shape("line", { x1: 0, x2: 200, y1: height(limit), y2: height(limit) });
+    svg.setAttribute("class", "envelope");
+    svg.setAttribute("viewBox", "0 0 200 36");
+    svg.setAttribute("preserveAspectRatio", "none");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", `relative error of ${found.object} over time`);
+    return svg;
+  }
+
+  function diagnosis(found) {
+    const line = element("p", undefined, "finding");
+    line.append(element("b", found.object), `: ${found.text}`);
+    if (found.envelope.length < 2) return [line];
+    const steps = found.T ? ` over ${found.T} steps` : " over time";
+    const words = `error${steps}, logarithmic; dashed: the tolerance ${found.tolerance ?? ""}`;
+    return [line, envelope(found), element("small", words)];
+  }
+
   function detailRow(detail, width) {
     const row = element("tr", undefined, "details");
     const outer = element("td");
@@ -58,6 +96,7 @@
       cell.append(line);
     }
     if (detail.reason) cell.append(element("p", detail.reason));
+    for (const found of detail.diagnosis) cell.append(...diagnosis(found));
     if (detail.traceback) cell.append(element("pre", detail.traceback, "traceback"));
     const list = element("dl");
     for (const [name, text, exact] of detail.fields) {

@@ -1,4 +1,4 @@
-"""The verbs that measure: run, profile, calibrate, doctor."""
+"""The verbs that measure: run, profile, diagnose, calibrate, doctor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app, interrupted, load_plugins
+from ssmperf.cli.app import app, interrupted, load_plugins, loaded
 from ssmperf.errors import ExitCode, UsageError
 from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.options import (
@@ -142,6 +142,30 @@ def profile(
     )
     found = kernels.profile(selection, devices[0], out or run_folder(None, ("profile",)))
     typer.echo(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
+
+
+@app.command(epilog="Example:  ssmperf diagnose runs/20260101-120000-correctness 3f2a1b9c")
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    case: Annotated[str, typer.Argument(help="Id of one of its cases, or how it begins.")],
+    plugin: Plugins = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Repeat one wrong case of a run, and say where its results are wrong and what explains it.
+
+    The case runs in this process, on the values of its run, with the plug-ins of its run: their code is run.
+    """
+    from ssmperf.terminal import examination
+
+    load_plugins(plugin)
+    (given,) = loaded(run)
+    record = examination.find(given, case)
+    found = examination.examine(given, record)
+    if as_json:
+        typer.echo(json.dumps(examination.as_json(record, found), indent=2, allow_nan=False))
+    else:
+        typer.echo(examination.as_text(record, found))
 
 
 @app.command(epilog="Examples:  ssmperf calibrate  ·  ssmperf calibrate --rounds 20 --models gla")

@@ -224,12 +224,13 @@ class Context:
 
         It also says what the backend declares, by which reports decide whether it competes: `declared_bound`,
         its error bound for the values judged; `approximate`, whether that bound grows with the decay span;
-        `own_definition`, whether it computes another function than the recurrence.
+        `own_definition`, whether it computes another function than the recurrence. Where it is wrong,
+        `diagnosis` lists what is wrong with each object, the worst first.
         """
         backend = self.backend(case)
         errors = dict(verdict.errors)
         gradients = [value for name, value in errors.items() if name.startswith("gradient")]
-        judged = {
+        judged: dict[str, Any] = {
             "error_output": errors.get("output"),
             "error_final_state": errors.get("final_state"),
             "error_gradients": max(gradients, default=None),
@@ -242,6 +243,8 @@ class Context:
             "own_definition": not backend.equivalent,
             "command": self.command(case),
         }
+        if verdict.diagnosis:
+            judged["diagnosis"] = list(verdict.diagnosis)
         return Record(case, verdict.status, verdict.reason, self.env_id, {**judged, **numbers})
 
     def command(self, case: Case) -> str:

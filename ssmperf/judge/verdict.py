@@ -7,7 +7,7 @@ gradient, and a result that is still being computed when the call returns (judge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ class Verdict:
     extra: further numbers that were asked for.
     output: the backend's output, where the judgement ran in the caller's process.
     bound: the error bound that the backend declares for the values judged, None if it declares none.
+    problems: status and reason of each wrong object, of which the verdict has the first; not in its JSON.
+    diagnosis: what is wrong with each wrong object, the worst first, as `ssmperf.diagnosis` says it.
     """
 
     status: Status
@@ -41,6 +43,8 @@ class Verdict:
     extra: Mapping[str, Any] = field(default_factory=dict)
     output: Tensor | None = field(default=None, compare=False, repr=False)
     bound: float | None = None
+    problems: Mapping[str, tuple[Status, str]] = field(default_factory=dict, repr=False)
+    diagnosis: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the output. NaN stays NaN."""
@@ -53,6 +57,7 @@ class Verdict:
             "row_tolerances": dict(self.row_tolerances),
             "extra": dict(self.extra),
             "bound": self.bound,
+            "diagnosis": [dict(each) for each in self.diagnosis],
         }
 
     @classmethod
@@ -136,6 +141,10 @@ def _with_inner(whole: Verdict, inner: Verdict) -> Verdict:
     return replace(
         whole,
         status=inner.status,
+        problems={
+            f"recurrence: {name}": (each[0], f"recurrence: {each[1]}")
+            for name, each in inner.problems.items()
+        },
         reason=None if inner.reason is None else f"recurrence: {inner.reason}",
         errors=added(whole.errors, inner.errors),
         tolerances=added(whole.tolerances, inner.tolerances),
@@ -156,7 +165,7 @@ def _compare(
     if state is not None and reference.exact.final_state is not None:
         results["final_state"] = state.detach()
     results |= gradients
-    verdict = Verdict(Status.OK)
+    problems: dict[str, tuple[Status, str]] = {}
     errors, limits, of_rows, limits_of_rows = {}, {}, {}, {}
     for name, actual in results.items():
         expected = reference.expected(name)
@@ -174,11 +183,36 @@ def _compare(
                 name, actual, reference, dtype, gradient=gradient, bound=bound
             )
             problem = problem or _problem_of_row(label, where, of_rows[label], limits_of_rows[label])
-        if problem and verdict.status is Status.OK:
-            verdict = replace(verdict, status=problem[0], reason=problem[1])
-    return replace(
-        verdict, errors=errors, tolerances=limits, row_errors=of_rows, row_tolerances=limits_of_rows
+        if problem:
+            problems[label] = problem
+    status, reason = next(iter(problems.values()), (Status.OK, None))
+    return Verdict(
+        status,
+        reason,
+        errors=errors,
+        tolerances=limits,
+        row_errors=of_rows,
+        row_tolerances=limits_of_rows,
+        problems=problems,
     )
+
+
+def excess(
+    label: str,
+    errors: Mapping[str, float],
+    tolerances: Mapping[str, float],
+    row_errors: Mapping[str, float],
+    row_tolerances: Mapping[str, float],
+) -> float:
+    """Give an object's error in tolerances, by elements or by rows; infinite if it is not a number."""
+
+    def ratio(error: float, limit: float) -> float:
+        if math.isnan(error):
+            return math.inf
+        return error / limit if limit else (math.inf if error else 0.0)
+
+    by_elements = ratio(errors[label], tolerances[label])
+    return max(by_elements, ratio(row_errors.get(label, 0.0), row_tolerances.get(label, 1.0)))
 
 
 def _worst_row(

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.cases.record import Status
+from ssmperf.diagnosis.explain import diagnosed, evidence_of
+from ssmperf.diagnosis.variants import Evidence
 from ssmperf.errors import UnknownName, Unsupported
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.oracle import Evaluation
@@ -97,6 +100,8 @@ class Judge:
         self._know(case, own=not question.equivalent)
         reference = self._varied(question) if question.drawn else self.reference(question)
         verdict = judge_answer(answer, reference, dtype=dtype_of(case.dtype), bound=question.bound)
+        if verdict.errors and verdict.status is not Status.OK:
+            verdict = diagnosed(verdict, answer, reference, case, self._evidence(question))
         extra: dict[str, Any] = {}
         if answer.output is not None and answer.problem is None:
             if question.ends:
@@ -141,6 +146,13 @@ class Judge:
         key = ("base", question.number, *about)
         first: Evaluation = self._keep(case, key, lambda: self._evaluated(question, made.base()))
         return _combination(drawn.answer, first, second)
+
+    def _evidence(self, question: Question) -> Evidence | None:
+        """Give what a wrong answer is diagnosed from; None for a variation, whose values are not kept."""
+        if question.drawn is not None:
+            return None
+        values = self._values(question, question.number)
+        return evidence_of(question.case, self._definition(question), values)
 
     def _evaluated(self, question: Question, values: Values) -> Evaluation:
         definition, subject = self._definition(question), self._subject(question.case)

@@ -1,0 +1,162 @@
+"""Examination: repeat one case in this process, and say all that can be said about what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.cases.failure import failure_of
+from ssmperf.cases.record import Status
+from ssmperf.diagnosis.explain import added, evidence_of, findings_of
+from ssmperf.diagnosis.findings import Finding
+from ssmperf.errors import BrokenContract, Unsupported, UsageError
+from ssmperf.judge.answer import call_backend
+from ssmperf.judge.reference import make_reference
+from ssmperf.judge.tolerance import error_bound
+from ssmperf.judge.verdict import Verdict, judge_answer
+from ssmperf.operands.dtypes import dtype_of
+from ssmperf.operands.subject import subject_of
+from ssmperf.plan.selection import is_regime
+
+CHUNK = 64  # usual length of a chunk
+DRAW = 1  # the number of the draw on which a case's gradients are judged
+DTYPES = ("float64", "float32")
+PIECES = 16  # of a table of errors along an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The case under another condition: what is different, and how it ended.
+
+    excess: the largest error in tolerances; None if no numbers were compared.
+    """
+
+    name: str
+    status: Status
+    reason: str | None
+    excess: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """A case that was repeated: its verdict, findings about all wrong objects, and other conditions."""
+
+    case: Case
+    verdict: Verdict
+    findings: list[Finding]
+    conditions: list[Condition]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data. Infinite and undefined numbers become null."""
+        return {
+            "case_id": self.case.id,
+            "case": self.case.to_json(),
+            "status": str(self.verdict.status),
+            "reason": self.verdict.reason,
+            "findings": [
+                {
+                    **finding.to_json(),
+                    "along": {axis: [list(row) for row in rows] for axis, rows in along(finding)},
+                    "tests": [{"text": text, "error": error} for text, error in finding.tried],
+                }
+                for finding in self.findings
+            ],
+            "conditions": [
+                {**dataclasses.asdict(each), "status": str(each.status)} for each in self.conditions
+            ],
+        }
+
+
+def examine(case: Case, *, device: str, nonce: int) -> Examination:
+    """Repeat a case on the values of its run, then under other conditions.
+
+    device: torch device. nonce: the run's secret, on which all values depend.
+
+    Raises:
+        UsageError: the case is judged by something else than its recurrence, such as a closed form.
+    """
+    if not (case.operand_source == "model" or is_regime(case.operand_source)):
+        raise UsageError(
+            f"{case.operand_source} is judged by an answer of its own: there is nothing to diagnose"
+        )
+    verdict, findings = _judged(case, device, nonce, deep=True)
+    return Examination(case, verdict, findings, list(_conditions(case, device, nonce)))
+
+
+def along(finding: Finding) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Tabulate the largest error along each axis: by the axis's name, indices as text and the error."""
+    profile = finding.profile
+    for axis, errors, indices in zip(profile.axes, profile.along, profile.indices, strict=True):
+        pieces = min(PIECES, len(errors))
+        rows = []
+        for values, own in zip(errors.tensor_split(pieces), indices.tensor_split(pieces), strict=True):
+            first, last = int(own[0]), int(own[-1])
+            rows.append((str(first) if first == last else f"{first}-{last}", float(values.max())))
+        yield axis, rows
+
+
+def _conditions(case: Case, device: str, nonce: int) -> Iterator[Condition]:
+    T = case.shape["T"]
+    recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
+    if not case.decodes and case.level == "op" and recurrence.has_state:
+        yield _condition("without an initial state", case, device, nonce, with_state=False)
+    if case.shape["B"] > 1:
+        yield _condition("B = 1", replace(case, shape=case.shape.with_(B=1)), device, nonce)
+    if not case.decodes:
+        whole = max(1, T // CHUNK) * CHUNK if T % CHUNK else T + CHUNK // 2 + 1
+        words = f"T = {whole}, {'no ' if whole % CHUNK else 'a '}multiple of {CHUNK}"
+        yield _condition(words, replace(case, shape=case.shape.with_(T=whole)), device, nonce)
+    for dtype in DTYPES:
+        if dtype != case.dtype and dtype in backend.dtypes:
+            yield _condition(dtype, replace(case, dtype=dtype), device, nonce)
+
+
+def _condition(name: str, case: Case, device: str, nonce: int, *, with_state: bool = True) -> Condition:
+    try:
+        verdict, findings = _judged(case, device, nonce, with_state=with_state)
+    except Unsupported as refusal:
+        return Condition(name, Status.UNSUPPORTED, str(refusal), None)
+    except Exception as error:  # a backend may raise anything under a condition that it was not made for
+        return Condition(name, Status.CRASH, failure_of(error).reason, None)
+    ratios = [
+        error / verdict.tolerances[label]
+        for label, error in verdict.errors.items()
+        if verdict.tolerances[label]
+    ]
+    worst = max((finding.excess for finding in findings), default=max(ratios, default=None))
+    return Condition(name, verdict.status, verdict.reason, worst)
+
+
+def _judged(
+    case: Case, device: str, nonce: int, *, with_state: bool = True, deep: bool = False
+) -> tuple[Verdict, list[Finding]]:
+    """Judge one call on a draw of the run, from a random initial state, and diagnose what is wrong."""
+    subject, dtype = subject_of(case, device), dtype_of(case.dtype)
+    recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
+    definition = recurrence.definition if backend.equivalent else backend.own_definition()
+    values = subject.values(nonce + DRAW, with_state=with_state and case.level == "op")
+    bound = error_bound(backend, recurrence, subject, values.operands, case.dtype)
+    reference = make_reference(subject, definition, values, gradients=case.gradients)
+    inner = None
+    if reference.inner is not None and reference.inner_values is not None:
+        inner = reference.inner_values.clone(), reference.inner.contract
+    try:
+        answer = call_backend(
+            subject.function(backend.function, dtype),
+            values.clone(),
+            reference.contract,
+            gradients=case.gradients,
+            inner=inner,
+        )
+    except BrokenContract as error:
+        return Verdict(Status.WRONG, str(error)), []
+    verdict = judge_answer(answer, reference, dtype=dtype, bound=bound)
+    if verdict.status is Status.OK or not verdict.errors:
+        return verdict, []
+    evidence = evidence_of(case, definition, values, deep=deep) if deep else None
+    found = findings_of(verdict, answer, reference, case, evidence)
+    return added(verdict, found), found

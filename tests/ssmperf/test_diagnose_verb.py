@@ -1,0 +1,127 @@
+"""`ssmperf diagnose` repeats a case and says what is wrong with it, and reports show what a record says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.in_process import records_of
+
+import ssmperf
+from ssmperf import Status, registry
+from ssmperf.cli import main
+
+PLUGIN = """
+import torch, ssmperf
+
+@ssmperf.backend("scan", name="diagnosed_doubled", dtypes=("float32", "float64"), gates=("data",))
+def doubled(log_a, b, initial_state=None, *, phase=None):
+    output, state = ssmperf.registry.recurrence("scan").definition(log_a, b, initial_state)
+    return output * 2, state
+
+@ssmperf.backend("scan", name="diagnosed_raising", gates=("data",))
+def raising(log_a, b, initial_state=None, *, phase=None):
+    raise ValueError("on purpose")
+"""
+
+
+IN_A_LAYER = """
+import ssmperf
+
+@ssmperf.backend("linear_attention", name="diagnosed_in_a_layer", dtypes=("float32",))
+def in_a_layer(*operands, **options):
+    output, state = ssmperf.registry.recurrence("linear_attention").definition(*operands, **options)
+    return output * 1.5, state
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run two broken backends in workers; give the run's folder."""
+    folder = tmp_path_factory.mktemp("diagnosis")
+    (folder / "plugin.py").write_text(PLUGIN)
+    ssmperf.run(
+        "correctness", models="hgrn", backends="diagnosed_doubled,diagnosed_raising", device="cpu",
+        axis=["T=67", "C=4", "B=2"], plugin=folder / "plugin.py", out=folder / "run",
+    )  # fmt: skip
+    return folder / "run"
+
+
+def diagnose(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr("sys.argv", ["ssmperf", "diagnose", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_verb_repeats_a_case(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = {record.case.backend: record for record in ssmperf.load(run).records}
+    recorded = records["diagnosed_doubled"]
+    assert "it is 2 × the exact one" in str(recorded.reason)
+    assert recorded.numbers["diagnosis"][0]["factor"] == pytest.approx(2)
+    assert diagnose(monkeypatch, str(run), recorded.case.id[:8]) == 0
+    shown = capsys.readouterr().out
+    assert f"recorded: wrong: {recorded.reason}" in shown
+    assert "output: it is 2 × the exact one" in shown
+    for words in (
+        "channels",
+        "what was tested",
+        "B = 1",
+        "T = 64, a multiple of 64",
+        "float64",
+        "without an",
+    ):
+        assert words in shown, words
+    assert diagnose(monkeypatch, str(run), recorded.case.id, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["examination"]
+    assert found["status"] == "wrong" and {each["status"] for each in found["conditions"]} == {"wrong"}
+    assert found["findings"][0]["along"]["time"][0][0] == "0-4"
+    assert min(test["error"] for test in found["findings"][0]["tests"]) < 1e-6
+    assert diagnose(monkeypatch, str(run), records["diagnosed_raising"].case.id) == 0
+    shown = capsys.readouterr().out
+    assert "on purpose" in shown and "nothing to diagnose" in shown and "repeat it: ssmperf run" in shown
+
+
+@pytest.mark.parametrize("case", ["", "zzz"])
+def test_an_unknown_case_is_refused_with_the_wrong_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    (wrong,) = [record for record in ssmperf.load(run).records if record.status is Status.WRONG]
+    assert diagnose(monkeypatch, str(run), case) == 2
+    assert wrong.case.id in capsys.readouterr().err
+
+
+def test_reports_show_the_diagnosis_and_how_to_repeat_it(run: Path) -> None:
+    loaded = ssmperf.load(run)
+    (wrong,) = [record for record in loaded.records if record.status is Status.WRONG]
+    table = registry.report("table")([loaded], None)
+    assert f"ssmperf diagnose {run} {wrong.case.id[:8]}" in " ".join(table.split())
+    page = registry.report("html")([loaded], None)
+    assert '"text":"it is 2 \\u00d7 the exact one"' in page
+    hostile: list[Any] = [
+        {"object": "<b>", "text": None, "envelope": [1, None, "x", True], "tolerance": "no", "steps": 3}, 7
+    ]  # fmt: skip
+    for diagnosis in (hostile, "text", {"a": 1}):
+        odd = replace(wrong, numbers={**wrong.numbers, "diagnosis": diagnosis})
+        page = registry.report("html")([replace(loaded, records=[odd], rounds={})], None)
+        assert "<b>" not in page.partition('id="details"')[2].partition("</script>")[0]
+
+
+def test_the_recurrence_inside_a_layer_is_diagnosed_where_a_norm_hides_it(
+    own_registrations: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "plugin.py"
+    file.write_text(IN_A_LAYER)
+    (record,) = records_of(
+        "correctness", file, models="gla", backends="diagnosed_in_a_layer", level="block", axis=["T=33"]
+    )
+    first, *others = record.numbers["diagnosis"]
+    assert (first["object"], first["text"]) == ("recurrence: output", "it is 1.5 × the exact one")
+    assert "output" in [each["object"] for each in others]
+    assert str(record.reason).startswith("output: relative error")
+    assert "recurrence: output: it is 1.5 × the exact one" in str(record.reason)
