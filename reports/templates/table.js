@@ -96,7 +96,7 @@
       cell.append(line);
     }
     if (detail.reason) cell.append(element("p", detail.reason));
-    for (const found of detail.diagnosis) cell.append(...diagnosis(found));
+    for (const found of detail.diagnosis ?? []) cell.append(...diagnosis(found));
     if (detail.traceback) cell.append(element("pre", detail.traceback, "traceback"));
     const list = element("dl");
     for (const [name, text, exact] of detail.fields) {
