@@ -37,8 +37,9 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         if name != "busy" or value != []
     ]
     samples = row.get("samples_s")
-    samples = [float(value) for value in samples] if isinstance(samples, (list, tuple)) else []
+    samples = samples if isinstance(samples, (list, tuple)) else []
     stride = -(-len(samples) // keep) if samples else 1
+    shown = [value for value in samples[::stride] if isinstance(value, (int, float)) and value is not True]
     return {
         "fields": fields + _configuration(row.get("configuration")),
         "errors": _errors(row),
@@ -46,7 +47,7 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
         "diagnosis": _diagnosis(row.get("diagnosis")),
         "traceback": units.plain_lines(row.get("traceback")),
         "command": units.plain(row.get("command")),
-        "samples": [float(f"{value:.4g}") for value in samples[::stride]],
+        "samples": [float(f"{value:.4g}") for value in shown],
         "count": len(samples),
     }
 

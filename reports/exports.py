@@ -94,7 +94,7 @@ def deliver(text: str, destination: Path | None) -> str | None:
     """Write text to the destination, or give it back if there is none."""
     if destination is None:
         return text
-    write(destination, text.encode())
+    write(destination, text.encode(errors="replace"))
     return None
 
 
@@ -188,9 +188,11 @@ def _complete(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _arrow(pyarrow: Any, values: pd.Series) -> Any:
-    """Make an Arrow column; objects and values of mixed kinds become JSON text."""
+    """Make an Arrow column; objects, lists of lists or objects, and mixed kinds become JSON text."""
     items = [None if units.missing(value) else value for value in values]
-    if not any(isinstance(item, dict) for item in items):
+    lists = [item for item in items if isinstance(item, list)]
+    nested = any(isinstance(each, (dict, list)) for item in lists for each in item)
+    if not nested and not any(isinstance(item, dict) for item in items):
         try:
             return pyarrow.array(items)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):

@@ -133,7 +133,8 @@ def run_views(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _command(meta: Mapping[str, Any]) -> str:
     """Give the command line that made a run; empty for a run made from Python."""
-    argv = [str(word) for word in meta.get("argv") or ()]
+    given = meta.get("argv")
+    argv = [str(word) for word in given] if isinstance(given, list) else []
     return units.plain(meta.get("command")) or units.plain(shlex.join(["ssmperf", *argv]) if argv else "")
 
 

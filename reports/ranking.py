@@ -98,7 +98,7 @@ def _rank_values(table: pd.DataFrame, field: str | None) -> list[float]:
         return [math.nan] * len(table)
     pairs = zip(table[field], table["status"], strict=True)
     return [
-        float(value) if status == "ok" and not units.missing(value) and value > 0 else math.nan
+        float(value) if status == "ok" and units.is_number(value) and value > 0 else math.nan
         for value, status in pairs
     ]
 
@@ -107,4 +107,4 @@ def _column(table: pd.DataFrame, name: str) -> list[float | None]:
     """Give a column's numbers, None where there is none."""
     if name not in table:
         return [None] * len(table)
-    return [None if units.missing(value) else float(value) for value in table[name]]
+    return [float(value) if units.is_number(value) else None for value in table[name]]

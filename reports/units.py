@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any
+
+LONGEST_TEXT = 4000  # characters of one text from outside
+MOST_VALUES = 100  # of a list; the data formats have all
 
 _LARGE = ("", "k", "M", "G", "T", "P")
 _SMALL = ("", "m", "µ", "n", "p")
@@ -35,9 +39,17 @@ def missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a frame is a number that is not missing; truth values are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not missing(value)
+
+
 def plain(text: Any) -> str:
-    """Put text from outside on one line, without control characters and terminal escapes."""
-    return "" if missing(text) else _CONTROL.sub(" ", str(text)).strip()
+    """Put text from outside on one line: bounded, without control characters and terminal escapes."""
+    if missing(text):
+        return ""
+    line = _CONTROL.sub(" ", str(text)).strip()
+    return line if len(line) <= LONGEST_TEXT else f"{line[:LONGEST_TEXT]}…"
 
 
 def plain_lines(text: Any) -> str:
@@ -77,7 +89,8 @@ def number(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)) and not any(isinstance(item, (Mapping, list)) for item in value):
-        return ", ".join(map(plain, value)) or "–"
+        more = f", … ({len(value):,} values)" if len(value) > MOST_VALUES else ""
+        return ", ".join(map(plain, value[:MOST_VALUES])) + more or "–"
     if isinstance(value, (Mapping, list, tuple)):
         return plain(json.dumps(value, ensure_ascii=False, default=str))
     if not isinstance(value, (int, float)):

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
+    from ssmperf.verification.verify import verify
 
 _LAZY = {
     "api": ("ab", "backends", "best", "check", "compare", "load", "models", "run"),
@@ -127,6 +128,7 @@ _LAZY = {
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
+    "verification.verify": ("verify",),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 
@@ -253,6 +255,7 @@ __all__ = [
     "suite",
     "trace",
     "tuned",
+    "verify",
     "widen",
 ]
 

@@ -6,10 +6,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ssmperf import registry
 from ssmperf.registry import discovery, tables
 from ssmperf.tune import tables as configurations
+
+# `pytest --hypothesis-profile=long tests/ssmperf/test_fuzz.py` takes minutes instead of seconds
+settings.register_profile("long", deadline=None, max_examples=3000)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssmperf.cases.case import Case
+from ssmperf.cases.reading import are_floats
 from ssmperf.errors import UnreadableRun, UsageError
 
 SCHEMA_VERSION = 1
@@ -132,14 +133,14 @@ def _writable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_writable(key): _writable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_writable(item) for item in value]
+        return list(value) if are_floats(value) else [_writable(item) for item in value]
     return value
 
 
 def _numeric(value: Any) -> bool:
     """Tell whether a value is a number, None, or a list of these."""
     if isinstance(value, list):
-        return all(item is None or _is_number(item) for item in value)
+        return are_floats(value) or all(item is None or _is_number(item) for item in value)
     return value is None or _is_number(value)
 
 

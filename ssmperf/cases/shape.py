@@ -9,6 +9,9 @@ from ssmperf.errors import UsageError
 DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N")
 
 
+LARGEST = 2**63 - 1  # size of a dimension
+
+
 class Shape(Mapping[str, int]):
     """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N).
 
@@ -23,8 +26,8 @@ class Shape(Mapping[str, int]):
         for letter, size in merged.items():
             if letter not in DIMENSIONS:
                 raise UsageError(f"unknown dimension {letter!r} (valid: {', '.join(DIMENSIONS)})")
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise UsageError(f"dimension {letter} must be a positive integer, got {size!r}")
+            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
+                raise UsageError(f"dimension {letter} must be a positive integer, got {size!r:.80}")
         self._sizes = {letter: merged[letter] for letter in DIMENSIONS if letter in merged}
 
     def __getitem__(self, letter: str) -> int:

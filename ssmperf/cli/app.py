@@ -32,7 +32,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
     if version:
         from importlib.metadata import version as installed
 
-        typer.echo(f"ssmperf {installed('ssmperf')}")
+        print(f"ssmperf {installed('ssmperf')}")
         raise typer.Exit
 
 
@@ -40,7 +40,8 @@ def fail(message: str, code: int) -> NoReturn:
     """Exit with one line on stderr; with --debug, print the traceback of the current exception first."""
     if "--debug" in sys.argv and sys.exc_info()[0]:
         traceback.print_exc()
-    typer.echo(f"ssmperf: {' '.join(message.split())}", err=True)
+    shown = "".join(each if each.isprintable() or each.isspace() else "\ufffd" for each in message)
+    print(f"ssmperf: {' '.join(shown.split())}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -56,7 +57,7 @@ def loaded(*folders: Path) -> list[Run]:
 
     runs = [api.load(path) for path in folders]
     for warning in (warning for run in runs for warning in run.warnings):
-        typer.echo(f"warning: {warning}", err=True)
+        print(f"warning: {warning}", file=sys.stderr)
     return runs
 
 

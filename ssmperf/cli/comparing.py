@@ -185,5 +185,5 @@ def ab(
         interrupted(folder)
     show(found, as_json, junit=junit, summary=summary, html=html)
     if not as_json:
-        typer.echo(f"runs written to {folder}")
+        print(f"runs written to {folder}")
     raise typer.Exit(found.exit_code)

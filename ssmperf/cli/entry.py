@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -11,30 +12,39 @@ from ssmperf.cli import comparing as comparing
 from ssmperf.cli import measuring as measuring
 from ssmperf.cli import reading as reading
 from ssmperf.cli.app import app, fail
+from ssmperf.cli.streams import lasting_streams
 from ssmperf.errors import ExitCode, SsmperfError
 
 
 def main() -> None:
     """Run the command line. An error is one line on stderr; --debug adds its traceback."""
-    if _completing():
-        app()
-        return
-    try:
-        code = app(standalone_mode=False)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = ExitCode.OK
-    except SsmperfError as error:
-        fail(str(error), error.exit_code)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # typer's own usage errors
-            fail(error.format_message(), ExitCode.USAGE)
-        place = place_of(error)
-        whose = "" if place and place.of_author else "internal error: "
-        fail(f"{whose}{failure_of(error).reason} (--debug shows the traceback)", ExitCode.BAD_CASE)
-    if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
-        fail("interrupted", ExitCode.INTERRUPTED)
-    sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)
+    with lasting_streams():
+        if _completing():
+            app()
+            return
+        try:
+            code = app(standalone_mode=False)
+            sys.stdout.flush()  # where standard output is full, this is the last moment to say so
+        except SsmperfError as error:
+            fail(str(error), error.exit_code)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # typer's own usage errors
+                fail(error.format_message(), ExitCode.USAGE)
+            reason = failure_of(error).reason
+            fail(f"{_kind(error)}{reason} (--debug shows the traceback)", ExitCode.BAD_CASE)
+        if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C
+            fail("interrupted", ExitCode.INTERRUPTED)
+        sys.exit(int(code) if isinstance(code, int) else ExitCode.OK)
+
+
+def _kind(error: Exception) -> str:
+    """Begin the message of an exception that no verb expects, unless its place is in a plug-in."""
+    from ssmperf.execute.worker import is_out_of_memory
+
+    if is_out_of_memory(error) or getattr(error, "errno", None) == errno.ENOMEM:
+        return "out of memory: "
+    place = place_of(error)
+    return "" if place and place.of_author else "internal error: "
 
 
 def _completing() -> bool:

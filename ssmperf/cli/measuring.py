@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,7 +105,7 @@ def run(
         **axes,
     )
     if dry_run:
-        typer.echo(display.plan(make_plan(request.selection, request.suites)))
+        print(display.plan(make_plan(request.selection, request.suites)))
         return
     try:
         result = execute(request, display.progress(debug=debug))
@@ -113,7 +114,7 @@ def run(
     display.table([result])
     notes = (*files.summary(result, write_configurations), *display.warnings(result))
     for line in (*notes, display.closing(result)):
-        typer.echo(line)
+        print(line)
     if strict and display.bad_cases(result):
         raise typer.Exit(ExitCode.BAD_CASE)
 
@@ -141,7 +142,7 @@ def profile(
         device=device, models=model, backends=backend, preset=preset, axis=axis or (), **axes
     )
     found = kernels.profile(selection, devices[0], out or run_folder(None, ("profile",)))
-    typer.echo(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
+    print(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
 
 
 @app.command(epilog="Example:  ssmperf diagnose runs/20260101-120000-correctness 3f2a1b9c")
@@ -202,7 +203,7 @@ def calibrate(
         argv=sys.argv[1:],
         progress=display.progress(),
     )
-    typer.echo(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))
+    print(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))
 
 
 @app.command(epilog="Example:  ssmperf doctor --json")
@@ -215,13 +216,13 @@ def doctor(
     from ssmperf.terminal import doctor as diagnosis
 
     found = diagnosis.examine(device)
-    typer.echo(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
+    print(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))
 
 
 def _indices(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
+    if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
         raise UsageError(f"--devices takes CUDA indices such as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(map(int, parts)))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ssmperf.cli.app import app, load_plugins, loaded
+from ssmperf.errors import UsageError
 from ssmperf.terminal.options import Debug, Json, Plugins
 
 
@@ -40,10 +41,10 @@ def list_(
     load_plugins(plugin)
     if what not in [each.value for each in Listing]:
         described = listing.model(what)
-        typer.echo(json.dumps(described, indent=2) if as_json else listing.as_text(described))
+        print(json.dumps(described, indent=2) if as_json else listing.as_text(described))
         return
     entries = getattr(listing, what)()
-    typer.echo(json.dumps(entries, indent=2) if as_json else listing.as_table(what, entries))
+    print(json.dumps(entries, indent=2) if as_json else listing.as_table(what, entries))
 
 
 @app.command(
@@ -68,6 +69,8 @@ def report(
     """
     from ssmperf.terminal import display
 
+    if out and not format_:
+        raise UsageError(f"--out needs --format, which says what to write into {out}")
     given = loaded(*runs)
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []

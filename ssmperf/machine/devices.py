@@ -25,7 +25,7 @@ def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, l
         return ("cuda", ["cuda:0"]) if count else ("cpu", ["cpu"])
     if device == "cpu":
         return "cpu", ["cpu"]
-    match = re.fullmatch(r"cuda(?::(\d+))?", device)
+    match = re.fullmatch(r"cuda(?::(\d{1,9}))?", device)
     if not match:
         raise UsageError(f"unknown device {device!r} (valid: auto, cpu, cuda, cuda:N)")
     return "cuda", [_checked(int(match[1] or 0), count)]

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ssmperf import registry
-from ssmperf.cases.shape import DIMENSIONS, Shape
+from ssmperf.cases.shape import DIMENSIONS, LARGEST, Shape
 from ssmperf.errors import UsageError
 
-_RANGE = re.compile(r"(?P<first>\d+):(?P<last>\d+):(?P<step>[x+])(?P<by>\d+)")
+_RANGE = re.compile(r"(?P<first>\d{1,19}):(?P<last>\d{1,19}):(?P<step>[x+])(?P<by>\d{1,19})")
 _FORMS = "NAME=8  NAME=1,2,4  NAME=1024:65536:x2  NAME=64:256:+64"
 MOST_VALUES = 64
 MOST_OWNERS = 6  # models whose dimensions a message lists
@@ -40,8 +40,8 @@ def parse_one(text: str, owners: Sequence[str] = ()) -> Sizes:
         text = f": {listed}" if listed else f" (valid: {', '.join(DIMENSIONS)})"
         raise UsageError(f"unknown axis {name!r}{text}")
     sizes = _range(text, values) if ":" in values else _list(text, values)
-    if any(size < 1 for size in sizes):
-        raise UsageError(f"axis {text!r}: sizes must be at least 1")
+    if not all(1 <= size <= LARGEST for size in sizes):
+        raise UsageError(f"axis {text!r:.80}: sizes must be at least 1 and below 2^63")
     return Sizes(name, tuple(dict.fromkeys(sizes)))
 
 

@@ -28,6 +28,7 @@ IDENTITIES = "ssmperf.impls.identities"
 PEERS = "peers"
 NOT_BACKENDS = ("common", PEERS, "analytic")
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
+BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
 BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
 
 plugin_files: list[Path] = []
@@ -87,14 +88,20 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     again, but workers will load it. A file that fails leaves nothing registered.
 
     Raises:
-        PluginError: the file is missing, or raises or exits on import.
+        PluginError: the file is missing, raises or exits on import, or starts ssmperf with itself as plug-in.
         DuplicateName: the file registers a name that is taken.
     """
-    file = Path(path).resolve()
+    try:
+        file = Path(path).resolve()
+        exists = file.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, too long a name, a zero byte
+        raise PluginError(f"plug-in {path}: {getattr(error, 'strerror', None) or error}") from error
     if file in plugin_files:
         return
-    if not file.is_file():
+    if not exists:
         raise PluginError(f"plug-in {path}: no such file")
+    if str(file) in os.environ.get(BEING_LOADED, "").split("\n"):
+        raise PluginError(f"plug-in {path}: it starts ssmperf with itself as a plug-in while it is loaded")
     discover("impls")
     if _share_with_workers(file):
         plugin_files.append(file)
@@ -103,7 +110,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise PluginError(f"plug-in {path}: not a Python file")
-    with _all_or_nothing(f"plug-in {path}"):
+    with _all_or_nothing(f"plug-in {path}"), _noted_in_environment(file):
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -186,7 +193,7 @@ def _all_or_nothing(source: str) -> Iterator[None]:
     """Import foreign code; if that fails, forget its registrations and the modules that made them.
 
     Raises:
-        PluginError: the code raised or exited. Errors of ssmperf pass unchanged.
+        PluginError: the code raised or exited. Errors of ssmperf and a lack of memory pass unchanged.
     """
     modules, known, discovered = set(sys.modules), set(tables.origins), set(_discovered)
     loaded = len(plugin_files)
@@ -197,12 +204,26 @@ def _all_or_nothing(source: str) -> Iterator[None]:
         forget(set(tables.origins) - known, set(sys.modules) - modules)
         _discovered.intersection_update(discovered)
         del plugin_files[loaded:]
-        if isinstance(error, (SsmperfError, KeyboardInterrupt)):
+        if isinstance(error, (SsmperfError, KeyboardInterrupt, MemoryError)):
             raise
         text = f"it exited ({error})" if isinstance(error, SystemExit) else failure_of(error).reason
         raise PluginError(f"{source}: {text}") from error
     finally:
         tables.loading.pop()
+
+
+@contextlib.contextmanager
+def _noted_in_environment(file: Path) -> Iterator[None]:
+    """Let this process and those that the block starts know that a plug-in is being loaded."""
+    before = os.environ.get(BEING_LOADED)
+    os.environ[BEING_LOADED] = str(file) if before is None else f"{before}\n{file}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[BEING_LOADED]
+        else:
+            os.environ[BEING_LOADED] = before
 
 
 def _entry_points(group: str) -> Iterator[importlib.metadata.EntryPoint]:

@@ -233,7 +233,8 @@ def _intact(found: Mapping[str, Any]) -> bool:
         return isinstance(value, Mapping) and all(objects(each, depth - 1) for each in value.values())
 
     return (
-        names(found.get("suites"))
+        all(name in found for name in ("models", "backends"))
+        and names(found.get("suites"))
         and all(names(found.get(choice), optional=True) for choice in ("models", "backends"))
         and all(isinstance(found.get(choice), str) for choice in ("device", "preset"))
         and all(objects(found.get(choice), 1) for choice in ("sizes", "axes"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.cases.reading import parse
 from ssmperf.cases.record import SCHEMA_VERSION, Record
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.runs.rounds import Rounds, by_case, fold
@@ -171,10 +172,10 @@ def load(path: str | os.PathLike[str]) -> Run:
     """
     folder = Path(path)
     try:
-        meta = json.loads((folder / RUN_FILE).read_text())
+        meta = parse((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
         raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE})") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UnreadableRun(f"cannot read {folder / RUN_FILE}: {error}") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("schema_version"), int):
         raise UnreadableRun(f"{folder / RUN_FILE} is not a run of ssmperf")
@@ -213,8 +214,8 @@ def _read_records(path: Path) -> tuple[list[Record], list[str]]:
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            data = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            data = parse(line)
+        except ValueError as error:
             if number == len(lines):
                 return records, [f"{path}: the last line was torn and is left out"]
             raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error

@@ -56,7 +56,7 @@ def with_comparison(verb: Callable[..., None]) -> Callable[..., None]:
 def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
     """Print a comparison, and write it to files, by name of report."""
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(found.to_json(), indent=2))
     else:
         write_report("table", found, None, of="comparison")
     for name, destination in files.items():

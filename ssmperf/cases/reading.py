@@ -1,0 +1,48 @@
+"""Read JSON of a run folder, whoever wrote it, without what no float and no text file can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+DEEPEST = 60  # levels of nesting; a run has less than ten
+LARGEST = 2**1023  # whole numbers up to here are floats, too
+
+
+def parse(text: str | bytes) -> Any:
+    """Parse JSON. Numbers that no float can hold, NaN among them, become None.
+
+    Lone surrogates, which cannot be written to a file or terminal, become question marks.
+
+    Raises:
+        ValueError: it is not JSON, not UTF-8, or nested too deeply.
+    """
+    try:
+        return _sound(json.loads(text), DEEPEST)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _sound(value: Any, levels: int) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value if -LARGEST < value < LARGEST else None
+    if not isinstance(value, (list, dict)):
+        return value
+    if levels == 0:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(value, dict):
+        return {_sound(name, 0): _sound(item, levels - 1) for name, item in value.items()}
+    if are_floats(value):  # as samples are, of which there may be millions
+        return value
+    return [_sound(item, levels - 1) for item in value]
+
+
+def are_floats(values: Sequence[Any]) -> bool:
+    """Tell quickly whether all values of a list are finite floats; a list of huge ones may count as not."""
+    return set(map(type, values)) == {float} and math.isfinite(sum(values))
