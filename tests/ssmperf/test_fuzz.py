@@ -24,7 +24,19 @@ from ssmperf.errors import ExitCode
 
 PAIRS = Path(__file__).parent / "pairs"
 DOCUMENTED = {int(code) for code in ExitCode} - {int(ExitCode.INTERRUPTED)}
-VERBS = ("run", "report", "list", "best", "compare", "check", "profile", "calibrate", "doctor", "ab")
+VERBS = (
+    "run",
+    "report",
+    "list",
+    "best",
+    "compare",
+    "check",
+    "diagnose",
+    "profile",
+    "calibrate",
+    "doctor",
+    "ab",
+)
 FORMATS = ("markdown", "csv", "parquet", "json", "html", "table", "best", "best_json")
 
 
