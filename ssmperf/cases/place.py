@@ -13,7 +13,7 @@ from pathlib import Path
 
 IMPLEMENTATIONS = "ssmperf.impls"  # a part of this package, but the code of backends
 CORE = ("ssmperf", "ssmperf.suites", "ssmperf.reports")
-LIBRARIES = ("torch", "functorch", "triton", "numpy", "cuda")
+LIBRARIES = ("torch", "functorch", "triton", "numpy", "cuda", "typer")
 PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, inside the standard library's
 
 

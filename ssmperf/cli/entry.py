@@ -15,6 +15,8 @@ from ssmperf.cli.app import app, fail
 from ssmperf.cli.streams import lasting_streams
 from ssmperf.errors import ExitCode, SsmperfError
 
+NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)  # of a name that no file can have, or that leads in a circle
+
 
 def main() -> None:
     """Run the command line. An error is one line on stderr; --debug adds its traceback."""
@@ -30,6 +32,8 @@ def main() -> None:
         except Exception as error:
             if hasattr(error, "format_message"):  # typer's own usage errors
                 fail(error.format_message(), ExitCode.USAGE)
+            if isinstance(error, OSError) and error.errno in NO_NAMES and error.filename:
+                fail(f"cannot use {error.filename!s:.200}: {error.strerror}", ExitCode.USAGE)
             reason = failure_of(error).reason
             fail(f"{_kind(error)}{reason} (--debug shows the traceback)", ExitCode.BAD_CASE)
         if code == ExitCode.INTERRUPTED:  # typer's answer to Ctrl-C

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ Names = str | Sequence[str]
 File = str | os.PathLike[str]
 DEFAULT_TIMEOUT_S = 180.0
 MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
+LONGEST_NAME = 80  # of the suites in a folder's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False)
         return Path(out)
     if resume:
         raise UsageError("--resume needs --out, the folder of the run to continue")
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'-'.join(suites)}"
+    named = re.sub(r"[^\w-]", "_", "-".join(suites))[:LONGEST_NAME]  # of what may turn out to be no suites
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{named}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())

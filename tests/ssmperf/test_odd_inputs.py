@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import shutil
@@ -192,6 +193,12 @@ def test_names_that_no_file_can_have_are_refused(tmp_path: Path) -> None:
     for name in ("x" * 5000, "\x1b[2J\n", ODD_NAME):
         assert "\x1b" not in refused("report", tmp_path / name)
         assert "\x1b" not in refused("list", "--plugin", tmp_path / name)
+    small = ("run", "--models", "scan", "--device", "cpu")
+    assert "unknown suite" in refused(*small, "--suite", "x" * 5000, "--dry-run")
+    assert "cannot use xxx" in refused(*small, "--suite", "throughput", "--resume", "--out", "x" * 5000)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "cannot use xxx" in refused("ab", "--base", "x" * 5000, "--new", "HEAD")
+    assert "loop" in refused(*small, "--suite", "throughput", "--resume", "--out", tmp_path / "loop")
     with pytest.raises(UsageError, match="null byte"):
         load_plugin("a\0b")
 
@@ -256,6 +263,12 @@ def test_a_plugin_without_memory_is_not_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text("raise MemoryError('no room')\n")
     code, _, err = outcome("list", "--plugin", tmp_path / "large.py")
     assert code == 3 and "out of memory" in err
+
+
+def test_an_error_of_ours_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "models", functools.partial(int, "x"))
+    code, _, err = outcome("list")
+    assert code == 3 and err.startswith("ssmperf: internal error: ValueError") and len(err.splitlines()) == 1
 
 
 # ---------------------------------------------------------------- what a folder holds
