@@ -87,8 +87,11 @@ def copied(result: Result) -> Result:
 
 
 def _environment() -> dict[str, int]:
-    """Hash each variable, so that no value is ever shown; torch and its profiler set some of their own."""
-    own = ("TORCHINDUCTOR_", "KINETO_")
+    """Hash each variable, so that no value is ever shown.
+
+    Torch and its profiler set some of their own, and one tells which plug-in is being loaded.
+    """
+    own = ("TORCHINDUCTOR_", "KINETO_", "SSMPERF_BEING_LOADED")
     return {name: hash(text) for name, text in os.environ.items() if not name.startswith(own)}
 
 
