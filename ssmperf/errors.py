@@ -11,7 +11,8 @@ SsmperfError
     ├── UnknownName      a name that is not registered
     ├── DuplicateName    a name that was registered twice
     ├── PluginError      a plug-in file that cannot be loaded
-    └── UnreadableRun    a run folder that is missing, damaged or of a newer schema
+    ├── UnreadableRun    a run folder that is missing, damaged or of a newer schema
+    └── OutputFailed     standard output that cannot be written, such as a full device
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the command line. If several apply: USAGE, then BAD_CASE, REGRESSION, UNSURE."""
+    """Exit codes of the command line. If several apply: USAGE, then BAD_CASE, REGRESSION, UNSURE.
+
+    BAD_CASE also stands for what is nobody's wrong usage: a worker that cannot start, or a lack of memory.
+    """
 
     OK = 0
     REGRESSION = 1
@@ -93,3 +97,7 @@ class PluginError(UsageError):
 
 class UnreadableRun(UsageError):
     """A run folder is missing, damaged, or written by a newer version."""
+
+
+class OutputFailed(UsageError):
+    """Standard output cannot be written, though somebody may still want to read it."""
