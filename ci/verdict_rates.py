@@ -20,9 +20,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Setting:
     threshold: beyond which a change counts.
     share: of a kernel's time that the planted work takes. plants: for each kind of block, the files of the
         backends with extra work, and the dtypes in which they have it.
+    calibrate: whether to calibrate the machine first, so that single rounds have verdicts too.
     """
 
     options: tuple[str, ...]
@@ -52,19 +53,22 @@ class Setting:
     threshold: str
     share: float
     plants: tuple[Mapping[str, tuple[str, ...]], ...]
+    calibrate: bool = True
 
 
 SETTINGS = {
     "cuda": Setting(
-        ("--models", "hgrn,rg_lru,gateloop,mamba,longhorn,rwkv4", "--backends", "triton,cuda",
-         "--dtype", "bfloat16,float32", "--pass", "forward,backward", "--time", "0.05"),
+        ("--models", "hgrn,mingru,mingru_pos,minlstm,rg_lru,lrn,gateloop,mamba,longhorn",
+         "--backends", "triton,cuda", "--dtype", "bfloat16,float32",
+         "--pass", "forward,backward,forward_backward", "--time", "0.03"),
         "5+7",
         "2.5%",
         0.05,
         (
-            {"selective_scan/triton.py": ("bfloat16",), "ratio_scan/triton.py": ("bfloat16",)},
+            {"selective_scan/triton.py": ("bfloat16",), "scan/cuda.py": ("bfloat16",)},
             {"scan/triton.py": ("float32",)},
         ),
+        calibrate=False,
     ),
     "cpu": Setting(
         ("--models", "hgrn,mingru,gla,retnet,mamba,longhorn",
@@ -138,6 +142,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--block", type=int, action="append", help="a block's number, in place of --blocks")
+    parser.add_argument("--select", help="options that select the cases, in place of the setting's")
     parser.add_argument(
         "--devices", default="0", help="indices of the GPUs, one comparison at a time on each"
     )
@@ -148,11 +154,15 @@ def main() -> None:
     end_s = time.monotonic() + 60 * chosen.minutes - STOP_S
     chosen.out.mkdir(parents=True, exist_ok=True)
     setting = SETTINGS[chosen.what]
-    (chosen.out / "setting.json").write_text(json.dumps({"device": chosen.what, **vars(setting)}) + "\n")
-    if not (chosen.out / "calibration").exists():
+    if chosen.select:
+        setting = replace(setting, options=tuple(chosen.select.split()))
+    if not (chosen.out / "setting.json").exists():
+        (chosen.out / "setting.json").write_text(json.dumps({"device": chosen.what, **vars(setting)}) + "\n")
+    if setting.calibrate and not (chosen.out / "calibration").exists():
         call(["calibrate", "--device", chosen.what, "--out", str(chosen.out / "calibrated")], chosen.out)
     trees = make_trees(chosen.out, setting, chosen.what, chosen.devices.split(",")[0])
-    measure(chosen.out, setting, trees, chosen.what, chosen.devices.split(","), chosen.blocks, end_s)
+    numbers = chosen.block or range(chosen.blocks)
+    measure(chosen.out, setting, trees, chosen.what, chosen.devices.split(","), numbers, end_s)
     summarise(chosen.out)
 
 
@@ -182,7 +192,7 @@ def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]
             )
             path.write_text(text)
             for key, passes in seconds.items():
-                if key.startswith(f"{name} ") and any(f"torch.{dtype} " in key for dtype in dtypes):
+                if key.startswith(f"{name} real ") and any(f"torch.{dtype} " in key for dtype in dtypes):
                     launch_s = LAUNCH_S if device == "cuda" else 0.0
                     extra[key] = {
                         pass_: max(setting.share * each - launch_s, 0.0) for pass_, each in passes.items()
@@ -209,7 +219,8 @@ def measured_seconds(out: Path, setting: Setting, device: str, gpu: str) -> dict
     """Measure the base's cases once. Give seconds by pass, for each backend, gates, dtype and shape."""
     run = out / "once"
     words = ["run", "--suite", "throughput", *setting.options, "--device", device]
-    call([*words, "--out", str(run), "--resume"], out, gpu)
+    if not (run / "records.jsonl").exists():
+        call([*words, "--out", str(run)], out, gpu)
     found: dict[str, dict[str, float]] = {}
     for line in (run / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -250,11 +261,11 @@ def measure(
     trees: Sequence[Path],
     device: str,
     gpus: Sequence[str],
-    blocks: int,
+    numbers: Iterable[int],
     end_s: float,
 ) -> None:
     """Measure blocks, one at a time on each GPU, until all are done or the time is over."""
-    todo = iter(range(blocks))
+    todo = iter(numbers)
 
     def lane(gpu: str) -> None:
         for number in todo:
@@ -268,6 +279,7 @@ def measure(
             words = ["ab", "--base", str(trees[0]), "--new", str(new), "--suite", "throughput", "--json"]
             words += [*setting.options, "--pairs", setting.pairs, "--threshold", setting.threshold]
             words += ["--device", device, "--out", str(folder), "--resume"]
+            began_s = time.monotonic()
             done = call(words, out, gpu, left_s)
             if done.returncode == 130:
                 return
@@ -276,8 +288,12 @@ def measure(
             cases = json.loads(done.stdout[: done.stdout.rindex("}") + 1])["cases"]
             plant = setting.plants[number % len(setting.plants)]
             with gzip.open(folder.with_suffix(".json.gz"), "wt") as file:
-                json.dump({"block": number, "cases": list(described(folder, cases, plant, setting))}, file)
-            print(f"block {number} on device {gpu}: exit {done.returncode}", flush=True)
+                found = list(described(folder, cases, plant, setting))
+                json.dump({"block": number, "options": setting.options, "cases": found}, file)
+            print(
+                f"block {number} on device {gpu}: exit {done.returncode}, {time.monotonic() - began_s:.0f} s",
+                flush=True,
+            )
 
     with ThreadPoolExecutor(len(gpus)) as pool:
         for each in [pool.submit(lane, gpu) for gpu in gpus]:

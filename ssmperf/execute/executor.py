@@ -21,7 +21,7 @@ from ssmperf.execute import worker_process
 from ssmperf.execute.lane import Events, Household, Lane, household, needs_fresh_process
 from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
-from ssmperf.processes.children import Nursery
+from ssmperf.processes.children import Nursery, NurseryEnded
 from ssmperf.registry.presets import Preset
 from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.files import CURATED, Tuning
@@ -107,6 +107,11 @@ class Session:
         else:
             _run_threads(self.lanes, groups, events, stop)
 
+    def prepare(self) -> None:
+        """Start what the workers of the next round are forked from, and wait until that is ready."""
+        for lane in self.lanes:
+            lane.start.prepare()
+
     def close(self) -> None:
         """End all processes."""
         for lane in self.lanes:
@@ -159,6 +164,11 @@ class Processes:
             nonce=executor.nonce,
         )
         return WorkerProcess(config, self._ready_nursery(), judge.worker_socket, self._log("worker"))
+
+    def prepare(self) -> None:
+        """Start the nursery of the next workers, and wait until it is ready."""
+        with contextlib.suppress(NurseryEnded):  # who starts a worker hears of it
+            self._ready_nursery().wait_until_ready(worker_process.START_TIMEOUT_S)
 
     def end_round(self) -> None:
         """End the nursery of the workers, unless the judge is forked from it; the next ones get another."""

@@ -85,6 +85,10 @@ class Starter(Protocol):
         """
         ...
 
+    def prepare(self) -> None:
+        """Start what the next workers share, and wait until it is ready."""
+        ...
+
     def end_round(self) -> None:
         """End what the workers of a round share; the judge stays."""
         ...

@@ -156,16 +156,23 @@ class OpenRun:
                 refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
                 self._on_record(0, refused)
 
+    def prepare(self, number: int, cases: Sequence[Case]) -> None:
+        """Start what a round of cases will run in and wait until it is ready, if there is one to run."""
+        if self._to_do(number, cases):
+            self.session.prepare()
+
     def run_round(self, number: int, cases: Sequence[Case]) -> None:
         """Measure cases in fresh processes, without those that are done or that were not ok before."""
-        missing = [case for case in cases if (case.id, number) not in self.done]
-        todo = [case for case in missing if case.id not in self.ended]
-        self.progress.drop(len(missing) - len(todo))
+        todo = self._to_do(number, cases)
+        self.progress.drop(sum((case.id, number) not in self.done for case in cases) - len(todo))
         events = Events(
             self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
         )
         shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
         self.session.run(todo, events, shuffle if self._has_rounds else None)
+
+    def _to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
+        return [case for case in cases if (case.id, number) not in self.done and case.id not in self.ended]
 
     @property
     def _has_rounds(self) -> bool:

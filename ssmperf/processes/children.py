@@ -59,6 +59,14 @@ class Nursery:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until it has imported its modules.
+
+        Raises:
+            NurseryEnded: it has ended, or does not answer in time.
+        """
+        self._request({"sweep": sorted(self.kept)}, timeout_s=timeout_s)
+
     def start(
         self,
         module: str,

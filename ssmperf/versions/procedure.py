@@ -194,7 +194,7 @@ def _ratios(values: Mapping[str, tuple[list[float], list[float]]], pairs: int = 
 def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
     """Make the first `ab.json` of a comparison, or read that of the one to resume."""
     file = out / PLAN_FILE
-    described = wanted.to_json()
+    described = json.loads(json.dumps(wanted.to_json()))  # as it is in the file: tuples are lists there
     if file.exists() and resume:
         try:
             state = json.loads(file.read_text())
@@ -269,25 +269,31 @@ class _Pairs:
     def measure_first(self) -> None:
         """Measure the first stage: all cases of either side once, and in all pairs those that both rank."""
         for number in range(self.wanted.first):
-            for name in self._order(number) if number == 0 or self.common else ():
-                ids = self._chosen(self.processes[name].cases) if number == 0 else self.common
-                self.progress.drop(len(self.common) - len(ids))
-                self._run_round(name, number, ids)
             if number == 0:
+                ids = {name: self._chosen(process.cases) for name, process in self.processes.items()}
+                self.progress.drop(2 * len(self.common) - sum(map(len, ids.values())))
+                self._run_pair(number, ids)
                 ranked = self.values(self.common, range(1))
                 self.progress.drop(2 * (self.wanted.first - 1) * (len(self.common) - len(ranked)))
                 self.common = list(ranked)
+            elif self.common:
+                self._run_pair(number, dict.fromkeys(self.processes, self.common))
 
     def measure_fresh(self, screened: Sequence[str], pairs: int) -> None:
         """Measure the second stage: the screened cases alone."""
         self.progress.drop(-2 * pairs * len(screened))
         for number in range(self.wanted.first, self.wanted.first + pairs if screened else 0):
-            for name in self._order(number):
-                self._run_round(name, number, screened)
+            self._run_pair(number, dict.fromkeys(self.processes, screened))
 
-    def _run_round(self, name: str, number: int, ids: Sequence[str]) -> None:
-        measured = self.processes[name].run_round(number, ids)
-        self.progress.drop(len(ids) - measured)  # resumed, or not ok before
+    def _run_pair(self, number: int, ids: Mapping[str, Sequence[str]]) -> None:
+        """Measure a round of either side. Both start their processes before the first of them measures."""
+        for name, process in self.processes.items():
+            process.prepare(number, ids[name])
+        for process in self.processes.values():
+            process.wait_until_prepared()
+        for name in self._order(number):
+            measured = self.processes[name].run_round(number, ids[name])
+            self.progress.drop(len(ids[name]) - measured)  # resumed, or not ok before
 
     def values(
         self, ids: Iterable[str], numbers: Iterable[int]

@@ -2,10 +2,12 @@
 
 The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
 object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
-`{"cases": [...], "refusal"}`, the cases to run and why another one is not run. Each further request,
-`{"round", "cases"}`, measures a round of the cases with these ids. While it runs, `{"start": case}` and
-`{"record": case, "status", "reason"}` are sent, and `{"round", "measured"}` when it is done, with the number
-of cases that had no record before. What goes wrong is answered with `{"failed": text}`.
+`{"cases": [...], "refusal", "prepares"}`: the cases to run, why another one is not run, and that it knows the
+request `{"prepare": round, "cases"}`. That starts the processes of a round, and is answered with
+`{"prepared": round}` when they wait for cases. The request `{"round", "cases"}` measures a round of the cases
+with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent, and
+`{"round", "measured"}` when it is done, with the number of cases that had no record before. What goes wrong
+is answered with `{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -51,11 +53,18 @@ def serve(opened: OpenRun, progress: Telling) -> None:
     cases = {case.id: case for case in opened.plan.to_run}
     opened.record_refusals()
     refusal = next((item.refusal for item in opened.plan.refused), None)
-    progress.answer({"cases": [case.to_json() for case in cases.values()], "refusal": refusal})
+    progress.answer(
+        {"cases": [case.to_json() for case in cases.values()], "refusal": refusal, "prepares": True}
+    )
     for line in sys.stdin:
         request = json.loads(line)
+        chosen = [cases[id_] for id_ in request["cases"]]
+        if "prepare" in request:
+            opened.prepare(request["prepare"], chosen)
+            progress.answer({"prepared": request["prepare"]})
+            continue
         progress.told = 0
-        opened.run_round(request["round"], [cases[id_] for id_ in request["cases"]])
+        opened.run_round(request["round"], chosen)
         progress.answer({"round": request["round"], "measured": progress.told})
 
 

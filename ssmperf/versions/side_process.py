@@ -56,6 +56,17 @@ class SideProcess:
         answer = self._until("cases")
         self.cases: dict[str, Case] = {case.id: case for case in map(Case.from_json, answer["cases"])}
         self.refusal: str | None = answer["refusal"]
+        self._prepares = bool(answer.get("prepares"))  # older versions do not
+
+    def prepare(self, number: int, ids: Sequence[str]) -> None:
+        """Begin to start the processes for a round of these cases; `wait_until_prepared` waits for them."""
+        if self._prepares:
+            self._send({"prepare": number, "cases": list(ids)})
+
+    def wait_until_prepared(self) -> None:
+        """Wait until the processes for the next round have started."""
+        if self._prepares:
+            self._until("prepared")
 
     def run_round(self, number: int, ids: Sequence[str]) -> int:
         """Measure a round of these cases; return how many had no record before."""

@@ -52,6 +52,10 @@ class FakeSide:
             (record.case.id, record.numbers["round"]) for each in run.rounds.values() for record in each
         }
 
+    def prepare(self, number: int, ids: Sequence[str]) -> None: ...
+
+    def wait_until_prepared(self) -> None: ...
+
     def run_round(self, number: int, ids: Sequence[str]) -> int:
         self.asked.append((self.name, number, tuple(ids)))
         missing = [id_ for id_ in ids if (id_, number) not in self.done]
@@ -97,7 +101,7 @@ def noisy(slower: Mapping[int, float], noise: float = 0.005) -> Seconds:
     return seconds
 
 
-VERSIONS = Versions("a", "b", {"suite": "throughput"})
+VERSIONS = Versions("a", "b", {"suite": "throughput", "axis": ()})
 
 
 def test_a_slower_case_is_found_and_the_others_are_the_same(fake: type[FakeSide], tmp_path: Path) -> None:
@@ -166,7 +170,7 @@ def test_an_interrupted_comparison_goes_on(fake: type[FakeSide], tmp_path: Path)
     assert found.exit_code == 1
     with pytest.raises(UsageError, match="not empty"):
         compare_versions(VERSIONS, tmp_path / "ab")
-    other = Versions("a", "c", {"suite": "throughput"})
+    other = Versions("a", "c", {"suite": "throughput", "axis": ()})
     with pytest.raises(UsageError, match="another new"):
         compare_versions(other, tmp_path / "ab", resume=True)
 
