@@ -35,9 +35,15 @@ _GRAPH_HEADROOM = 3
 
 
 class Clock(Protocol):
-    """Times one call."""
+    """Times one call.
+
+    repeat: whether the last call should be timed again: its time may contain some of the host's, which the
+        clock can now keep out. waited: whether its time may contain some of the host's at all.
+    """
 
     name: str
+    repeat: bool
+    waited: bool
 
     def time(self, call: Call) -> float:
         """Measure the seconds that one call takes."""
@@ -63,6 +69,7 @@ class WallClock:
     """
 
     name = "wall"
+    repeat = waited = False
 
     def __init__(
         self,
@@ -114,6 +121,7 @@ class HostClock:
     """Wall time of a call on a GPU, from an idle device to an idle device, as a lone caller sees it."""
 
     name = "host"
+    repeat = waited = False
 
     def __init__(
         self,
@@ -149,6 +157,7 @@ class IssueClock:
     """
 
     name = "issue"
+    repeat = waited = False
 
     def __init__(
         self,
@@ -188,8 +197,11 @@ class EventClock:
     """Device time between two events around a call, without launch latency.
 
     The device first spins for as long as the host needs to enqueue the call, so that its kernels follow one
-    another without waiting for the host. A call with more launches than the queue holds (about a thousand)
-    remains bound by the host.
+    another without waiting for the host. How long that is varies: a backward pass, say, runs in a thread that
+    the system must wake. If the spin has ended before the host has enqueued the whole call, the kernels may
+    have waited for it: `waited` is set, and the next spin is longer. `repeat` is set until spins have their
+    longest time. A call with more launches than the queue holds (about a thousand), or one that waits for the
+    device itself, remains bound by the host.
 
     overhead_s: what an empty kernel takes by this clock; it is subtracted.
     """
@@ -211,6 +223,7 @@ class EventClock:
             self._start, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             self._cycles_per_s = self._spin_rate()
             self._lead_s = _LEAD_MARGIN_S
+            self.waited = self.repeat = False
             self._calibrated: Call | None = None
             self.overhead_s = self._fixed_cost_s(self._empty)
 
@@ -225,10 +238,15 @@ class EventClock:
 
     def _elapsed_s(self, call: Call) -> float:
         self.before()
+        begun = self.now()
         self.cuda._sleep(round(self._lead_s * self._cycles_per_s))
         self._start.record()
         result = call()
         self._end.record()
+        self.waited = self._start.query()
+        self.repeat = self.waited and self._lead_s < _MOST_LEAD_S
+        if self.repeat:
+            self._lead_s = _lead_for(max(self._lead_s, self.now() - begun))
         self.after(result)
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) / 1e3
@@ -251,7 +269,7 @@ class EventClock:
         enqueue_s = self._enqueue_s(call)
         if enqueue_s < _MOST_LEAD_S:
             enqueue_s = min(enqueue_s, *(self._enqueue_s(call) for _ in range(_WARM_UPS)))
-        self._lead_s = min(2 * enqueue_s + _LEAD_MARGIN_S, _MOST_LEAD_S)
+        self._lead_s = _lead_for(enqueue_s)
         self._calibrated = call
 
     def _enqueue_s(self, call: Call) -> float:
@@ -270,6 +288,11 @@ class EventClock:
             self._end.record()
             self._end.synchronize()
         return _CALIBRATION_CYCLES / (float(self._start.elapsed_time(self._end)) / 1e3)
+
+
+def _lead_for(enqueue_s: float) -> float:
+    """Choose how long the device spins, in seconds, while the host enqueues a call."""
+    return min(2 * enqueue_s + _LEAD_MARGIN_S, _MOST_LEAD_S)
 
 
 class GraphClock(EventClock):

@@ -18,6 +18,7 @@ from ssmperf.measure.sampling import Samples, sample
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
 BRIEF_S = 5e-4  # below it, what the writing of fresh values leaves in the cache matters
+MOST_REPEATS = 4  # of one sample whose device work may have waited for the host
 TOO_LONG = "not captured: the call is longer than the time for further clocks"
 
 
@@ -31,7 +32,9 @@ class Timing:
     configuration: the rows of configuration tables that the call looked up, None if there are none.
     window_s: how long the calls were being timed, with all that surrounds them.
     busy: what else the machine did meanwhile, as texts; empty for an idle machine.
-    every_s: seconds of all calls by the first clock in order, pilot and throttled samples included.
+    every_s: seconds of all calls by the first clock in order, with those that are no sample: pilot, throttled
+        and repeated ones.
+    waited: how many of those calls were counted although the device may have waited for the host.
     """
 
     clock: str
@@ -46,6 +49,7 @@ class Timing:
     window_s: float | None = None
     every_s: tuple[float, ...] = ()
     busy: tuple[str, ...] = ()
+    waited: int = 0
 
     @property
     def latency_s(self) -> float | None:
@@ -73,6 +77,7 @@ class Timing:
             "issue_s": self.issue_s,
             "threads": self.threads,
             "configuration": self.configuration,
+            "waited_samples": self.waited,
             "window_s": self.window_s,
             "busy": list(self.busy),
             **self.telemetry,
@@ -188,14 +193,15 @@ class Stopwatch:
             self.around.brief = self._seconds(call) < BRIEF_S
         try:
             with Telemetry(self.device) as telemetry:
+                taken = Taken(self.first, call)
                 samples = sample(
-                    lambda: self.first.time(call),
+                    taken,
                     min_time_s=min_time_s,
                     max_time_s=max_time_s,
                     relative_width=relative_width,
                     min_samples=min_samples,
                 )
-            every_s = (*samples.pilot_s, *samples.samples_s)
+            every_s = tuple(taken.every_s)
             if self.graph is None or self.host is None:
                 return Timing(self.first.name, samples, {}, threads=torch.get_num_threads(), every_s=every_s)
             state = telemetry.numbers()
@@ -209,6 +215,7 @@ class Stopwatch:
                     state,
                     every_s=every_s,
                     busy=tuple(telemetry.busy()),
+                    waited=taken.waited,
                 ),
                 max_time_s,
                 peak_bytes,
@@ -252,6 +259,27 @@ class Stopwatch:
         return replace(timing, host_s=host_s, graph_s=graph_s, graph_reason=reason)
 
 
+class Taken:
+    """Takes samples of a call, each again as long as the clock wants to repeat it.
+
+    every_s: seconds of all calls. waited: samples with which the device may have waited for the host.
+    """
+
+    def __init__(self, clock: Clock, call: Callable[[], Any]) -> None:
+        self.clock, self.call = clock, call
+        self.every_s: list[float] = []
+        self.waited = 0
+
+    def __call__(self) -> float:
+        """Take one sample; return its seconds."""
+        for _ in range(MOST_REPEATS):
+            self.every_s.append(self.clock.time(self.call))
+            if not self.clock.repeat:
+                break
+        self.waited += self.clock.waited
+        return self.every_s[-1]
+
+
 def _median(clock: Clock, call: Callable[[], Any], limit_s: float) -> float | None:
-    summary = sample(lambda: clock.time(call), max_time_s=limit_s, min_samples=FEWEST_SAMPLES).summary
+    summary = sample(Taken(clock, call), max_time_s=limit_s, min_samples=FEWEST_SAMPLES).summary
     return summary.median if summary else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
+import random
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +144,7 @@ class Simulated:
             self.after_event = True
 
         event.record, event.synchronize = record, self.synchronize
+        event.query = lambda: event.at_s <= self.host_s
         event.elapsed_time = lambda end: (end.at_s - event.at_s) * 1e3
         return event
 
@@ -186,6 +189,49 @@ def test_events_hide_launch_latency() -> None:
     clock = EventClock("cuda", cuda=gpu, now=gpu.now)
     assert clock.time(gpu.call(20, 1e-6)) == pytest.approx(20e-6, rel=1e-3)
     assert HostClock("cuda", cuda=gpu, now=gpu.now).time(gpu.call(20, 1e-6)) >= 100e-6
+
+
+def stopwatch(gpu: Simulated) -> Stopwatch:
+    make: Any = {"cuda": gpu, "now": gpu.now}
+    around = Around(lambda: None)
+    clocks = (
+        kind("cuda", around.before, around.after, **make) for kind in (EventClock, GraphClock, HostClock)
+    )
+    return Stopwatch("cuda", around, *clocks, IssueClock("cuda", around.before, **make))
+
+
+def test_a_host_that_is_slower_than_before_does_not_count() -> None:
+    """Once calibrated, a call may take a hundred times as long to enqueue; the device then idles within."""
+    gpu = Simulated()
+    launch, calls, waits = gpu.call(1, 10e-6), itertools.count(), random.Random(0)
+
+    def call() -> None:
+        launch()
+        if next(calls) > 3:
+            gpu.host_s += waits.choice((0.0, 300e-6, 500e-6))  # until a thread is awake
+        launch()
+
+    timing = stopwatch(gpu).time(call, touched=(), min_time_s=0.0, max_time_s=0.05, relative_width=0.01)
+    assert timing.samples.samples_s == pytest.approx([20e-6] * len(timing.samples.samples_s), rel=1e-3)
+    assert timing.waited == 0 and timing.to_json()["waited_samples"] == 0
+    assert max(timing.every_s) > 100e-6  # of a call that was repeated
+
+
+def test_a_call_that_always_waits_is_timed_and_marked() -> None:
+    gpu = Simulated()
+    launch = gpu.call(1, 10e-6)
+
+    def call() -> None:
+        launch()
+        gpu.item()
+        launch()
+
+    watch = stopwatch(gpu)
+    timing = watch.time(call, touched=(), min_time_s=0.0, max_time_s=0.05, relative_width=0.01)
+    taken = len(timing.samples.samples_s) + len(timing.samples.pilot_s)
+    assert timing.waited == taken
+    assert len(timing.every_s) < taken + 10  # the longest spin is soon reached, and then no call is repeated
+    assert watch.first._lead_s == clocks._MOST_LEAD_S  # type: ignore[attr-defined]
 
 
 def test_events_follow_each_call_they_time() -> None:
@@ -268,17 +314,7 @@ def test_the_time_to_issue_is_the_hosts_alone(kernels: int, seconds: float) -> N
 
 def test_a_stopwatch_of_a_gpu_records_the_time_to_issue() -> None:
     gpu = Simulated()
-    make = {"cuda": gpu, "now": gpu.now}
-    around = Around(lambda: None)
-    before, after = around.before, around.after
-    watch = Stopwatch(
-        "cuda",
-        around,
-        EventClock("cuda", before, after, **make),
-        GraphClock("cuda", before, after, **make),
-        HostClock("cuda", before, after, **make),
-        IssueClock("cuda", before, **make),
-    )
+    watch = stopwatch(gpu)
     for seconds, max_time_s in ((1e-6, 0.05), (0.1, 0.05)):  # the second is too long for further clocks
         call = gpu.call(30, seconds)
         timing = watch.time(call, touched=(), min_time_s=0.0, max_time_s=max_time_s, relative_width=0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from ssmperf.machine import cache
 from ssmperf.measure.clocks import EventClock, GraphClock, IssueClock
+from ssmperf.measure.stopwatch import Taken
 
 pytestmark = [
     pytest.mark.gpu,
@@ -59,6 +62,24 @@ def test_spins_of_known_length_are_recovered(kind: type, length_s: float, second
     print(f"{clock.name}: {length_s * 1e6:.0f} µs seen as {seen * 1e6:.2f} µs, "
           f"after {clock.overhead_s * 1e6:.2f} µs")  # fmt: skip
     assert abs(seen - length_s) <= 0.02 * length_s + 1e-6
+
+
+def test_a_host_that_is_slower_than_before_does_not_count(seconds_per_cycle: float) -> None:
+    """Between two spins of 50 µs, the host sometimes waits for 0.3 ms, as for a thread that must wake."""
+    clock = EventClock("cuda", cache.flusher("cuda", "cold").flush)
+    cycles, calls = round(50e-6 / seconds_per_cycle), itertools.count()
+
+    def call() -> None:
+        torch.cuda._sleep(cycles)
+        end = time.perf_counter() + (3e-4 if (number := next(calls)) > 8 and number % 2 else 0.0)
+        while time.perf_counter() < end:
+            pass
+        torch.cuda._sleep(cycles)
+
+    taken = Taken(clock, call)
+    seen = [taken() for _ in range(31)]
+    assert taken.waited == 0
+    assert max(seen) <= 1.1 * 100e-6 + 5e-6
 
 
 @pytest.mark.parametrize("kind", [EventClock, GraphClock])
