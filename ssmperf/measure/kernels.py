@@ -144,7 +144,7 @@ def _trace(call: Callable[[], Any], device: str, file: Path) -> None:
     import torch
     from torch.profiler import ProfilerActivity
 
-    from ssmperf.measure.profiler import silence
+    from ssmperf.measure.provenance import silence
 
     silence()
     on_gpu = device.startswith("cuda")

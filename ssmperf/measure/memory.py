@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.measure.profiler import silence
+from ssmperf.measure.provenance import silence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
-"""Find the device kernels that a call really launches."""
+"""Find the device kernels that a call really launches, by torch's profiler."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ssmperf.measure.profiler import silence
+
+def silence() -> None:
+    """Keep the profiler from writing to stderr when it starts. A log level that is already set is kept."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def launched_kernels(call: Callable[[], Any]) -> list[str]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ssmperf.machine.cache import flusher
 from ssmperf.machine.telemetry import Telemetry
-from ssmperf.measure.clocks import Clock, EventClock, GraphClock, HostClock, IssueClock, WallClock
+from ssmperf.measure.clocks import Clock, HostClock, IssueClock, WallClock
+from ssmperf.measure.device_clocks import EventClock, GraphClock
 from ssmperf.measure.sampling import Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ssmperf.machine import cache
-from ssmperf.measure.clocks import EventClock, GraphClock, IssueClock
+from ssmperf.measure.clocks import IssueClock
+from ssmperf.measure.device_clocks import EventClock, GraphClock
 from ssmperf.measure.stopwatch import Taken
 
 pytestmark = [
