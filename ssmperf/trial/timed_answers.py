@@ -6,12 +6,16 @@ product with a secret vector, right behind the timed region.
 Where answers combine, about half of the calls get combinations, whose products must be those of the bases
 combined. Whoever sees through that could combine answers instead of computing them; so the other calls get
 mixtures, and if these take longer or shorter, the backend is wrong. The products of mixtures must all differ,
-and some are made again, outside the time, and must be the same. Judged in full are one untimed call, one
-combination drawn at random, and mixtures at random places, which all backends of a run share.
+and some are made again, outside the time, and must be the same: all of them where few calls are timed, since
+chance could spare those that were left out. The memory that a timed call is likely to get
+is filled with NaN before it, so that a call which does not write its result cannot return an earlier one's.
+Judged in full are one untimed call, one combination drawn at random, and mixtures at random places, which all
+backends of a run share.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +37,8 @@ from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
 # errors with random signs scatter like a normal distribution whose deviation is that norm.
 MARGIN = 24.0
-REPEATED = 1  # calls on mixtures that are repeated
+FEW = 8  # calls on mixtures that are all repeated
+REPEATED = 1  # of more than these
 REPEATED_ALONE = 4  # the same where answers do not combine
 MIXED = 0.5  # share of calls on mixtures where answers combine
 FEWEST_COMPARED = 4  # calls of either kind whose times are compared
@@ -80,6 +85,7 @@ class TimedAnswers:
         self.problem: str | None = None
         self.uneven: str | None = None  # what may be chance, and needs more calls to be told
         self._combinations = 0
+        self._results: list[Tensor] = []  # without memory of their own
         self._projections: list[Projection] = []
         self._bases: list[tuple[float, ...]] = []  # products of two bases and their norms, by tensor
         self._limits: list[float] = []  # relative to the norms, by tensor
@@ -95,6 +101,7 @@ class TimedAnswers:
         tensors = tensors_of(result)
         if not tensors:
             return Verdict(Status.WRONG, "the timed call returns no tensor")
+        self._results = [torch.empty_like(tensor, device="meta") for tensor in tensors]
         generator = torch.Generator().manual_seed(self.secret.randrange(2**62))
         self._projections = [Projection(tensor, generator) for tensor in tensors]
         self._limits = [
@@ -111,6 +118,8 @@ class TimedAnswers:
             self._write(self._places[len(self.draws)])
         else:
             self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
+        if timed:
+            self._spoil()
 
     def after(self, result: Any) -> None:
         """Reduce what a timed call returned; keep the shared mixtures, and a combination at random."""
@@ -137,7 +146,12 @@ class TimedAnswers:
         if not self.draws:
             return Verdict(Status.WRONG, "no timed call was seen")
         found = torch.stack([torch.stack([p.double() for p in each]) for each in self.products]).tolist()
-        problem = self._deviating(found) or self._repeating(found) or self._combining(seconds)
+        problem = (
+            self._unwritten(found)
+            or self._deviating(found)
+            or self._repeating(found)
+            or self._combining(seconds)
+        )
         if problem:
             return Verdict(Status.WRONG, problem)
         verdict = Verdict(Status.OK)
@@ -173,6 +187,24 @@ class TimedAnswers:
             self._limits[at] = max(self._limits[at], MARGIN * relative)
         return Verdict(Status.OK)
 
+    def _spoil(self) -> None:
+        """Fill the free memory that the next call is likely to get for its result with NaN."""
+        device = self.buffers.grad_output.device
+        blocks = [
+            torch.full_like(each, math.nan, device=device) for each in self._results if _has_nan(each.dtype)
+        ]
+        del blocks
+
+    def _unwritten(self, found: list[list[float]]) -> str | None:
+        """Say which call's result is not finite, as memory is that it did not write, or return None."""
+        for number, products in enumerate(found, start=1):
+            if not all(map(math.isfinite, products)):
+                return (
+                    f"timed call {number} of {len(found)} left its result unwritten, at least in part, or it "
+                    f"is not finite: a random sum over it is {products[0]:.6g}"
+                )
+        return None
+
     def _deviating(self, found: list[list[float]]) -> str | None:
         """Say which call's products are not the combination of those of the bases, or return None."""
         for number, (drawn, products) in enumerate(zip(self.draws, found, strict=True), start=1):
@@ -198,7 +230,7 @@ class TimedAnswers:
             if earlier != number:
                 return f"timed calls {earlier} and {number} gave the same answer to different values"
         count = REPEATED if self.variation.combines else REPEATED_ALONE
-        for index in self.secret.sample(mixed, min(count, len(mixed))):
+        for index in self.secret.sample(mixed, len(mixed) if len(mixed) <= FEW else count):
             result = self._call(self.draws[index])
             again = projected(self._projections, result)
             for at, tensor in enumerate(tensors_of(result)):
@@ -260,3 +292,7 @@ class TimedAnswers:
     def _scale(self, at: int, weights: tuple[float, float]) -> float:
         _, _, first, second = self._bases[at]
         return abs(weights[0]) * first + abs(weights[1]) * second
+
+
+def _has_nan(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex

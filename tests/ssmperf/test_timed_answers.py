@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +72,25 @@ def stale_at_times(definition: Callable[..., Any]) -> Callable[..., Any]:
     return with_signature(definition, compute)
 
 
+def filled_at_once(value: float) -> Planted:
+    """Make a fault: one of the timed calls gives this value."""
+
+    def plant(definition: Callable[..., Any]) -> Callable[..., Any]:
+        calls = [0]
+
+        def compute(**operands: Any) -> Any:
+            calls[0] += 1
+            time.sleep(0.03)  # so that few calls are timed
+            output, state = definition(**operands)
+            if calls[0] == UNTIMED + 1:
+                output = torch.full_like(output, value)
+            return output, state
+
+        return with_signature(definition, compute)
+
+    return plant
+
+
 def without_the_last_batch_item(definition: Callable[..., Any]) -> Callable[..., Any]:
     """Leave the last item of the batch as it comes, in later calls."""
     calls = [0]
@@ -123,6 +144,18 @@ def test_work_left_out_of_some_calls_is_found(
     record = measure(planted, recurrence)
     assert record.status is Status.WRONG
     assert "when it was timed" in str(record.reason)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize(("value", "reason"), [(math.nan, "unwritten"), (0.5, "another answer")])
+def test_one_call_on_a_mixture_that_is_left_out_is_found(
+    own_registrations: None, monkeypatch: pytest.MonkeyPatch, value: float, reason: str, attempt: int
+) -> None:
+    """Where few calls are timed, chance spares none."""
+    monkeypatch.setattr("ssmperf.trial.timed_answers.MIXED", 1.0)
+    monkeypatch.setattr("ssmperf.trial.timed_answers.STRETCHES", ())
+    record = measure(filled_at_once(value))
+    assert record.status is Status.WRONG and reason in str(record.reason), record.reason
 
 
 def test_a_gradient_that_does_not_follow_is_found(own_registrations: None) -> None:
