@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.errors import (
@@ -162,6 +163,7 @@ __all__ = [
     "Model",
     "ModelEntry",
     "Network",
+    "Origin",
     "Pair",
     "Place",
     "PlannedSubject",
