@@ -42,7 +42,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import ab, backends, best, check, compare, load, models, run
+    from ssmperf.api import ab, backends, best, check, compare, history, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -83,11 +83,12 @@ if TYPE_CHECKING:
     from ssmperf.runs.outcome import BROKEN, VERDICTS, Pair, RunComparison
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
+    from ssmperf.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
     from ssmperf.verification.verify import verify
 
 _LAZY = {
-    "api": ("ab", "backends", "best", "check", "compare", "load", "models", "run"),
+    "api": ("ab", "backends", "best", "check", "compare", "history", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -128,6 +129,7 @@ _LAZY = {
     "runs.outcome": ("BROKEN", "VERDICTS", "Pair", "RunComparison"),
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
+    "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
     "verification.verify": ("verify",),
 }
@@ -149,6 +151,7 @@ __all__ = [
     "BrokenContract",
     "Calibration",
     "Case",
+    "CaseHistory",
     "Ceilings",
     "Chart",
     "Comparison",
@@ -157,6 +160,7 @@ __all__ = [
     "Cost",
     "DuplicateName",
     "ExitCode",
+    "History",
     "Identity",
     "Judging",
     "Memory",
@@ -182,6 +186,7 @@ __all__ = [
     "Standing",
     "State",
     "Status",
+    "Step",
     "Table",
     "TimedPass",
     "Timing",
@@ -208,6 +213,7 @@ __all__ = [
     "carry",
     "check",
     "check_properties",
+    "commit_text",
     "compare",
     "compare_runs",
     "compute",
@@ -221,6 +227,7 @@ __all__ = [
     "first_places",
     "floor_s",
     "gate_precision",
+    "history",
     "identity",
     "in_force",
     "is_out_of_memory",
