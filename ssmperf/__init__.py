@@ -42,7 +42,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import ab, backends, best, check, compare, history, load, models, run
+    from ssmperf.api import ab, backends, best, bisect, check, compare, history, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from ssmperf.verification.verify import verify
 
 _LAZY = {
-    "api": ("ab", "backends", "best", "check", "compare", "history", "load", "models", "run"),
+    "api": ("ab", "backends", "best", "bisect", "check", "compare", "history", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -205,6 +205,7 @@ __all__ = [
     "backends",
     "bare_subjects",
     "best",
+    "bisect",
     "build_block",
     "build_operands",
     "busy_cases",

@@ -1,4 +1,4 @@
-"""The Python interface: run, load, compare, check, ab, history, best, models, backends."""
+"""The Python interface: run, load, compare, check, ab, bisect, history, best, models, backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import RUN_FILE, Run
 from ssmperf.trends.history import History, trace
-from ssmperf.versions.procedure import Versions, compare_versions, parse_pairs
+from ssmperf.versions.bisection import Bisected, OnJudged, OnStep
+from ssmperf.versions.bisection import bisect as bisected
+from ssmperf.versions.procedure import Versions, compare_versions
 from ssmperf.versions.remeasure import remeasure as remeasured
 
 
@@ -238,18 +240,60 @@ def ab(
         WorkerFailed: a version's process ended.
     """
     folder = Path(out) if out is not None else run_folder(None, ("ab",), resume=resume)
-    first, fresh = parse_pairs(pairs)
-    wanted = Versions(
-        base,
-        new,
-        arguments={"suite": suite, **{name: value for name, value in choices.items() if value is not None}},
-        plugins=_paths(plugin),
-        cases=names(cases) or () if cases else (),
-        threshold=parse_threshold(threshold),
-        first=first,
-        fresh=fresh,
-    )
+    wanted = Versions.of(base, new, suite, choices, _paths(plugin), cases, pairs, threshold)
     return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=progress)
+
+
+def bisect(
+    good: str,
+    bad: str,
+    *,
+    case: Names,
+    suite: Names = "throughput",
+    plugin: File | Sequence[File] = (),
+    pairs: str | None = None,
+    threshold: str | float | None = None,
+    out: File | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    on_step: OnStep | None = None,
+    on_judged: OnJudged | None = None,
+    **choices: Any,
+) -> Bisected:
+    """Find the commit that made a case slower, by `git bisect` with `ssmperf.ab` against the good commit.
+
+    Args:
+        good, bad: git refs of the repository in the current folder; `good` is an ancestor of `bad`.
+        case: id of the case, or how it begins.
+        suite, choices, pairs: what to measure, and how, as for `ssmperf.ab`.
+        threshold: largest change from `good` that counts as the same. None means half of the change between
+            the ends, and at least 5 %.
+        plugin: plug-in files; those that `bad` has in its tree are taken from the tree of each candidate.
+        out: the search's folder; None makes a new one under `runs/`. resume: continue the search in it.
+        progress: receives the progress of each comparison. on_step: called with each candidate, the number
+            of commits left and of comparisons left. on_judged: called with each candidate and its judgement.
+
+    Returns:
+        `.first`, the first slow commit, or several if those between could not be judged; `.judgement` with
+        its ratio and interval; `.judged`, all judgements by commit; `.conclusion`, `.exit_code`.
+
+    Raises:
+        UsageError: a ref is no commit, `bad` is not slower than `good`, or the request is wrong.
+        SsmperfError: `bad` cannot be compared with `good`.
+    """
+    folder = Path(out) if out is not None else run_folder(None, ("bisect",), resume=resume)
+    wanted = Versions.of(
+        good, bad, suite, choices, _paths(plugin), case, pairs, THRESHOLD if threshold is None else threshold
+    )
+    return bisected(
+        wanted,
+        folder,
+        halfway=threshold is None,
+        resume=resume,
+        progress=progress,
+        on_step=on_step,
+        on_judged=on_judged,
+    )
 
 
 def history(

@@ -5,6 +5,7 @@ Every error that a user can cause is a SsmperfError with a one-line message:
 SsmperfError
 ├── Unsupported          a backend cannot compute this; the message is the reason
 ├── WorkerFailed         a worker process could not be started: no case could be run
+│   └── VersionEnded     the process of one of two compared versions ended
 ├── JudgeFailed          the process that judges answers ended, or could not make a reference
 ├── BrokenContract       a backend returned something that the contract does not allow
 └── UsageError           wrong usage or unreadable input
@@ -12,6 +13,7 @@ SsmperfError
     ├── DuplicateName    a name that was registered twice
     ├── PluginError      a plug-in file that cannot be loaded
     ├── UnreadableRun    a run folder that is missing, damaged or of a newer schema
+    ├── VersionFailed    one of two compared versions cannot be installed, or refuses the request
     └── OutputFailed     standard output that cannot be written, such as a full device
 """
 
@@ -51,6 +53,14 @@ class WorkerFailed(SsmperfError):
     """A worker process could not be started."""
 
     exit_code = ExitCode.BAD_CASE
+
+
+class VersionEnded(WorkerFailed):
+    """The process of one of two compared versions ended. side: "base" or "new"."""
+
+    def __init__(self, message: str, side: str) -> None:
+        super().__init__(message)
+        self.side = side
 
 
 class JudgeFailed(SsmperfError):
@@ -97,6 +107,14 @@ class PluginError(UsageError):
 
 class UnreadableRun(UsageError):
     """A run folder is missing, damaged, or written by a newer version."""
+
+
+class VersionFailed(UsageError):
+    """One of two compared versions cannot be installed, or refuses the request. side: "base" or "new"."""
+
+    def __init__(self, message: str, side: str) -> None:
+        super().__init__(message)
+        self.side = side
 
 
 class OutputFailed(UsageError):

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app
-from ssmperf.terminal.options import Debug, Json, Threshold
+from ssmperf.cli.app import app, interrupted
+from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.options import (
+    Backends,
+    Debug,
+    Json,
+    Models,
+    OneDevice,
+    Precision,
+    Preset,
+    Samples,
+    Sizes,
+    Suite,
+    Threshold,
+    Time,
+    Timeout,
+)
 
 
 @app.command(
@@ -76,4 +91,95 @@ def history(
         display.write_report("table", found, None, of="history")
     if html:
         display.write_report("html", found, html, of="history")
+    raise typer.Exit(found.exit_code)
+
+
+@app.command(
+    epilog="Example:  ssmperf bisect --good v1.0 --bad HEAD --case 3f2a1b9c --models gla --backends mine "
+    "--plugin kernels/mine.py"
+)
+@with_axes
+def bisect(
+    good: Annotated[str, typer.Option(help="A git ref at which the case was fast.")],
+    bad: Annotated[str, typer.Option(help="A later one at which it is slow.")],
+    case: Annotated[str, typer.Option(help="Id of the case, or how it begins.")],
+    suite: Suite = "throughput",
+    models: Models = None,
+    backends: Backends = None,
+    preset: Preset = None,
+    axis: Sizes = None,
+    device: OneDevice = "auto",
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Plug-in file, taken from the tree of each commit that is measured. Its code is run.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="Pairs of rounds per commit, and fresh ones if it stands out: 5+7.")
+    ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="Largest change from the good commit that counts as the same. Default: half of the change "
+            "between the ends, at least 5%."
+        ),
+    ] = None,
+    timeout: Timeout = 180.0,
+    time: Time = None,
+    precision: Precision = None,
+    samples: Samples = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the search. Default: runs/<time>-bisect.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the search in --out.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+    **axes: Any,
+) -> None:
+    """Find the commit that made a case slower, by git bisect with `ab` as the judge.
+
+    Both ends are compared first. A commit that cannot be installed, gives wrong answers, or is ambiguous is
+    skipped. The search runs in a temporary worktree: files, index and HEAD stay as they are. Exits with 0 if
+    it found the commit, and with 4 if several may be it.
+    """
+    from ssmperf import api
+    from ssmperf.execute import request
+    from ssmperf.terminal import display
+
+    folder = request.run_folder(out, ("bisect",), resume=resume)
+    try:
+        found = api.bisect(
+            good,
+            bad,
+            case=case,
+            suite=suite,
+            models=models,
+            backends=backends,
+            preset=preset,
+            axis=axis or (),
+            device=device,
+            plugin=plugin or (),
+            pairs=pairs,
+            threshold=threshold,
+            timeout=timeout,
+            time=time,
+            precision=precision,
+            samples=samples,
+            out=folder,
+            resume=resume,
+            progress=display.progress(),
+            on_step=display.bisection_step,
+            on_judged=display.bisection_judged,
+            **axes,
+        )
+    except KeyboardInterrupt:
+        interrupted(folder)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        print(display.shown_lines(found.conclusion))
+        print(f"comparisons written to {folder}")
     raise typer.Exit(found.exit_code)

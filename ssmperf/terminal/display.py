@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
@@ -19,10 +19,15 @@ from ssmperf.machine.calibration import ABSENT
 from ssmperf.plan.plan import Plan
 from ssmperf.runs.store import Run
 
+if TYPE_CHECKING:
+    from ssmperf.versions.bisection import Judgement
+    from ssmperf.versions.candidates import Commit
+
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0
 LONGEST_REASON = 160
 LONGEST_PLACE = 100
+SHORT = 10  # digits of a commit
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 PLACE = re.compile(r" at (?P<file>\S.*)(?P<line>:\d+(?: \([^()]*\))?)$")  # the end of a crash's reason
 
@@ -121,6 +126,28 @@ def plan(plan: Plan) -> str:
     ]
     run, refused = len(plan.to_run), len(plan.refused)
     return "\n".join([*lines, f"{len(plan.cases)} cases: {run} to run, {refused} skipped with a reason"])
+
+
+def bisection_step(commit: Commit, left: int, judgements: int) -> None:
+    """Print which commit a search judges next, and how many are left."""
+    what = f"{commit.name[:SHORT]} {brief(commit.subject)}"
+    commits, steps = _counted(left, "commit"), _counted(judgements, "comparison")
+    print(f"bisecting: {commits} left, about {steps}; now {what}", file=sys.stderr, flush=True)
+
+
+def bisection_judged(commit: Commit, found: Judgement) -> None:
+    """Print what was found out about a commit."""
+    text = f"{commit.name[:SHORT]} is {found.word}: {brief(found.text)} {found.change}".rstrip()
+    print(text, file=sys.stderr, flush=True)
+
+
+def shown_lines(text: str) -> str:
+    """Take control characters and terminal escapes out of foreign text, line by line."""
+    return "\n".join(CONTROL.sub(" ", line) for line in text.splitlines())
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class LineProgress:

@@ -18,12 +18,13 @@ import numpy as np
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import UnreadableRun, UsageError
+from ssmperf.errors import UnreadableRun, UsageError, VersionFailed
 from ssmperf.execute import nonce
+from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, compare_pairs
+from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
@@ -63,6 +64,29 @@ class Versions:
                     f"the {name} stage needs between {least} and {MOST_PAIRS} pairs, got {count}"
                 )
 
+    @classmethod
+    def of(
+        cls,
+        base: str,
+        new: str,
+        suite: Names,
+        choices: Mapping[str, Any],
+        plugins: Sequence[str],
+        cases: Names,
+        pairs: str | None,
+        threshold: str | float,
+    ) -> Versions:
+        """Make it from what users write: see `ssmperf.ab`.
+
+        Raises:
+            UsageError: a value is illegal.
+        """
+        first, fresh = parse_pairs(pairs)
+        given = {name: value for name, value in choices.items() if value is not None}
+        chosen = names(cases) or () if cases else ()
+        limit = parse_threshold(threshold)
+        return cls(base, new, {"suite": suite, **given}, tuple(plugins), chosen, limit, first, fresh)
+
     def to_json(self) -> dict[str, Any]:
         """Return what must be the same when a comparison is resumed."""
         return {
@@ -91,9 +115,10 @@ def compare_versions(
     resume: continue the comparison there. unsure: "fail" or "pass", what ambiguity alone is worth.
 
     Raises:
-        UsageError: a version cannot be installed or refuses the request, the folder cannot be used, or the
-            versions have no case in common.
-        WorkerFailed: a side ended.
+        VersionFailed: a version cannot be installed or refuses the request, or the versions have no case in
+            common.
+        UsageError: a version does not exist, or a folder cannot be used.
+        VersionEnded: a side ended.
     """
     state = _start(wanted, out, resume=resume)
     sides = {
@@ -252,9 +277,10 @@ class _Pairs:
         self.common = [id_ for id_ in base if id_ in new]
         if not self.common:
             self._end()
-            raise UsageError(
+            raise VersionFailed(
                 f"the versions have no case in common to run: base has {len(base)}, new has {len(new)} of "
-                f"those selected{self._refusals()}"
+                f"those selected{self._refusals()}",
+                "new" if base else "base",
             )
         self.progress.begin(self.wanted.first * 2 * len(self.common), 0)
         return self

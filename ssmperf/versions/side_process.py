@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case
-from ssmperf.errors import UsageError, WorkerFailed
+from ssmperf.errors import VersionEnded, VersionFailed
 from ssmperf.versions.sides import Side
 
 SERVE = "ssmperf.versions.serve"  # the module that the process runs
@@ -28,8 +28,8 @@ class SideProcess:
     cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
 
     Raises:
-        UsageError: the side refuses the request, for example since its version does not know an option.
-        WorkerFailed: it ended.
+        VersionFailed: the side refuses the request, for example since its version does not know an option.
+        VersionEnded: it ended.
     """
 
     def __init__(
@@ -52,8 +52,13 @@ class SideProcess:
                 env=side.environment,
                 text=True,
             )
-        self._send({"plugins": list(side.plugins), "request": request})
-        answer = self._until("cases")
+        try:
+            self._send({"plugins": list(side.plugins), "request": request})
+            answer = self._until("cases")
+        except BaseException:
+            self.kill()
+            self.close()
+            raise
         self.cases: dict[str, Case] = {case.id: case for case in map(Case.from_json, answer["cases"])}
         self.refusal: str | None = answer["refusal"]
         self._prepares = bool(answer.get("prepares"))  # older versions do not
@@ -94,7 +99,7 @@ class SideProcess:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
         except OSError:
-            raise WorkerFailed(self._ending()) from None
+            raise VersionEnded(self._ending(), self.name) from None
 
     def _until(self, name: str) -> Mapping[str, Any]:
         """Handle messages until one with this key comes; return it."""
@@ -102,11 +107,11 @@ class SideProcess:
         for line in self.process.stdout:
             message = json.loads(line)
             if "failed" in message:
-                raise UsageError(f"{self.name} ({self.side.label}): {message['failed']}")
+                raise VersionFailed(f"{self.name} ({self.side.label}): {message['failed']}", self.name)
             if name in message:
                 return dict(message)
             self.on_message(message)
-        raise WorkerFailed(self._ending())
+        raise VersionEnded(self._ending(), self.name)
 
     def _ending(self) -> str:
         self.process.kill()

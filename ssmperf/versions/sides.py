@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ssmperf.errors import UsageError
+from ssmperf.errors import UsageError, VersionFailed
 
 FORMS = "a git ref, a folder with a pyproject.toml, a wheel, a plug-in file (.py), or an environment"
 INSTALL_S = 600.0
@@ -88,7 +88,8 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
     root: folder for the versions; None means `versions_folder()`.
 
     Raises:
-        UsageError: the text names no version, or it cannot be installed.
+        UsageError: the text names no version, or the folder cannot be written.
+        VersionFailed: it cannot be installed, or lacks a plug-in file.
     """
     kind, commit = kind_of(text)
     root = (root or versions_folder()).resolve()
@@ -108,20 +109,21 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
                         _copy(Path(text).resolve(), source)
                 what = Path(text).resolve() if kind == "wheel" else source
                 if what is not None and (kind == "wheel" or _has_project(what)):
-                    _pip_install(what, folder / "packages", text)
+                    _pip_install(what, folder / "packages", text, name)
                 (folder / INSTALLED).touch()
             os.utime(folder)
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
     _prune(root)
     has_packages = (folder / "packages").is_dir()
-    files = [_absolute(file) if source is None else _within(source, file) for file in plugins]
+    files = [_absolute(file, name) if source is None else _within(source, file, name) for file in plugins]
     if kind == "plug-in":
-        files.append(_absolute(text))
+        files.append(_absolute(text, name))
     if source is not None and not has_packages and not any(Path(f).is_relative_to(source) for f in files):
-        raise UsageError(
+        raise VersionFailed(
             f"{text} has no pyproject.toml to install, and no plug-in file of its tree was named: pass "
-            "--plugin with a path relative to its top"
+            "--plugin with a path relative to its top",
+            name,
         )
     return Side(
         text,
@@ -212,16 +214,16 @@ def _interpreter(path: Path) -> str:
     return str(Path.cwd() / python)  # not resolved: a link's folder makes it a virtual environment
 
 
-def _absolute(file: str) -> str:
+def _absolute(file: str, name: str) -> str:
     if not Path(file).is_file():
-        raise UsageError(f"there is no plug-in file {file}")
+        raise VersionFailed(f"there is no plug-in file {file}", name)
     return str(Path(file).resolve())
 
 
-def _within(source: Path, file: str) -> str:
+def _within(source: Path, file: str, name: str) -> str:
     """Find a plug-in file in a tree if it is there, or else where this process stands."""
     inside = source / file
-    return str(inside) if not Path(file).is_absolute() and inside.is_file() else _absolute(file)
+    return str(inside) if not Path(file).is_absolute() and inside.is_file() else _absolute(file, name)
 
 
 def _git(*arguments: str) -> str | None:
@@ -247,7 +249,7 @@ def _export(commit: str, into: Path) -> None:
         raise UsageError(f"cannot export the commit {commit}: git archive exited with {archive.returncode}")
 
 
-def _pip_install(what: Path, into: Path, text: str) -> None:
+def _pip_install(what: Path, into: Path, text: str, name: str) -> None:
     """Install a source folder or wheel, without its dependencies, into a folder of its own."""
     shutil.rmtree(into, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(into)]
@@ -258,10 +260,10 @@ def _pip_install(what: Path, into: Path, text: str) -> None:
             [*command, str(what)], capture_output=True, text=True, timeout=INSTALL_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"cannot install {text}: {error}") from error
+        raise VersionFailed(f"cannot install {text}: {error}", name) from error
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         last = next(
             (line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else ""
         )
-        raise UsageError(f"cannot install {text}: pip exited with {done.returncode}: {last}")
+        raise VersionFailed(f"cannot install {text}: pip exited with {done.returncode}: {last}", name)
