@@ -215,6 +215,14 @@ def test_a_creep_has_its_rise() -> None:
         assert abs(creep.rise - 0.145) < 0.03 and creep.position in (0, 30)
 
 
+def test_a_creep_that_begins_late_is_found_in_a_long_history() -> None:
+    found = 0
+    for logs in histories(normal, 10, runs=160):
+        logs[2] += 0.004 * np.maximum(0, np.arange(160) - 148)
+        found += creeps_of(logs).keys() == {2}
+    assert found >= 9
+
+
 def test_what_becomes_faster_raises_no_alarm() -> None:
     for logs in histories(normal, 5):
         logs[:3] -= 0.005 * np.arange(RUNS)
