@@ -25,7 +25,7 @@ FLOORS = (
     ("tune",),
     ("execute",),
     ("versions",),
-    ("api", "direct", "terminal", "verification"),
+    ("api", "direct", "starter", "terminal", "verification"),
     ("cli",),
 )
 FACE = "__init__"  # of the package, which exports names of all floors
