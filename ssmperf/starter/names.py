@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ssmperf import registry
 from ssmperf.errors import UsageError
-from ssmperf.registry.tables import IDENTIFIER, origins
+from ssmperf.registry import tables
 
 # Files of these names are run by others than ssmperf: by pytest, and by setuptools.
 READ_BY_OTHERS = ("conftest", "setup")
@@ -34,8 +34,8 @@ def check_name(name: str, file: Path) -> None:
 def _no_identifier(name: str) -> str | None:
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         return "it is a keyword of Python"
-    if not IDENTIFIER.fullmatch(name):
-        return f"it must be in lower snake case ({IDENTIFIER.pattern})"
+    if not tables.IDENTIFIER.fullmatch(name):
+        return f"it must be in lower snake case ({tables.IDENTIFIER.pattern})"
     return None
 
 
@@ -55,7 +55,7 @@ def _registered_by(name: str, file: Path) -> bool:
     """Tell whether a file has registered all backends of a name."""
     files = {
         origin.file
-        for (kind, label), origin in origins.items()
+        for (kind, label), origin in tables.origins.items()
         if kind == "backend" and label.rpartition("/")[2] == name
     }
     return files == {file}

@@ -280,7 +280,7 @@ def test_list_alone_lists_the_models(call: Call) -> None:
     assert call("list") == call("list", "models")
 
 
-@pytest.mark.parametrize("verb", ["run", "report", "list", "doctor"])
+@pytest.mark.parametrize("verb", ["run", "report", "list", "doctor", "new"])
 def test_help_has_examples_and_imports_no_torch(verb: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None;"
