@@ -241,6 +241,7 @@ def _export(commit: str, into: Path) -> None:
         try:
             with tarfile.open(fileobj=archive.stdout, mode="r|") as tar:
                 tar.extractall(into, filter="data")
+            archive.stdout.read()  # padding behind the end: unread, it would end git by a closed pipe
         except tarfile.TarError as error:
             raise UsageError(f"cannot export the commit {commit}: {error}") from error
     if archive.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,24 @@ def test_plugins_of_a_tree_come_from_the_tree(repository: Path, tmp_path: Path) 
     (repository / "mine.py").write_text("# changed, not committed\n")
     side = install("main", plugins=("mine.py",))
     assert [Path(file).read_text() for file in side.plugins] == ["# one\n"]
+
+
+def test_padding_behind_an_archive_does_no_harm(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A git that writes the padding late, when the reader has seen the end of the archive."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    real = shutil.which("git")
+    (tools / "git").write_text(
+        f'#!/bin/bash\n{real} "$@" || exit\n'
+        'if [[ " $* " == *" archive "* ]]; then sleep 0.2; head --bytes=1000000 /dev/zero; fi\n'
+    )
+    (tools / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    (tmp_path / "tree").mkdir()
+    sides._export("HEAD", tmp_path / "tree")
+    assert (tmp_path / "tree" / "a_kernel.py").read_text() == "VALUE = 2\n"
 
 
 def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
