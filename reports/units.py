@@ -125,7 +125,7 @@ def ratio(value: Any) -> str:
 
 def spread(value: float, low: Any, high: Any) -> str:
     """Format the wider half of an interval around a value, such as `±1.2 %`; empty without an interval."""
-    if missing(low) or missing(high) or not value:
+    if not (is_number(low) and is_number(high) and value):
         return ""
     half = 100 * max(high - value, value - low, 0.0) / abs(value)
     return f"±{half:.0f} %" if half >= 9.5 else f"±{half:.1f} %"
@@ -138,7 +138,7 @@ def host_note(name: str, row: Mapping[str, Any]) -> str:
         The host's time, such as `host 400 µs`; an empty text if it is shorter or unknown.
     """
     issue, latency = row.get("issue_s"), row.get("latency_s")
-    known = name == "latency_s" and not missing(issue) and not missing(latency)
+    known = name == "latency_s" and is_number(issue) and is_number(latency)
     return f"host {number('issue_s', issue)}" if known and float(issue) > float(latency) else ""  # type: ignore[arg-type]
 
 

@@ -317,11 +317,23 @@ def read_in_all_ways(pair: Path) -> dict[str, bytes]:
         {"latency_s": 1e-3, "samples_s": [None]},
         {"latency_s": float("nan"), "samples_s": [float("inf")]},
         {"latency_s": 10**400, "latency_low_s": 1e308, "samples_s": [1e308] * 9},
+        {"latency_s": [1e-3, 2e-3], "latency_low_s": [1e-3]},
+        {"latency_low_s": [1e-3], "latency_high_s": [2e-3], "issue_s": [1.0]},
+        {"kernels": [{}], "doubts": [["x"], {"y": []}]},
     ],
 )
 def test_samples_that_are_no_times_are_not_compared(fields: dict[str, Any], pair: Path) -> None:
     change(pair / "new" / "records.jsonl", 0, **fields)
     read_in_all_ways(pair)
+
+
+def test_a_run_may_lack_what_it_was_asked_for(pair: Path) -> None:
+    change(pair / "new" / "run.json", 0, argv=3.5, created=[], tag={}, plan={"cases": "x", "case_ids": 3})
+    read_in_all_ways(pair)
+    selection = json.loads((pair / "base" / "run.json").read_text())["selection"]
+    del selection["backends"]
+    change(pair / "base" / "run.json", 0, selection=selection)
+    assert "its selection is not understood" in refused("compare", pair / "base", pair / "new")
 
 
 @pytest.mark.parametrize(
