@@ -27,6 +27,7 @@ _LABELS = {
     "limit_fraction": "of limit",
     "bandwidth_bytes_per_s": "bandwidth",
     "peak_bytes": "peak memory",
+    "spent_s": "time of the run",
     "least_bytes": "least bytes",
     "speedup": "vs sequential",
     "error_ratio": "error / tolerance",
