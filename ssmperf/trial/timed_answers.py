@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from ssmperf.cases.record import Status
@@ -27,6 +26,7 @@ from ssmperf.judge.answer import Answer, no_gradient
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.answers import Projection, copied, norm, projected, tensors_of
 from ssmperf.measure.passes import TimedPass
+from ssmperf.measure.statistics import rank_sum_p
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 
@@ -228,7 +228,7 @@ class TimedAnswers:
             f"calls on values that are no combination of others take {mixed[1] / combined[1]:.2g} times as "
             "long as the rest: it does not do the same work for both"
         )
-        if mannwhitneyu(times[True], times[False]).pvalue < SURE:
+        if rank_sum_p(times[True], times[False]) < SURE:
             return problem
         self.uneven = f"{problem}, or it is chance"
         return None

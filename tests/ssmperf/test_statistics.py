@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from ssmperf.measure import statistics
 
@@ -123,3 +124,22 @@ def test_drift_is_recognised(trend) -> None:
 
 def test_a_drift_smaller_than_the_goal_is_none() -> None:
     assert not statistics.drifts(1 + 0.005 * np.linspace(0, 1, 500), 0.01)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 300), (8, 8), (20, 8), (9, 9), (9, 60), (150, 200)])
+@pytest.mark.parametrize("step", [0.0, 0.5])
+@pytest.mark.parametrize("shift", [0.0, 0.7, 5.0])
+def test_rank_sums_are_judged_like_scipy(sizes: tuple[int, int], step: float, shift: float) -> None:
+    """A step rounds the values, so that many are equal."""
+    rng = np.random.default_rng(sum(sizes))
+    some, others = rng.standard_normal(sizes[0]) + shift, rng.standard_normal(sizes[1])
+    if step:
+        some, others = (np.round(values / step) * step for values in (some, others))
+    expected = mannwhitneyu(some, others).pvalue
+    for one, other in ((some, others), (others, some)):
+        assert statistics.rank_sum_p(one, other) == pytest.approx(expected, rel=1e-9)
+
+
+def test_rank_sums_of_equal_values_say_nothing() -> None:
+    assert statistics.rank_sum_p([1.0] * 4, [1.0] * 5) == 1.0
+    assert statistics.rank_sum_p([1.0, 4.0, 5.0], [2.0, 3.0, 6.0]) == pytest.approx(1.0)
