@@ -26,7 +26,7 @@ FLOORS = (
     ("execute",),
     ("versions",),
     ("api", "direct", "starter", "terminal", "verification"),
-    ("cli",),
+    ("cli", "pytest_plugin"),
 )
 FACE = "__init__"  # of the package, which exports names of all floors
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
