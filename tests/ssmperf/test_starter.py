@@ -168,8 +168,8 @@ def test_the_files_are_in_ruffs_usual_form(tmp_path: Path) -> None:
     ruff = shutil.which("ruff", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert ruff
     for recurrence in built_in():
-        plugin(tmp_path, recurrence, f"my_{recurrence}")
-    plugin(tmp_path, "scan", "my_triton", triton=True)
+        plugin(tmp_path / f"of_{recurrence}", recurrence)
+    plugin(tmp_path / "in_triton", "scan", triton=True)
     for check in (["check"], ["format", "--diff"]):
         command = [ruff, *check, "--isolated", "."]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
