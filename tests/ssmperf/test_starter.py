@@ -167,13 +167,16 @@ def test_no_mark_is_left(choices: dict[str, bool]) -> None:
 def test_the_files_are_in_ruffs_usual_form(tmp_path: Path) -> None:
     ruff = shutil.which("ruff", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert ruff
-    for recurrence in built_in():
-        plugin(tmp_path / f"of_{recurrence}", recurrence)
-    plugin(tmp_path / "in_triton", "scan", triton=True)
-    for check in (["check"], ["format", "--diff"]):
-        command = [ruff, *check, "--isolated", "."]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+    starters = [Starter(recurrence, "mine") for recurrence in built_in()]
+    starters.append(Starter("scan", "mine", triton=True))
+    for number, starter in enumerate(starters):
+        create(starter, tmp_path / str(number))
+        for check in (["check"], ["format", "--diff"]):
+            command = [ruff, *check, "--isolated", "."]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=tmp_path / str(number)
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 class TestFiles:
