@@ -20,7 +20,10 @@ from typing import Any
 
 from ssmperf.errors import UsageError
 
-FORMS = "a git ref, a folder with a pyproject.toml, a wheel, a plug-in file (.py), or an environment"
+FORMS = (
+    "a git ref, a folder with a pyproject.toml or of a checkout, a wheel, a plug-in file (.py), or an "
+    "environment"
+)
 INSTALL_S = 600.0
 GIT_S = 60.0
 INSTALLED = "installed"  # a file in a version's folder, written when it is ready
@@ -39,7 +42,9 @@ class Side:
     """One version, ready to be measured.
 
     text: as the user named it. kind: "git ref", "source folder", "wheel", "plug-in" or "environment".
-    commit: that of a git ref. python: its interpreter. folder: holds its sources, packages and caches.
+    commit: that of a git ref, or the one that is checked out in a source folder. changed: whether the folder
+        has changes beyond it.
+    python: its interpreter. folder: holds its sources, packages and caches.
     packages: folder of the packages that take precedence over those of the interpreter, if there are any.
     plugins: its plug-in files.
     """
@@ -51,11 +56,16 @@ class Side:
     commit: str | None = None
     packages: str | None = None
     plugins: tuple[str, ...] = ()
+    changed: bool = False
 
     @property
     def label(self) -> str:
-        """The side in words, such as "git ref main (1a2b3c4)"."""
-        return f"{self.kind} {self.text}" + (f" ({self.commit[:10]})" if self.commit else "")
+        """The side in words, such as "git ref main (1a2b3c4d5e)"."""
+        commit = self.commit[:10] if self.commit else ""
+        if self.text and (self.commit or "").startswith(self.text):
+            return f"{self.kind} {commit}"
+        changes = " with changes" if self.changed else ""
+        return f"{self.kind} {self.text}" + (f" ({commit}{changes})" if commit else "")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -123,6 +133,9 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
             f"{text} has no pyproject.toml to install, and no plug-in file of its tree was named: pass "
             "--plugin with a path relative to its top"
         )
+    changed = False
+    if kind == "source folder":
+        commit, changed = _checked_out(Path(text))
     return Side(
         text,
         kind,
@@ -131,7 +144,14 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
         commit,
         str(folder / "packages") if has_packages else None,
         tuple(files),
+        changed,
     )
+
+
+def _checked_out(folder: Path) -> tuple[str | None, bool]:
+    """Get the commit of the checkout that a folder is in, and whether the folder has changes beyond it."""
+    commit = _git("-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    return commit, bool(commit and _git("-C", str(folder), "status", "--porcelain", "--", "."))
 
 
 def _identity(text: str, kind: str, commit: str | None) -> str:
@@ -196,6 +216,8 @@ def kind_of(text: str) -> tuple[str, str | None]:
         return "source folder", None
     if (path / "bin" / "python").exists() or (path.is_file() and os.access(path, os.X_OK)):
         return "environment", None
+    if (path / ".git").exists():
+        return "source folder", None
     commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
     if commit is None:
         where = "" if _git("rev-parse", "--git-dir") else "; this folder is not in a git repository"

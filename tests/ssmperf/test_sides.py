@@ -143,6 +143,26 @@ def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: py
         install("main", "new")
 
 
+def test_a_checkout_with_changes_is_a_version(repository: Path) -> None:
+    """It has its uncommitted files, and its label says from which commit they deviate."""
+    clean = install(".", "new")
+    (repository / "a_kernel.py").write_text("VALUE = 3\n")
+    changed = install(".", "new")
+    assert (seen(clean), seen(changed)) == ("2", "3")
+    assert clean.label == f"source folder . ({str(clean.commit)[:10]})" and clean.commit == changed.commit
+    assert changed.label == f"source folder . ({str(clean.commit)[:10]} with changes)"
+
+
+def test_a_checkout_without_a_project_needs_a_plugin(repository: Path) -> None:
+    (repository / "pyproject.toml").unlink()
+    (repository / "mine.py").write_text("# not committed\n")
+    side = install(".", plugins=("mine.py",))
+    assert side.packages is None and side.plugins[0].startswith(side.folder)
+    assert [Path(file).read_text() for file in side.plugins] == ["# not committed\n"]
+    with pytest.raises(UsageError, match=r"no pyproject\.toml"):
+        install(".", "new")
+
+
 def test_a_plugin_file_and_an_environment(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("# a kernel\n")
