@@ -14,6 +14,7 @@ import sys
 import tarfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ FORMS = (
 )
 INSTALL_S = 600.0
 GIT_S = 60.0
+ENTRY_POINTS = "ssmperf."  # how the groups begin by which a package registers plug-ins
 INSTALLED = "installed"  # a file in a version's folder, written when it is ready
 MOST_VERSIONS = 24  # that are kept
 # Compilers' caches: what one side has compiled must not serve the other.
@@ -94,7 +96,7 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
 
     name: "base" or "new": the same version has a folder of its own on either side.
     plugins: plug-in files for both sides. For a git ref or a source folder, one with a relative path is
-        taken from its tree, if it is there.
+        taken from its tree, if it is there. One that the version's package registers is not loaded twice.
     root: folder for the versions; None means `versions_folder()`.
 
     Raises:
@@ -133,6 +135,9 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
             f"{text} has no pyproject.toml to install, and no plug-in file of its tree was named: pass "
             "--plugin with a path relative to its top"
         )
+    if has_packages:
+        registered = _registered(folder / "packages")
+        files = [file for file in files if Path(file).read_bytes() not in registered]
     changed = False
     if kind == "source folder":
         commit, changed = _checked_out(Path(text))
@@ -244,6 +249,16 @@ def _within(source: Path, file: str) -> str:
     """Find a plug-in file in a tree if it is there, or else where this process stands."""
     inside = source / file
     return str(inside) if not Path(file).is_absolute() and inside.is_file() else _absolute(file)
+
+
+def _registered(packages: Path) -> set[bytes]:
+    """Read the modules that ssmperf imports when it starts, since entry points of the packages name them."""
+    entries = [
+        entry for found in distributions(path=[str(packages)]) for entry in found.entry_points
+        if entry.group.startswith(ENTRY_POINTS)
+    ]  # fmt: skip
+    files = [packages / f"{entry.module.replace('.', '/')}.py" for entry in entries]
+    return {file.read_bytes() for file in files if file.is_file()}
 
 
 def _git(*arguments: str) -> str | None:
