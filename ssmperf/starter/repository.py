@@ -111,9 +111,7 @@ class Starter:
                 sizes=self._sizes(),
             ),
         }
-        for name, path in COPIED.items():
-            if (TEMPLATES / name).is_file():
-                found[path] = self._filled(name)
+        found |= {path: self._filled(name) for name, path in COPIED.items()}
         if self.package:
             needed = ("ssmperf", "torch", *(("triton",) if self.triton else ()))
             found["pyproject.toml"] = self._filled(

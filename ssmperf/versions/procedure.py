@@ -23,7 +23,7 @@ from ssmperf.execute import nonce
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, compare_pairs
+from ssmperf.runs.comparison import THRESHOLD, check_unsure, compare_pairs
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
@@ -91,10 +91,11 @@ def compare_versions(
     resume: continue the comparison there. unsure: "fail" or "pass", what ambiguity alone is worth.
 
     Raises:
-        UsageError: a version cannot be installed or refuses the request, the folder cannot be used, or the
-            versions have no case in common.
+        UsageError: a version cannot be installed or refuses the request, the folder cannot be used, `unsure`
+            is illegal, or the versions have no case in common.
         WorkerFailed: a side ended.
     """
+    check_unsure(unsure)  # before anything is measured
     state = _start(wanted, out, resume=resume)
     sides = {
         name: install(text, name, wanted.plugins)
@@ -113,7 +114,8 @@ def compare_versions(
         _write(out, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
         pairs.measure_fresh(screened, fresh)
     base, new = (store.load(out / name) for name in ("base", "new"))
-    return conclude(base, new, wanted, screened, fresh, unsure=unsure)
+    found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
+    return replace(found, versions=(sides["base"].label, sides["new"].label))
 
 
 def conclude(

@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ssmperf
 from ssmperf import registry
-from ssmperf.starter import repository
 from ssmperf.versions import sides
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +34,6 @@ SLOWER, WRONG = 1, 3
 NOTED = """#!/bin/bash
 printf '%s\\n' "$@" >"$NOTES"
 exit "$EXIT_CODE"
-"""
-# Stands in for the gate where the package has none.
-GATE = """#!/bin/bash
-before=()
-while [ "$1" != -- ]; do before+=("$1"); shift; done
-exec $SSMPERF ab "${before[@]}" "${@:2}"
 """
 
 
@@ -122,10 +115,6 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
             continue
         for line in block.splitlines():
             walk.do(line)
-            if line.startswith("ssmperf new") and not (walk.folder / "ci").exists():
-                assert not (repository.TEMPLATES / "gate").is_file()
-                (walk.folder / "ci").mkdir()
-                tool(walk.folder / "ci", "gate", GATE)
     return walk
 
 

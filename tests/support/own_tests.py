@@ -16,7 +16,11 @@ from ssmperf.pytest_plugin import measuring
 from support.in_process import CEILINGS
 
 PLUGIN = "ssmperf.pytest_plugin.hooks"
-INSTALLED = any(each.name == "ssmperf" for each in importlib.metadata.entry_points(group="pytest11"))
+INSTALLED = any(  # as pytest looks: a stale egg-info in the checkout hides no other
+    point.group == "pytest11" and point.name == "ssmperf"
+    for distribution in importlib.metadata.distributions()
+    for point in distribution.entry_points
+)
 LOAD = () if INSTALLED else ("-p", PLUGIN)
 HEAD = """
 import pytest, time, torch, ssmperf
