@@ -18,6 +18,8 @@ from ssmperf import (
     DIMENSIONS,
     REGIMES,
     Case,
+    Origin,
+    Record,
     Section,
     Standing,
     UnreadableRun,
@@ -37,6 +39,7 @@ SEVERITY = ("wrong", "nan", "crash", "oom", "timeout", "unsupported", "ok")
 
 _HEAD = ("run", "suite", "subject", "backend", "shape", "dtype", "pass", "status", "reason")
 _STANDING = ("standing", "mark", "standing_reason")
+_ORIGIN = tuple(field.name for field in dataclasses.fields(Origin))
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
@@ -50,15 +53,18 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     environment: like hardware, with the environment's id if several environments share a device's name.
     error_ratio, worst_object: the largest ratio of an error to its tolerance, and the object that has it.
     standing, mark, standing_reason: whether the backend competes; see `ssmperf.Standing`.
+    date, tag, commit, dirty, plugin, plugin_sha256, plugin_commit, plugin_dirty: when it was measured, and of
+    which code; see `ssmperf.Origin`.
     """
     rows = [
-        _row(name, run, record.case.subject, record.to_json(), standing)
+        _row(name, run, record, standing)
         for name, run in zip(run_names(runs), runs, strict=True)
         for record, standing in zip(run.records, standings(run), strict=True)
     ]
     _name_environments(rows)
     seen = list(dict.fromkeys(column for row in rows for column in row))
-    needed = (*_HEAD, "topic", *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object", *_STANDING)
+    needed = (*_HEAD, "topic", *KEY, *DIMENSIONS, "hardware", "error_ratio", "worst_object", *_STANDING,
+              *_ORIGIN)  # fmt: skip
     columns = list(dict.fromkeys((*_HEAD, *DIMENSIONS, *seen, *needed)))
     return pd.DataFrame(rows, columns=columns)
 
@@ -176,7 +182,8 @@ def as_text(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: [text(value) for value in table[name]] for name in nested})
 
 
-def _row(name: str, run: Run, subject: str, record: dict[str, Any], standing: Standing) -> dict[str, Any]:
+def _row(name: str, run: Run, measured: Record, standing: Standing) -> dict[str, Any]:
+    record, origin = measured.to_json(), Origin.of(run, measured).to_json()
     sizes = record.pop("shape")
     if record["env_id"] is None and len(run.environments) == 1:
         record["env_id"] = next(iter(run.environments))  # the plan refused the case, so it never ran
@@ -186,12 +193,13 @@ def _row(name: str, run: Run, subject: str, record: dict[str, Any], standing: St
         **record,
         **sizes,
         "run": name,
-        "subject": subject,
+        "subject": measured.case.subject,
         "topic": record["model"] or f"{record['recurrence']}[{family}]",
         "shape": " ".join(f"{letter}{size}" for letter, size in sizes.items()),
         "hardware": hardware(run.environments.get(record["env_id"]), record["device"]),
         **_worst(record.get("errors"), record.get("tolerances")),
         **dict(zip(_STANDING, (standing.name, standing.mark, standing.reason), strict=True)),
+        **{name: plain(value) if isinstance(value, str) else value for name, value in origin.items()},
     }
 
 

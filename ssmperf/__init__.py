@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.errors import (
@@ -41,7 +42,7 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import ab, backends, best, check, compare, load, models, run
+    from ssmperf.api import ab, backends, best, check, compare, history, load, models, run
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -82,11 +83,12 @@ if TYPE_CHECKING:
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
+    from ssmperf.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
     from ssmperf.verification.verify import verify
 
 _LAZY = {
-    "api": ("ab", "backends", "best", "check", "compare", "load", "models", "run"),
+    "api": ("ab", "backends", "best", "check", "compare", "history", "load", "models", "run"),
     "direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
@@ -127,6 +129,7 @@ _LAZY = {
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
+    "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
     "verification.verify": ("verify",),
 }
@@ -149,6 +152,7 @@ __all__ = [
     "BrokenContract",
     "Calibration",
     "Case",
+    "CaseHistory",
     "Ceilings",
     "Chart",
     "Comparison",
@@ -157,12 +161,14 @@ __all__ = [
     "Cost",
     "DuplicateName",
     "ExitCode",
+    "History",
     "Identity",
     "Judging",
     "Memory",
     "Model",
     "ModelEntry",
     "Network",
+    "Origin",
     "Pair",
     "Place",
     "PlannedSubject",
@@ -181,6 +187,7 @@ __all__ = [
     "Standing",
     "State",
     "Status",
+    "Step",
     "Table",
     "TimedPass",
     "Timing",
@@ -207,6 +214,7 @@ __all__ = [
     "carry",
     "check",
     "check_properties",
+    "commit_text",
     "compare",
     "compare_runs",
     "compute",
@@ -220,6 +228,7 @@ __all__ = [
     "first_places",
     "floor_s",
     "gate_precision",
+    "history",
     "identity",
     "in_force",
     "is_out_of_memory",

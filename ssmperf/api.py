@@ -1,4 +1,4 @@
-"""The Python interface: run, load, compare, check, ab, best, models, backends."""
+"""The Python interface: run, load, compare, check, ab, history, best, models, backends."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ssmperf.runs.comparison import THRESHOLD, parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import RUN_FILE, Run
+from ssmperf.trends.history import History, trace
 from ssmperf.versions.procedure import Versions, compare_versions, parse_pairs
 from ssmperf.versions.remeasure import remeasure as remeasured
 
@@ -252,6 +253,45 @@ def ab(
         fresh=fresh,
     )
     return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=progress)
+
+
+def history(
+    runs: File | Sequence[File] = "runs",
+    *,
+    threshold: str | float = THRESHOLD,
+    baseline: File | None = None,
+    models: Names | None = None,
+    backends: Names | None = None,
+    suite: Names | None = None,
+    alarm: str = "show",
+) -> History:
+    """Follow each case over many runs: find the runs at which it stepped, and whether it creeps.
+
+    Args:
+        runs: run folders, or folders with run folders in them.
+        threshold: the change that matters, such as "5%" or 0.05. Smaller steps are left out.
+        baseline: the run from which on the cumulative alarm counts, as a folder or a tag. None means each
+            case's first run after its last step, or its first run of all.
+        models, backends, suite: names of what to follow. None means all.
+        alarm: "fail" if `.exit_code` shall be 1 where a case stands behind a fresh slow-down, or its
+            cumulative alarm is raised; else "show".
+
+    Returns:
+        A history with `.cases`, `.steps`, `.behind`, `.ok`, `.exit_code`, `.frame()`, and `.left_out`: the
+        runs that are not used, such as damaged ones, with the reason.
+
+    Raises:
+        UnreadableRun: no run can be read.
+        UsageError: the threshold is illegal, the baseline is none of the runs, or no case has a name.
+    """
+    given = [runs] if isinstance(runs, (str, os.PathLike)) else list(runs)
+    return trace(
+        [Path(each) for each in given],
+        threshold=parse_threshold(threshold),
+        restriction=Restriction(names(models), names(backends), names(suite)),
+        baseline=None if baseline is None else Path(baseline),
+        alarm=alarm,
+    )
 
 
 def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:

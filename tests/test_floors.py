@@ -22,7 +22,7 @@ FLOORS = (
     ("diagnosis",),
     ("trial",),
     ("runs",),
-    ("tune",),
+    ("tune", "trends"),
     ("execute",),
     ("versions",),
     ("api", "direct", "starter", "terminal", "verification"),

@@ -12,6 +12,7 @@ from ssmperf.cli import comparing as comparing
 from ssmperf.cli import measuring as measuring
 from ssmperf.cli import reading as reading
 from ssmperf.cli import starting as starting
+from ssmperf.cli import tracing as tracing
 from ssmperf.cli.app import app, fail
 from ssmperf.cli.streams import lasting_streams
 from ssmperf.errors import ExitCode, SsmperfError

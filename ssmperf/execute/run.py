@@ -9,16 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.cases.origin import PLUGIN
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute import nonce
 from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
+from ssmperf.machine.environment import plugin_state
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import scope, store
@@ -144,6 +147,10 @@ class OpenRun:
         self.options, self.progress = options, progress
         self.done: set[tuple[str, int]] = set()
         self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
+        # before any worker loads them: a file may be edited while the run lasts
+        self._sources: dict[Path | None, dict[str, Any]] = {
+            path: plugin_state(path) for path in self._source_files()
+        }
         for record in earlier:
             self._note(record, round_of(record))
         self._lock = threading.Lock()
@@ -174,6 +181,11 @@ class OpenRun:
     def _to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
         return [case for case in cases if (case.id, number) not in self.done and case.id not in self.ended]
 
+    def _source_files(self) -> set[Path]:
+        """List the files outside of ssmperf that define backends of the plan."""
+        files = (_source_file(item.case) for item in self.plan.cases)
+        return {file for file in files if file is not None and file.is_file()}
+
     @property
     def _has_rounds(self) -> bool:
         return (self.request.rounds or 1) > 1
@@ -192,8 +204,11 @@ class OpenRun:
             self.progress.start(case, device)
 
     def _on_record(self, number: int, record: Record) -> None:
-        if self._has_rounds:
-            record = replace(record, numbers={**record.numbers, ROUND: number})
+        more: dict[str, Any] = {ROUND: number} if self._has_rounds else {}
+        if source := self._sources.get(_source_file(record.case)):
+            more[PLUGIN] = source
+        if more:
+            record = replace(record, numbers={**record.numbers, **more})
         with self._lock:
             self._note(record, number)
             self.writer.append(record)
@@ -202,6 +217,12 @@ class OpenRun:
     def _on_progress(self, case: Case, text: str) -> None:
         with self._lock:
             self.progress.progress(case, text)
+
+
+def _source_file(case: Case) -> Path | None:
+    """Find the file that defines a case's backend, unless it is a built-in one."""
+    backend = registry.backend(case.owner, case.backend)
+    return registry.file_of("backend", f"{backend.of}/{backend.name}")
 
 
 def _rounds_of(meta: Mapping[str, Any]) -> int:

@@ -30,6 +30,7 @@ VARIABLES = (  # an allowlist: anything else in the environment may be a secret
 )  # fmt: skip
 SHARED_PROCESS = "shared_process"  # with what cases shared their process, where they had no worker's
 CGROUP = Path("/sys/fs/cgroup")
+HASH_DIGITS = 12  # of a plug-in file's content
 _GIT_TIMEOUT_S = 10.0
 
 
@@ -169,6 +170,29 @@ def git_state(folder: Path) -> dict[str, Any]:
         return {"commit": None, "dirty": None, "reason": "git is not installed"}
     except (OSError, subprocess.SubprocessError) as error:
         return {"commit": None, "dirty": None, "reason": f"git: {error}"}
+
+
+def plugin_state(file: Path) -> dict[str, Any]:
+    """Describe a plug-in file: its content's hash, the commit of its checkout, whether that was changed.
+
+    Only changes of tracked files count, since a run's own folder is often an untracked one of that checkout.
+    A file that its repository does not track, or that lies in none, has no commit.
+    """
+    state = {
+        "file": file.name,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:HASH_DIGITS],
+        "commit": None,
+        "dirty": None,
+    }
+    try:
+        path = _git(file.parent, "ls-files", "--error-unmatch", "--full-name", "--", file.name)
+        if not path:
+            return state
+        commit = _git(file.parent, "rev-parse", "--verify", "HEAD")
+        changes = _git(file.parent, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):  # without git, the hash alone tells versions apart
+        return state
+    return {**state, "file": path, "commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:

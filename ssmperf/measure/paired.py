@@ -275,19 +275,27 @@ def _moderated(values: Array) -> _Spread:
     are hardly shrunk, and that of a single one not at all.
     """
     own, degrees = values.var(axis=1, ddof=1), values.shape[1] - 1
+    common, prior_degrees = common_variance(own, degrees)
+    total = prior_degrees + degrees
+    return _Spread((prior_degrees * common + degrees * own) / total, total)
+
+
+def common_variance(own: Array, degrees: float) -> tuple[float, float]:
+    """Estimate what the variances of cases have in common, and for how many degrees of freedom it counts.
+
+    own: (cases,), each with so many degrees of freedom. The result is (0, 0) where nothing is common.
+    """
     typical = float(np.median(own))
     most = (len(own) - 1) * degrees
     if most == 0 or typical == 0:
-        return _Spread(own, degrees)
+        return 0.0, 0.0
     logs = np.log(np.maximum(own, _TINY * typical)) - _log_bias(degrees)
     excess = float(logs.var(ddof=1)) - _trigamma(degrees / 2)
-    prior_degrees, common = float(most), math.exp(float(logs.mean()))
-    if excess > 0:
-        half = _inverse_trigamma(excess)
-        common *= math.exp(_log_bias(2 * half))
-        prior_degrees = min(2 * half, prior_degrees)
-    total = prior_degrees + degrees
-    return _Spread((prior_degrees * common + degrees * own) / total, total)
+    common = math.exp(float(logs.mean()))
+    if excess <= 0:
+        return common, float(most)
+    half = _inverse_trigamma(excess)
+    return common * math.exp(_log_bias(2 * half)), min(2 * half, float(most))
 
 
 def _log_bias(degrees: float) -> float:

@@ -4,6 +4,7 @@
 """
 
 from ssmperf.registry.discovery import (
+    file_of,
     foreign,
     hidden_from_workers,
     load_plugin,
@@ -40,6 +41,7 @@ __all__ = [
     "backend_names",
     "backends",
     "check_backend_names",
+    "file_of",
     "foreign",
     "hidden_from_workers",
     "identities",

@@ -159,6 +159,12 @@ def plugins_of(kind: str, label: str) -> tuple[str, ...]:
     return own or plugins()
 
 
+def file_of(kind: str, label: str) -> Path | None:
+    """Find the file in which an entry is defined that is not built in; None for a built-in one."""
+    origin = _origin(kind, label)
+    return None if origin is None or _built_in(origin.module) else origin.file
+
+
 def forget(keys: set[tuple[str, str]], modules: set[str]) -> None:
     """Drop registered entries and the modules that defined one; built-in entries stay."""
     foreign = {key: tables.origins[key] for key in keys if not _built_in(tables.origins[key].loaded_by or "")}

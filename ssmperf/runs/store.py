@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.cases.origin import Origin
 from ssmperf.cases.reading import parse
 from ssmperf.cases.record import SCHEMA_VERSION, Record
 from ssmperf.errors import UnreadableRun, UsageError
@@ -63,6 +64,7 @@ class Run:
 
         `standing`, `mark` and `standing_reason` say whether the record's backend competes in its comparison;
         see `Standing`. The least time of a column is not the fastest backend: `ssmperf.best` names that.
+        `date`, `tag`, `commit` and `plugin` with its kin say when and of which code it is; see `Origin`.
         """
         import pandas
 
@@ -72,7 +74,8 @@ class Run:
             shape = row.pop("shape")
             stands = {"standing": standing.name, "mark": standing.mark, "standing_reason": standing.reason}
             text = str(record.case.shape)
-            rows.append({"run": self.path.name, **row, "shape": text, **shape, **stands})
+            origin = Origin.of(self, record).to_json()
+            rows.append({"run": self.path.name, **row, "shape": text, **shape, **stands, **origin})
         return pandas.DataFrame(rows)
 
 

@@ -1,0 +1,1 @@
+"""What changed over many runs: at which commit did a case become slower, and does it creep?"""

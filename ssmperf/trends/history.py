@@ -1,0 +1,330 @@
+"""The history of cases over many runs: steps with their commits, and the cumulative alarm."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ssmperf.cases.case import Case
+from ssmperf.errors import ExitCode, UsageError
+from ssmperf.runs.environments import differences
+from ssmperf.runs.outcome import percent
+from ssmperf.runs.scope import Restriction
+from ssmperf.runs.store import Run
+from ssmperf.trends.creep import find_creeps
+from ssmperf.trends.noise import Shuffles
+from ssmperf.trends.series import Point, Series, gather
+from ssmperf.trends.steps import Change, find_changes
+
+if TYPE_CHECKING:
+    import pandas
+
+ALARMS = ("show", "fail")
+FRESH_RUNS = 10  # a slow-down is fresh as long as no more runs have followed its first one, itself included
+COMMIT_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A place at which the times of a case have stepped.
+
+    before, after: the last run before it, and the first one after it; the latter's commit made it, or one
+        between both.
+    place: number of the first point after it. ratio: after over before, over all runs to the next steps.
+    low, high: an interval of the ratio at 99 %. p: adjusted for all places and cases.
+    fresh: whether it slowed the case down, is the last step, and few runs have followed.
+    changes: what else differs between both runs and makes times incomparable, such as a driver.
+    """
+
+    case: Case
+    device: str
+    place: int
+    before: Point
+    after: Point
+    ratio: float
+    low: float
+    high: float
+    p: float
+    fresh: bool
+    changes: tuple[str, ...] = ()
+
+    @property
+    def slower(self) -> bool:
+        """Whether the case became slower."""
+        return self.ratio > 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "case_id": self.case.id,
+            "device": self.device,
+            "direction": "slower" if self.slower else "faster",
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "p": self.p,
+            "fresh": self.fresh,
+            "run": str(self.after.run),
+            "date": self.after.origin.date,
+            "commit": self.after.commit,
+            "tag": self.after.origin.tag,
+            "previous_run": str(self.before.run),
+            "previous_commit": self.before.commit,
+            "changes": list(self.changes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A case that has become slower since a baseline, by however small changes.
+
+    baseline: the run from which on it counts. since: the run at which the rise begins, as far as is known.
+    ratio: end over beginning of the rise. low, high: an interval of it at 99 %. p: adjusted for all cases.
+    """
+
+    baseline: Point
+    since: Point
+    ratio: float
+    low: float
+    high: float
+    p: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "baseline": str(self.baseline.run),
+            "since": str(self.since.run),
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "p": self.p,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CaseHistory:
+    """The history of one case on one device. points: in the order of their dates."""
+
+    case: Case
+    device: str
+    field: str
+    points: tuple[Point, ...]
+    steps: tuple[Step, ...] = ()
+    alarm: Alarm | None = None
+
+    @property
+    def change(self) -> float:
+        """The last value over the first one."""
+        return self.points[-1].value / self.points[0].value
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last run stands behind a fresh slow-down, or the cumulative alarm is raised."""
+        return self.alarm is not None or any(step.fresh for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "case_id": self.case.id,
+            **self.case.to_json(),
+            "device_name": self.device,
+            "field": self.field,
+            "points": [point.to_json() for point in self.points],
+            "change": self.change,
+            "steps": [step.to_json() for step in self.steps],
+            "alarm": self.alarm.to_json() if self.alarm else None,
+        }
+
+
+@dataclass(frozen=True)
+class History:
+    """Many runs, as one history per case and device.
+
+    runs: those that were read, in the order of their dates. left_out: what was not used, and why.
+    threshold: steps whose interval does not reach it are not reported.
+    alarm: "fail" if a fresh slow-down or a raised alarm is a failure, else "show".
+    """
+
+    cases: tuple[CaseHistory, ...]
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...]
+    threshold: float
+    alarm: str = "show"
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, in the order of their dates."""
+        found = [step for each in self.cases for step in each.steps]
+        return sorted(found, key=lambda step: step.after.date)
+
+    @property
+    def behind(self) -> list[CaseHistory]:
+        """The cases that stand behind a fresh slow-down, or whose cumulative alarm is raised."""
+        return [each for each in self.cases if each.behind]
+
+    @property
+    def ok(self) -> bool:
+        return not self.behind
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.REGRESSION if self.behind and self.alarm == "fail" else ExitCode.OK
+
+    @property
+    def conclusion(self) -> str:
+        """One sentence with the numbers of all that was found."""
+        fresh = sum(step.fresh for step in self.steps)
+        creeping = sum(each.alarm is not None for each in self.cases)
+        parts = [_count(len(self.steps), "step"), f"{fresh} fresh", _count(creeping, "cumulative alarm")]
+        days = [run.meta["created"][:10] for run in (self.runs[0], self.runs[-1])]
+        over = f"{_count(len(self.cases), 'case')} over {_count(len(self.runs), 'run')}"
+        return f"{over}, {days[0]} to {days[1]}: {', '.join(parts)} (threshold {percent(self.threshold)})"
+
+    def frame(self) -> pandas.DataFrame:
+        """Make a tidy DataFrame with one row per case and run.
+
+        Beside the axes of a case it has the columns of `ssmperf.Origin`, `device_name`, `run`, `field`,
+        `value`, `low`, `high`; `step`, the ratio of a step that begins with this run; and `alarm`, the ratio
+        of a raised alarm, in the last row of its case.
+        """
+        import pandas
+
+        rows = []
+        for each in self.cases:
+            steps = {step.place: step.ratio for step in each.steps}
+            last = len(each.points) - 1
+            for place, point in enumerate(each.points):
+                rows.append(
+                    {
+                        "case_id": each.case.id,
+                        **each.case.to_json(),
+                        "shape": str(each.case.shape),
+                        "device_name": each.device,
+                        "field": each.field,
+                        **point.to_json(),
+                        "step": steps.get(place),
+                        "alarm": each.alarm.ratio if each.alarm and place == last else None,
+                    }
+                )
+        return pandas.DataFrame(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "conclusion": self.conclusion,
+            "exit_code": int(self.exit_code),
+            "threshold": self.threshold,
+            "runs": [str(run.path) for run in self.runs],
+            "left_out": list(self.left_out),
+            "cases": [each.to_json() for each in self.cases],
+        }
+
+
+def trace(
+    paths: Sequence[Path],
+    *,
+    threshold: float,
+    restriction: Restriction,
+    baseline: Path | None = None,
+    alarm: str = "show",
+) -> History:
+    """Find the steps and creeps in all runs that are named, or lie in folders that are named.
+
+    baseline: the run from which on the cumulative alarm counts; None for each case's first run after its last
+        step, or its first run of all.
+
+    Raises:
+        UnreadableRun: no run can be read.
+        UsageError: the baseline is none of the runs, no case has a name of the restriction, or `alarm` is
+            neither "show" nor "fail".
+    """
+    if alarm not in ALARMS:
+        raise UsageError(f"--alarm must be {' or '.join(ALARMS)}, got {alarm!r}")
+    gathered = gather(paths, restriction)
+    pinned = None if baseline is None else _number_of(baseline, gathered.runs)
+    cases: list[CaseHistory] = []
+    for _, members in itertools.groupby(gathered.series, key=lambda series: series.device):
+        cases += _analysed(list(members), len(gathered.runs), threshold, pinned)
+    return History(tuple(cases), gathered.runs, gathered.left_out, threshold, alarm)
+
+
+def _number_of(baseline: Path, runs: Sequence[Run]) -> int:
+    """Find a run among the others by its folder, or by its tag."""
+    for number, run in enumerate(runs):
+        if run.path.resolve() == baseline.resolve() or run.meta.get("tag") == str(baseline):
+            return number
+    raise UsageError(
+        f"the baseline {baseline} is none of the {len(runs)} runs that were read, nor a tag of one"
+    )
+
+
+def _analysed(
+    members: Sequence[Series], runs: int, threshold: float, pinned: int | None
+) -> list[CaseHistory]:
+    """Find steps and creeps in all cases of a device together, so that the number of cases counts."""
+    logs = [np.log([point.value for point in each.points]) for each in members]
+    numbers = [np.array(each.numbers, dtype=np.intp) for each in members]
+    shuffles = Shuffles(runs)
+    changes, noise = find_changes(logs, numbers, shuffles)
+    reported = [
+        [change for change in found if change.reaches(threshold) and not change.creeps] for found in changes
+    ]
+    baselines = [
+        (found[-1].position if found else 0) if pinned is None else int(np.searchsorted(each.numbers, pinned))
+        for each, found in zip(members, reported, strict=True)
+    ]
+    positions = [[change.position for change in found] for found in changes]
+    creeps = find_creeps(logs, numbers, baselines, positions, noise, shuffles, threshold)
+    cases = []
+    for each, found, start, creep in zip(members, reported, baselines, creeps, strict=True):
+        steps = tuple(
+            _step(each, change, last=change is found[-1], start=0 if pinned is None else start)
+            for change in found
+        )
+        alarm = None
+        if creep is not None:
+            rise, reach = creep.rise, creep.reach
+            alarm = Alarm(
+                each.points[start],
+                each.points[creep.position],
+                math.exp(rise),
+                math.exp(rise - reach),
+                math.exp(rise + reach),
+                creep.p,
+            )
+        cases.append(CaseHistory(each.case, each.device, each.rank, each.points, steps, alarm))
+    return cases
+
+
+def _step(series: Series, change: Change, *, last: bool, start: int) -> Step:
+    """Describe a step. last: whether no other follows. start: number of the baseline's value."""
+    place = change.position
+    (base, old), (new, now) = series.records[place - 1], series.records[place]
+    low, high = change.interval
+    followed = len(series.points) - place
+    return Step(
+        series.case,
+        series.device,
+        place,
+        series.points[place - 1],
+        series.points[place],
+        math.exp(change.size),
+        math.exp(low),
+        math.exp(high),
+        change.p,
+        last and change.size > 0 and followed <= FRESH_RUNS and place >= start,
+        differences(base, new, old, now).breaking,
+    )
+
+
+def commit_text(point: Point) -> str:
+    """Name the code of a point: its commit, with a plus sign if there were changes beyond it, or its hash."""
+    if point.commit:
+        return point.commit[:COMMIT_DIGITS] + ("+" if point.dirty else "")
+    return point.origin.plugin_sha256 or "unknown"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,231 @@
+"""Read many runs as one series per case and device, in the order of their dates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ssmperf.cases.case import Case
+from ssmperf.cases.origin import Origin
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import UnreadableRun
+from ssmperf.machine.calibration import device_name
+from ssmperf.runs.rounds import values_of
+from ssmperf.runs.scope import Restriction
+from ssmperf.runs.standings import environment_of, rank_fields
+from ssmperf.runs.store import RUN_FILE, Run, load
+
+COMPARISON_FILE = "ab.json"  # beside the two runs of a comparison of versions
+DEEPEST = 3  # folders between the named one and a `run.json`, that of the run included
+UNKNOWN_DEVICE = "unknown device"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A case in one run: the number by which its suite ranks it, and when and of which code it was measured.
+
+    run: the run's folder. low, high: ends of the interval within the run, which does not cover what changes
+    between runs; None without one.
+    """
+
+    run: Path
+    date: datetime
+    origin: Origin
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of the code that was measured: that of a plug-in's file for its backends."""
+        origin = self.origin
+        return origin.plugin_commit if origin.plugin is not None else origin.commit
+
+    @property
+    def dirty(self) -> bool | None:
+        """Whether there were changes beyond the commit."""
+        origin = self.origin
+        return origin.plugin_dirty if origin.plugin is not None else origin.dirty
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            **self.origin.to_json(),
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A case on one device, in the runs in which it was ok, the earliest first.
+
+    rank: by which number its suite ranks it. numbers: those of its runs among all runs.
+    records: each with its run.
+    """
+
+    case: Case
+    device: str
+    rank: str
+    points: tuple[Point, ...]
+    numbers: tuple[int, ...]
+    records: tuple[tuple[Run, Record], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What was read: series by device and case, the runs in the order of their dates, and what is left out.
+
+    left_out: text per run or folder, which says why.
+    """
+
+    series: tuple[Series, ...]
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...]
+
+
+def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
+    """Read all runs that are named, or lie in a folder that is named.
+
+    Runs of different devices are in different series. Of runs that measured in different ways, those that
+    measured like the last run of the device are kept.
+
+    Raises:
+        UnreadableRun: no run can be read.
+        UnknownName: no case has a name of the restriction.
+    """
+    left_out: list[str] = []
+    dated = []
+    for path in _run_folders(paths, left_out):
+        try:
+            run = load(path)
+            dated.append((_date(run), str(path), run))
+        except UnreadableRun as error:
+            left_out.append(str(error))
+            continue
+        left_out += run.warnings
+    if not dated:
+        raise UnreadableRun("; ".join(left_out[:3]) or "no run is named")
+    runs = [run for _, _, run in sorted(dated, key=lambda each: each[:2])]
+    restriction.check(record.case for run in runs for record in run.records)
+    series = _series(runs, restriction, left_out)
+    return Gathered(tuple(series), tuple(runs), tuple(left_out))
+
+
+def _run_folders(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
+    """Find the run folders that are named or lie in named ones, each once, but no sides of comparisons."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if (path / RUN_FILE).exists():
+            found.setdefault(path.resolve(), path)
+            continue
+        inside = sorted(
+            file.parent
+            for depth in range(1, DEEPEST)
+            for file in path.glob("/".join(["*"] * depth + [RUN_FILE]))
+        )
+        if not inside:
+            left_out.append(f"{path}: no run folder, and none lies in it")
+        for folder in inside:
+            if (folder.parent / COMPARISON_FILE).exists():
+                left_out.append(f"{folder}: one side of a comparison of versions, whatever its date")
+            else:
+                found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def _date(run: Run) -> datetime:
+    """Read when a run was started.
+
+    Raises:
+        UnreadableRun: it does not say so.
+    """
+    created = run.meta.get("created")
+    try:
+        date = datetime.fromisoformat(created) if isinstance(created, str) else None
+    except ValueError:
+        date = None
+    if date is None:
+        raise UnreadableRun(f"{run.path}: run.json has no date")
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def _series(runs: Sequence[Run], restriction: Restriction, left_out: list[str]) -> list[Series]:
+    """Put the records of all runs into series, by device and case."""
+    versions = _measurements(runs)
+    found: dict[tuple[str, str], list[tuple[int, Run, Record]]] = {}
+    for number, run in enumerate(runs):
+        odd = sorted({device for device in _devices(run) if versions[device] != _measurement(run)})
+        left_out += [
+            f"{run.path}: on {device}, it measured in another way than the last run there (measurement "
+            f"{_measurement(run)}, not {versions[device]})"
+            for device in odd
+        ]
+        for record in run.records:
+            device = _device(run, record)
+            if device not in odd and restriction.keeps(record.case):
+                found.setdefault((device, record.case.id), []).append((number, run, record))
+    made = (_one(device, members) for (device, _), members in found.items())
+    return sorted((each for each in made if each is not None), key=_order)
+
+
+def _order(series: Series) -> tuple[Any, ...]:
+    case = series.case
+    names = (series.device, case.suite, case.subject, case.backend, case.dtype, case.pass_)
+    return (*names, tuple(case.shape.items()), case.id)
+
+
+def _one(device: str, members: Sequence[tuple[int, Run, Record]]) -> Series | None:
+    """Make the series of one case; None if nothing ranks it, or it never was ok."""
+    case = members[-1][2].case
+    rank = rank_fields(members[-1][1].meta).get(case.suite)
+    if rank is None:
+        return None
+    kept = [each for each in members if values_of([each[2]], rank)]
+    if not kept:
+        return None
+    return Series(
+        case,
+        device,
+        rank,
+        tuple(_point(run, record, rank) for _, run, record in kept),
+        tuple(number for number, _, _ in kept),
+        tuple((run, record) for _, run, record in kept),
+    )
+
+
+def _point(run: Run, record: Record, rank: str) -> Point:
+    stem, _, unit = rank.rpartition("_")
+    low, high = (_number(record.numbers.get(f"{stem}_{end}_{unit}")) for end in ("low", "high"))
+    return Point(run.path, _date(run), Origin.of(run, record), float(record.numbers[rank]), low, high)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _measurements(runs: Sequence[Run]) -> Mapping[str, Any]:
+    """Give for each device how its last run measured."""
+    return {device: _measurement(run) for run in runs for device in _devices(run)}
+
+
+def _measurement(run: Run) -> Any:
+    return run.meta.get("measurement", 1)
+
+
+def _devices(run: Run) -> list[str]:
+    ok = (record for record in run.records if record.status is Status.OK)
+    return list(dict.fromkeys(_device(run, record) for record in ok))
+
+
+def _device(run: Run, record: Record) -> str:
+    """Name the hardware that a record was measured on."""
+    environment: Any = run.environments.get(environment_of(run, record) or "")
+    try:
+        return device_name(environment)
+    except (KeyError, TypeError, AttributeError):  # an environment that names no device
+        return UNKNOWN_DEVICE
