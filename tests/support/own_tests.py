@@ -62,7 +62,8 @@ def prepare() -> None:
 
 def run(pytester: pytest.Pytester, *arguments: Any, plugins: tuple[object, ...] = ()) -> pytest.RunResult:
     """Run the tests in pytester's folder in this process."""
-    result = pytester.runpytest_inprocess(
-        *LOAD, "-p", "no:cacheprovider", "-p", "no:timeout", *map(str, arguments), plugins=plugins
-    )
-    return result
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of these tests; under it, nothing is benchmarked
+        return pytester.runpytest_inprocess(
+            *LOAD, "-p", "no:cacheprovider", "-p", "no:timeout", *map(str, arguments), plugins=plugins
+        )
