@@ -22,6 +22,7 @@ INSTALLED = any(  # as pytest looks: a stale egg-info in the checkout hides no o
     for point in distribution.entry_points
 )
 LOAD = () if INSTALLED else ("-p", PLUGIN)
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:logging")
 HEAD = """
 import pytest, time, torch, ssmperf
 
@@ -61,9 +62,10 @@ def prepare() -> None:
 
 
 def run(pytester: pytest.Pytester, *arguments: Any, plugins: tuple[object, ...] = ()) -> pytest.RunResult:
-    """Run the tests in pytester's folder in this process."""
+    """Run the tests in pytester's folder in this process.
+
+    Without pytest's logging, which leaves a file open where a session does not begin.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of these tests; under it, nothing is benchmarked
-        return pytester.runpytest_inprocess(
-            *LOAD, "-p", "no:cacheprovider", "-p", "no:timeout", *map(str, arguments), plugins=plugins
-        )
+        return pytester.runpytest_inprocess(*LOAD, *WITHOUT, *map(str, arguments), plugins=plugins)
