@@ -17,7 +17,7 @@ setup(
     packages=packages,
     package_dir={"ssmperf": "ssmperf"} | {f"ssmperf.{room}": room for room in ROOMS},
     package_data={
-        "ssmperf": ["py.typed"],
+        "ssmperf": ["py.typed", "starter/files/*"],
         "ssmperf.impls": ["*/_cuda/*.cu*"],
         "ssmperf.reports": ["templates/*"],
     },

@@ -305,19 +305,8 @@ def described(
 ) -> Iterator[dict[str, Any]]:
     """Describe each case of a block: whether work was planted, its verdicts, and the value of each round."""
     values, single = rounds_of(folder), single_rounds(folder, setting)
-    names = [
-        "model",
-        "backend",
-        "shape",
-        "dtype",
-        "pass",
-        "verdict",
-        "ratio",
-        "low",
-        "high",
-        "p",
-        "least_change",
-    ]
+    names = ["model", "backend", "shape", "dtype", "pass", "verdict", "ratio", "low", "high", "p",
+             "least_change"]  # fmt: skip
     for each in cases:
         dtypes = plant.get(f"{each['recurrence']}/{each['backend']}.py", ())
         yield {

@@ -80,7 +80,7 @@ def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: 
     y = chart.y
     low, high = units.interval_names(y)
     worst = max(rows, key=lambda row: STANDINGS.index(_standing(row)))
-    bounded = all(not units.missing(row.get(low)) and not units.missing(row.get(high)) for row in rows)
+    bounded = all(units.is_number(row.get(low)) and units.is_number(row.get(high)) for row in rows)
     return {
         "series": series,
         "axes": dict(zip(axes, values, strict=True)),
@@ -103,7 +103,7 @@ def _standing(row: Mapping[str, Any]) -> str:
 def _hover(row: Mapping[str, Any], y: str) -> str:
     """Describe a point in lines of text: its value with unit and interval, its case, its speedup."""
     low, high = (row.get(name) for name in units.interval_names(y))
-    interval = "" if units.missing(low) else f"  [{units.number(y, low)}, {units.number(y, high)}]"
+    interval = f"  [{units.number(y, low)}, {units.number(y, high)}]" if units.is_number(low) else ""
     unsettled = " (did not settle)" if row.get("converged") is False else ""
     against = row.get("speedup")
     lines = [

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, VERDICTS, Pair, RunComparison, report
+from ssmperf import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison, report
 
 from . import units
 from .exports import deliver, escape
@@ -65,17 +67,58 @@ def table(comparison: RunComparison, destination: Path | None = None) -> str | N
 
 @report("summary", of="comparison")
 def summary(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """Show what changed as Markdown, for the page of a pull request."""
+    """Show what was compared and what changed as Markdown, for the page of a pull request."""
     listed = listing(comparison)
-    parts = ["## ssmperf check", escape(comparison.conclusion)]
+    origins = [
+        (name, *map(escape, (origin.version, origin.device, origin.measured)))
+        for name, origin in comparison.origins.items()
+    ]
+    verdicts = [(name, f"{count:,}", VERDICTS[name]) for name, count in comparison.counts.items()]
+    parts = [
+        "## ssmperf check",
+        f"**{escape(comparison.conclusion)}**",
+        _markdown_table(("side", "version", "device", "measured"), origins),
+    ]
+    if notes := means(comparison):
+        parts.append(_bullets(notes))
     if listed.pairs:
-        lines = [HEADINGS, ["---"] * len(HEADINGS), *(map(escape, row(pair)) for pair in listed.pairs)]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts.append(_markdown_table(HEADINGS, [list(map(escape, row(pair))) for pair in listed.pairs]))
     if listed.more:
         parts.append(f"and {listed.more} more")
-    if notes := [*listed.sums, *means(comparison), *remarks(comparison)]:
-        parts.append("\n".join(f"- {escape(each)}" for each in notes))
+    if listed.sums:
+        parts.append(_bullets(listed.sums))
+    if verdicts:
+        parts.append(_markdown_table(("verdict", "cases", "meaning"), verdicts))
+    parts.append(_bullets([*remarks(comparison), rule(comparison)]))
+    if comparison.page:
+        address = _address(comparison.page, destination)
+        parts.append(f"[The page with all cases and charts]({address})")
     return deliver("\n\n".join(parts) + "\n", destination)
+
+
+def rule(comparison: RunComparison) -> str:
+    """Say what the threshold and the exit codes mean, in one line."""
+    codes = ", ".join(f"{code:d} {meaning}" for code, meaning in EXIT_MEANS.items())
+    unsure = "; ambiguity alone ends with 0 (--unsure pass)" if comparison.unsure == "pass" else ""
+    threshold = percent(comparison.threshold)
+    return f"a case is slower if it is worse by more than {threshold}; exit codes: {codes}{unsure}"
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a table; the cells are escaped already."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _bullets(texts: Sequence[str]) -> str:
+    return "\n".join(f"- {escape(text)}" for text in texts)
+
+
+def _address(page: str, destination: Path | None) -> str:
+    """Give the target of a Markdown link: an address as it is, a path relative to the summary's folder."""
+    if "://" in page:
+        return quote(page, safe="/:?#@!$&'*+,;=%~")
+    return quote(page if destination is None else os.path.relpath(page, Path(destination).parent))
 
 
 @report("junit", of="comparison")
@@ -84,6 +127,7 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
     suite = ElementTree.Element("testsuite", name="ssmperf check")
     properties = ElementTree.SubElement(suite, "properties")
     facts = [("conclusion", comparison.conclusion), ("exit_code", f"{comparison.exit_code:d}")]
+    facts += [(name, origin.version) for name, origin in comparison.origins.items()]
     facts += [("note", note) for note in (*means(comparison), *remarks(comparison))]
     for name, value in facts:
         ElementTree.SubElement(properties, "property", name=name, value=units.plain(value))
@@ -93,7 +137,8 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
         where = units.plain(f"{case.backend} {case.shape} {case.dtype} {case.pass_}")
         name = units.plain(f"{case.suite}.{case.subject}")
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=where)
-        message = units.plain(" ".join(filter(None, [pair.verdict, change(pair), pair.reason])))
+        reason = (pair.reason or "").removeprefix(f"{pair.verdict}: ")
+        message = units.plain(" ".join(filter(None, [f"{pair.verdict}:", change(pair), reason])))
         if pair.verdict in (*BROKEN, "slower"):
             ElementTree.SubElement(element, "failure", message=message, type=pair.verdict)
         elif pair.verdict == "ambiguous":

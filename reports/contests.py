@@ -198,7 +198,7 @@ def _sum_of_baseline(first: Contest, second: Contest) -> float | None:
 
 
 def _timed(row: dict[str, Any], rank: str) -> bool:
-    return bool(row["status"] == "ok" and not units.missing(row.get(rank)) and row[rank] > 0)
+    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and row[rank] > 0)
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -217,7 +217,7 @@ def _time(contest: Contest, entry: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return None if units.missing(value) else float(value)
+    return float(value) if units.is_number(value) else None
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

@@ -166,7 +166,7 @@ def _cell(row: dict[str, Any], column: str, rank: str | None) -> str:
     if column in _TEXT_COLUMNS:
         return escape(value)
     text = escape(units.number(column, value))
-    if column != rank or units.missing(value):
+    if column != rank or not units.is_number(value):
         return text
     low, high = units.interval_names(column)
     text = f"{text} {units.spread(value, row.get(low), row.get(high))}".strip()

@@ -41,9 +41,15 @@ def _view(rows: pd.DataFrame, section: Section) -> dict[str, Any]:
     """Give a matrix as the page's template reads it."""
     found = matrix(rows, section)
     return {
-        "backends": found.backends,
+        "backends": [*map(units.plain, found.backends)],
         "rows": [
-            (row, [(name, _heat(found.cells.get((row, name)), section.rank)) for name in found.backends])
+            (
+                units.plain(row),
+                [
+                    (units.plain(name), _heat(found.cells.get((row, name)), section.rank))
+                    for name in found.backends
+                ],
+            )
             for row in found.rows
         ],
     }

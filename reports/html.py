@@ -158,8 +158,9 @@ def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "cases": len(table),
         "statuses": frames.status_counts(table),
-        "models": sorted({str(name) for name in table["model"].dropna()}) or sorted(set(table["subject"])),
-        "backends": sorted(set(table["backend"])),
+        "models": sorted(set(map(units.plain, table["model"].dropna())))
+        or sorted(set(map(units.plain, table["subject"]))),
+        "backends": sorted(set(map(units.plain, table["backend"]))),
         "wins": sorted(wins.items(), key=lambda win: (-win[1], win[0])),
         "first": "Fastest" if timed and units.suffix(timed[0][0]) == "_s" else "Least",
         "contests": decided,

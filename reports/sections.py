@@ -111,7 +111,7 @@ def _cell(row: Mapping[str, Any], column: str, rank: str | None, is_number: bool
         return {**cell, "text": frames.reason(row) if column == "reason" else units.plain(value)}
     if isinstance(value, (int, float)) and not units.missing(value):
         cell["sort"] = repr(float(value))
-    if column == rank and not units.missing(value):
+    if column == rank and units.is_number(value):
         low, high = units.interval_names(column)
         spread = units.spread(value, row.get(low), row.get(high))
         cell["note"] = " · ".join(filter(None, [spread, units.host_note(column, row)]))

@@ -170,7 +170,7 @@ def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list
     for column in columns:
         value = row[column]
         text = Text(units.number(column, value), style=style if column in (rank, "speedup") else "")
-        if column == rank and not units.missing(value):
+        if column == rank and units.is_number(value):
             low, high = units.interval_names(column)
             if row.get("converged") is False:
                 text = Text("~", style="yellow").append_text(text)

@@ -27,6 +27,7 @@ _LABELS = {
     "limit_fraction": "of limit",
     "bandwidth_bytes_per_s": "bandwidth",
     "peak_bytes": "peak memory",
+    "spent_s": "time of the run",
     "least_bytes": "least bytes",
     "speedup": "vs sequential",
     "error_ratio": "error / tolerance",
@@ -125,7 +126,7 @@ def ratio(value: Any) -> str:
 
 def spread(value: float, low: Any, high: Any) -> str:
     """Format the wider half of an interval around a value, such as `±1.2 %`; empty without an interval."""
-    if missing(low) or missing(high) or not value:
+    if not (is_number(low) and is_number(high) and value):
         return ""
     half = 100 * max(high - value, value - low, 0.0) / abs(value)
     return f"±{half:.0f} %" if half >= 9.5 else f"±{half:.1f} %"
@@ -138,7 +139,7 @@ def host_note(name: str, row: Mapping[str, Any]) -> str:
         The host's time, such as `host 400 µs`; an empty text if it is shorter or unknown.
     """
     issue, latency = row.get("issue_s"), row.get("latency_s")
-    known = name == "latency_s" and not missing(issue) and not missing(latency)
+    known = name == "latency_s" and is_number(issue) and is_number(latency)
     return f"host {number('issue_s', issue)}" if known and float(issue) > float(latency) else ""  # type: ignore[arg-type]
 
 

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
-    from ssmperf.runs.outcome import BROKEN, VERDICTS, Pair, RunComparison
+    from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.trends.history import CaseHistory, History, Step, commit_text
@@ -126,7 +126,7 @@ _LAZY = {
     "plan.selection": ("Selection", "is_regime"),
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
-    "runs.outcome": ("BROKEN", "VERDICTS", "Pair", "RunComparison"),
+    "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
     "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
@@ -139,6 +139,7 @@ __all__ = [
     "BROKEN",
     "BYTES_PER_SECOND",
     "DIMENSIONS",
+    "EXIT_MEANS",
     "PASSES",
     "REGIMES",
     "SECONDS_PER_LAUNCH",

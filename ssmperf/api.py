@@ -178,6 +178,7 @@ def check(
     base_version: str | None = None,
     new_version: str | None = None,
     plugin: File | Sequence[File] = (),
+    out: File | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> RunComparison:
@@ -187,7 +188,8 @@ def check(
         run, baseline: the runs, or their folders. options: the keywords of `ssmperf.compare`.
         remeasure: measure slower and ambiguous cases again, as `ssmperf.ab` does, and take those verdicts.
         base_version, new_version: the versions to measure; None means the commit that the run names.
-        plugin: plug-in files for both versions. progress: receives the progress of measuring again.
+        plugin: plug-in files for both versions. out: the folder of what is measured again; None makes a new
+            one under `runs/`. progress: receives the progress of measuring again.
 
     Raises:
         UnreadableRun, UsageError: as `ssmperf.compare` and `ssmperf.ab`, or a run names no version.
@@ -196,7 +198,7 @@ def check(
     if remeasure:
         found = remeasured(
             found,
-            run_folder(None, ("check",)),
+            run_folder(out, ("check",)),
             base=base_version,
             new=new_version,
             plugins=_paths(plugin),
@@ -223,7 +225,8 @@ def ab(
     """Measure two versions in turn, in fresh processes, and return one verdict per case.
 
     Args:
-        base, new: a git ref, a folder with a pyproject.toml, a wheel, a plug-in file, or an environment.
+        base, new: a git ref, a folder with a pyproject.toml or of a checkout, a wheel, a plug-in file, or an
+            environment.
         suite, choices: what to measure, by the keywords of `ssmperf.run`.
         plugin: plug-in files for both versions; with git refs, paths in their trees. Their code is run.
         cases: ids of cases to which the comparison is restricted, or how they begin.

@@ -23,6 +23,7 @@ def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
         built_in()  # imported before the test, which shall lose only its own
     for name in registry.recurrences():
         registry.backends(name)
+        registry.analytics(name)
     registry.identities()
     entries = {kind: dict(table) for kind, table in tables.entries.items()}
     monkeypatch.setattr(tables, "entries", entries)

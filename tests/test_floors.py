@@ -25,8 +25,8 @@ FLOORS = (
     ("tune", "trends"),
     ("execute",),
     ("versions",),
-    ("api", "direct", "terminal", "verification"),
-    ("cli",),
+    ("api", "direct", "starter", "terminal", "verification"),
+    ("cli", "pytest_plugin"),
 )
 FACE = "__init__"  # of the package, which exports names of all floors
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}

@@ -5,6 +5,7 @@ Building and installing the wheel is a step of ci/test.
 
 from __future__ import annotations
 
+import os
 import runpy
 import tomllib
 from pathlib import Path
@@ -87,3 +88,12 @@ def test_every_dependency_is_pinned() -> None:
     assert all(len(pin.specifier) == 1 and str(pin.specifier).startswith("==") for pin in pins)
     for requirement in asked:
         assert versions[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_what_a_kernels_repository_begins_with_is_in_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel keeps no executable bit: whoever copies a script sets it, and knows one by its first line."""
+    patterns = computed(ROOT, monkeypatch)["package_data"]["ssmperf"]
+    covered = {file.name: file for pattern in patterns for file in (ROOT / "ssmperf").glob(pattern)}
+    assert {"gate", "gpu.yml"} <= covered.keys()
+    scripts = {name for name, file in covered.items() if file.read_text().startswith("#!")}
+    assert scripts == {"gate"} and os.access(covered["gate"], os.X_OK)

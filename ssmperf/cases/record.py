@@ -29,6 +29,7 @@ class Status(enum.StrEnum):
     UNSUPPORTED = "unsupported"
 
 
+SPENT = "spent_s"  # how long the case took of the run; a failed one did, too
 # Numbers with these endings are allowed in `ok` records only: a failed case has no time.
 _ONLY_WHEN_OK = ("_s", "_per_s", "_j", "_fraction")
 _NUMERIC = (*_ONLY_WHEN_OK, "_bytes")
@@ -39,8 +40,9 @@ class Record:
     """The outcome of one case: a status, a reason, and numbers and notes by name, units at the end of names.
 
     Missing numbers are None, never 0. A record whose status is not `ok` carries no time, rate, energy or
-    fraction: the constructor raises ValueError if it is given one. The reason, which may be the message of
-    any exception, is kept as one printable line (see `one_line`).
+    fraction: the constructor raises ValueError if it is given one. It does carry the time that its case took
+    of the run. The reason, which may be the message of any exception, is kept as one printable line (see
+    `one_line`).
     """
 
     case: Case
@@ -56,7 +58,7 @@ class Record:
             timed = [
                 name
                 for name, value in self.numbers.items()
-                if name.endswith(_ONLY_WHEN_OK) and value is not None
+                if name.endswith(_ONLY_WHEN_OK) and value is not None and name != SPENT
             ]
             if timed:
                 raise ValueError(f"a {self.status} record must not carry {', '.join(timed)}")

@@ -77,6 +77,9 @@ def check(
         str | None, typer.Option(help="Version behind the new run. Default: the commit in its run.")
     ] = None,
     plugin: VersionPlugins = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of what --remeasure measures. Default: runs/<time>-check.")
+    ] = None,
     junit: Junit = None,
     summary: Summary = None,
     html: ComparisonPage = None,
@@ -100,6 +103,7 @@ def check(
         base_version=base_version,
         new_version=new_version,
         plugin=plugin or (),
+        out=out,
         progress=display.progress() if remeasure else None,
         **options,
     )

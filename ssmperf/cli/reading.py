@@ -52,7 +52,9 @@ def list_(
     "ssmperf report RUN1 RUN2 --html both.html"
 )
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or files of pytest-benchmark.")
+    ],
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")
     ] = None,

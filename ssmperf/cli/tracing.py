@@ -35,7 +35,8 @@ def history(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN...", help="Run folders, or folders with run folders in them. Default: runs."
+            metavar="RUN...",
+            help="Run folders, files of pytest-benchmark, or folders with run folders. Default: runs.",
         ),
     ] = None,
     threshold: Threshold = "5%",

@@ -69,6 +69,7 @@ class Context:
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
     host_load: tells what other processes did to the CPU while calls were being timed.
+    graphs: whether calls may be captured in CUDA graphs; a failed capture can leave the process unusable.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -82,6 +83,7 @@ class Context:
     nonce: int = 0
     judge: Asked | None = None
     host_load: HostLoad = field(default_factory=HostLoad)
+    graphs: bool = True
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
@@ -253,5 +255,5 @@ class Context:
 
     def _stopwatch(self, case: Case) -> Stopwatch:
         if case.cache not in self._stopwatches:
-            self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache)
+            self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache, graphs=self.graphs)
         return self._stopwatches[case.cache]

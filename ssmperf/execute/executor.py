@@ -26,12 +26,11 @@ from ssmperf.registry.presets import Preset
 from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.files import CURATED, Tuning
 
-# What workers and the judge import anyway, some of it seconds long: a dispatch mode (judge/poison.py) and the
-# first call of a kernel in Triton import torch's compiler.
+# What workers and the judge import anyway, some of it seconds long: a gradient imports sympy, and the first
+# call of a kernel in Triton imports torch's compiler.
 IMPORTS = (
     "torch",
     "sympy",
-    "torch._dynamo",
     "ssmperf.execute.context",
     "ssmperf.machine.ceilings",
     "ssmperf.machine.environment",
@@ -42,7 +41,10 @@ IMPORTS = (
     "ssmperf.registry:models",
     "ssmperf.registry:suites",
 )
-IMPORTS_CUDA = ("torch._higher_order_ops.triton_kernel_wrap",)
+IMPORTS_CUDA = (
+    "torch._dynamo",
+    "torch._higher_order_ops.triton_kernel_wrap",
+)
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
+from ssmperf.cases.record import SPENT, Record, Status
 from ssmperf.errors import UnknownName, WorkerFailed
 from ssmperf.execute.worker_process import WorkerProcess
 from ssmperf.processes.children import NurseryEnded
@@ -167,6 +168,8 @@ class Lane:
             self.worker = None
 
     def _run_case(self, case: Case) -> None:
+        """Run a case. Its time includes that of a worker that had to start for it, and of the judge."""
+        began_s = time.monotonic()
         own = household(case)
         if self.judge is not None and not self.judge.alive:
             self.judge.close()
@@ -185,7 +188,7 @@ class Lane:
             if self.env_id is None or self.stop.is_set():
                 raise
             self.events.on_start(case, self.device)
-            self.events.on_record(Record(case, Status.CRASH, str(error), self.env_id))
+            self._enter(Record(case, Status.CRASH, str(error), self.env_id), began_s)
             return
         self.events.on_start(case, self.device)
         number = secrets.token_hex(8)
@@ -198,7 +201,11 @@ class Lane:
             healthy = False  # who knows what it has done to the process
         if not healthy:
             self.close()
-        self.events.on_record(record)
+        self._enter(record, began_s)
+
+    def _enter(self, record: Record, began_s: float) -> None:
+        spent_s = time.monotonic() - began_s
+        self.events.on_record(replace(record, numbers={**record.numbers, SPENT: spent_s}))
 
     def _start_patiently(self) -> WorkerProcess:
         """Start a worker. If earlier ones have started, try several times before giving up."""

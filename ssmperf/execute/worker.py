@@ -75,16 +75,21 @@ def main(config: dict[str, Any]) -> None:
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 
 
-def run_case(case: Case, context: Any) -> Record:
+def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], ...] = ()) -> Record:
     """Run one case in this process; an exception from its backend becomes the record's status.
 
     The exception's traceback goes to the log and into the record.
+
+    passed_on: kinds of exceptions that are meant for the caller, such as KeyboardInterrupt in a process of
+        the user's.
     """
     try:
         record = registry.suite(case.suite).measure(case, context)
         assert isinstance(record, Record)
         asked = getattr(context.judge, "asked", None)
         return record if asked is None else replace(record, numbers={**record.numbers, "judgements": asked})
+    except passed_on:
+        raise
     except Unsupported as error:
         return _failed(case, context, Status.UNSUPPORTED, message_of(error) or "the backend gave no reason")
     except BrokenContract as error:

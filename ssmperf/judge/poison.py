@@ -20,8 +20,27 @@ _UNINITIALISED = (
 MOST_FILLED = 2**25  # elements
 
 
+def _never_traced(function: Any) -> bool:
+    """Keep compiled functions from tracing a function and what it calls; False if this torch cannot."""
+    try:
+        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+    except ImportError:
+        return False
+    skip = _FrameAction.SKIP
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(skip, skip))
+    return True
+
+
 class _FillEmpty(TorchDispatchMode):
     """Fills what torch.empty and similar functions return with NaN; only the end of a very large block."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tell torch whether to keep compiled functions from tracing the handler, which is done here.
+
+        torch does it with a wrapper that imports the whole compiler, a second of work for each worker.
+        """
+        return not _never_traced(cls.__torch_dispatch__)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

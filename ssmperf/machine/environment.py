@@ -28,6 +28,7 @@ VARIABLES = (  # an allowlist: anything else in the environment may be a secret
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TRITON_CACHE_AUTOTUNING", "TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_INTERPRET",
 )  # fmt: skip
+SHARED_PROCESS = "shared_process"  # with what cases shared their process, where they had no worker's
 CGROUP = Path("/sys/fs/cgroup")
 HASH_DIGITS = 12  # of a plug-in file's content
 _GIT_TIMEOUT_S = 10.0
@@ -74,6 +75,8 @@ def env_id(environment: Mapping[str, Any]) -> str:
         "cpu_limit": environment["cpu_limit"],
         "variables": _without(environment["variables"], "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
     }
+    if SHARED_PROCESS in environment:
+        matters[SHARED_PROCESS] = environment[SHARED_PROCESS]
     text = json.dumps(matters, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma, stdtrit
 
 FIRST_PAIRS = 5
 FRESH_PAIRS, MANY_FRESH_PAIRS = 7, 10
@@ -302,22 +300,30 @@ def common_variance(own: Array, degrees: float) -> tuple[float, float]:
 
 def _log_bias(degrees: float) -> float:
     """Compute the mean of log(s²/σ²) of a variance s² with some degrees of freedom."""
+    from scipy.special import digamma
+
     half = degrees / 2
     return float(digamma(half)) - math.log(half)
 
 
 def _trigamma(x: float) -> float:
+    from scipy.special import polygamma
+
     return float(polygamma(1, x))
 
 
 def _inverse_trigamma(value: float) -> float:
     """Solve trigamma(x) = value, which lies between 1/x and 1/x + 1/x²."""
+    from scipy.optimize import brentq
+
     low, high = 1 / (value + math.sqrt(value)), 1 / value + 1
     return float(brentq(lambda x: _trigamma(x) - value, low, high))
 
 
 def _t_quantile(probability: float, degrees: float) -> float:
     """Compute a quantile of Student's distribution."""
+    from scipy.special import stdtrit
+
     return float(stdtrit(degrees, probability))
 
 

@@ -21,6 +21,7 @@ FEWEST_SAMPLES = 5
 BRIEF_S = 5e-4  # below it, what the writing of fresh values leaves in the cache matters
 MOST_REPEATS = 4  # of one sample whose device work may have waited for the host
 TOO_LONG = "not captured: the call is longer than the time for further clocks"
+NO_GRAPHS = "not captured: a failed capture would harm what else this process has to do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,11 @@ class Stopwatch:
     issue: IssueClock | None = None
 
     @classmethod
-    def of(cls, device: str, cache: str) -> Stopwatch:
-        """Make the clocks for a device and a cache state, "cold" or "hot"."""
+    def of(cls, device: str, cache: str, *, graphs: bool = True) -> Stopwatch:
+        """Make the clocks for a device and a cache state, "cold" or "hot".
+
+        graphs: whether calls may be captured; a failed capture can leave the process unusable.
+        """
         found = flusher(device, cache)
         around = Around(None if found.state == "hot" else found.flush)
         before, after = around.before, around.after
@@ -160,7 +164,7 @@ class Stopwatch:
             device,
             around,
             EventClock(device, before, after),
-            GraphClock(device, before, after),
+            GraphClock(device, before, after) if graphs else None,
             HostClock(device, before, after),
             IssueClock(device, before),
         )
@@ -203,7 +207,7 @@ class Stopwatch:
                     min_samples=min_samples,
                 )
             every_s = tuple(taken.every_s)
-            if self.graph is None or self.host is None:
+            if self.host is None:
                 return Timing(self.first.name, samples, {}, threads=torch.get_num_threads(), every_s=every_s)
             state = telemetry.numbers()
             marks = telemetry.marks(samples.taken_at_s)
@@ -248,13 +252,15 @@ class Stopwatch:
 
     def _further(self, call: Callable[[], Any], timing: Timing, max_time_s: float, peak_bytes: int) -> Timing:
         """Add the times of the host clock, the issue clock and the graph clock, on a GPU."""
-        assert self.graph is not None and self.host is not None and self.issue is not None
+        assert self.host is not None and self.issue is not None
         limit_s = FURTHER_CLOCK_SHARE * max_time_s
         if min(timing.samples.samples_s, default=0.0) > limit_s:
             issue_s = self.issue.time(call)
             return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call), issue_s=issue_s)
         host_s = _median(self.host, call, limit_s)
         timing = replace(timing, issue_s=_median(self.issue, call, limit_s))
+        if self.graph is None:
+            return replace(timing, graph_reason=NO_GRAPHS, host_s=host_s)
         reason = self.graph.capture(call, peak_bytes)
         graph_s = _median(self.graph, call, limit_s) if reason is None else None
         return replace(timing, host_s=host_s, graph_s=graph_s, graph_reason=reason)

@@ -27,6 +27,7 @@ IDENTITIES = "ssmperf.impls.identities"
 # files beside the backends': shared code, several backends in one file, answers in closed form
 PEERS = "peers"
 NOT_BACKENDS = ("common", PEERS, "analytic")
+INSTALLED = "installed plug-in "  # how the registry calls what an entry point names
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
 BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
@@ -85,7 +86,8 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     """Import a plug-in file, which registers its contents. This runs the file's code.
 
     A file that has already registered something in this process, such as the running script, is not run
-    again, but workers will load it. A file that fails leaves nothing registered.
+    again, but workers will load it. One that an installed package has brought, as this file or as a copy of
+    it, is not run again either. A file that fails leaves nothing registered.
 
     Raises:
         PluginError: the file is missing, raises or exits on import, or starts ssmperf with itself as plug-in.
@@ -103,6 +105,8 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     if str(file) in os.environ.get(BEING_LOADED, "").split("\n"):
         raise PluginError(f"plug-in {path}: it starts ssmperf with itself as a plug-in while it is loaded")
     discover("impls")
+    if _installed_copy(file):
+        return
     if _share_with_workers(file):
         plugin_files.append(file)
         return
@@ -180,6 +184,16 @@ def _share_with_workers(file: Path) -> bool:
     return bool(own)
 
 
+def _installed_copy(file: Path) -> bool:
+    """Tell whether an entry point has loaded this very file, or one of the same name and contents."""
+    loaded = {
+        origin.file
+        for origin in tables.origins.values()
+        if (origin.loaded_by or "").startswith(INSTALLED) and origin.file and origin.file.name == file.name
+    }
+    return any(each == file or each.read_bytes() == file.read_bytes() for each in loaded)
+
+
 def _origin(kind: str, label: str) -> tables.Origin | None:
     """Find where an entry is defined: one with options or a code, by the part before the colon."""
     return tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
@@ -237,7 +251,7 @@ def _entry_points(group: str) -> Iterator[importlib.metadata.EntryPoint]:
 
 
 def _load_entry_point(point: importlib.metadata.EntryPoint) -> None:
-    with _all_or_nothing(f"installed plug-in {point.value}"):
+    with _all_or_nothing(f"{INSTALLED}{point.value}"):
         loaded = point.load()
         if callable(loaded):
             loaded()

@@ -22,6 +22,8 @@ def count(found: RunComparison) -> RunComparison:
 
     A folder that cannot be read or written is no error: the comparison then has a note about it.
     """
+    if found.new.path.is_file():  # of another program, which is only read
+        return found
     path = found.new.path / FILE
     line = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

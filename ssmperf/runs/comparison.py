@@ -74,6 +74,12 @@ def parse_threshold(threshold: str | float) -> float:
     return value
 
 
+def check_unsure(answer: str) -> None:
+    """Raise UnknownName for what is no answer to `--unsure`."""
+    if answer not in UNSURE:
+        raise UnknownName("answer to --unsure", answer, UNSURE)
+
+
 def compare_runs(
     base: Run,
     new: Run,
@@ -130,7 +136,7 @@ def compare_pairs(
     new: Run,
     verdicts: Mapping[str, PairedVerdict],
     *,
-    threshold: str | float = THRESHOLD,
+    threshold: float = THRESHOLD,
     unsure: str = "fail",
     restriction: Restriction | None = None,
     method: str = PAIRED,
@@ -142,27 +148,27 @@ def compare_pairs(
     environments are notes.
 
     verdicts: by case id; a timed case without one, which was never measured in pairs, is ambiguous.
+    threshold: the largest change that counts as the same, as `parse_threshold` gives it.
     method, notes: how the verdicts came about, and what else a reader should know.
 
     Raises:
-        UsageError: the threshold or `unsure` is illegal, or a name of the restriction is in neither run.
+        UsageError: `unsure` is illegal, or a name of the restriction is in neither run.
     """
-    limit = parse_threshold(threshold)
     matched = _match(base, new, restriction or Restriction())
     pairs = list(matched.unmatched)
     for each in matched.compared:
         found = verdicts.get(each.case.id)
         if not each.sampled:
-            pairs.append(each.pair(unpaired.exact(*each.values, limit), limit))
+            pairs.append(each.pair(unpaired.exact(*each.values, threshold), threshold))
         elif found is None:
             pairs.append(
                 Pair(each.case, "ambiguous", "it was not measured in pairs", each.field, *each.values)
             )
         else:
             numbers = found.ratio, found.low, found.high, found.p, found.least_change, found.pairs
-            pairs.append(each.pair(Change(found.verdict, *numbers), limit))
+            pairs.append(each.pair(Change(found.verdict, *numbers), threshold))
     notes = (*notes, *_tolerated(matched.breaking))
-    return _comparison(matched, limit, pairs, method, unsure, notes=notes)
+    return _comparison(matched, threshold, pairs, method, unsure, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +309,7 @@ def _comparison(
     notes: Sequence[str] = (),
 ) -> RunComparison:
     """Put pairs into order, and add what a reader should know about the two runs."""
-    if unsure not in UNSURE:
-        raise UnknownName("answer to --unsure", unsure, UNSURE)
+    check_unsure(unsure)
     order = list(VERDICTS)
     pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
     harmless = dict.fromkeys(text for each in matched.compared for text in each.differences.notes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssmperf.cases.record import Record
+from ssmperf.machine.environment import SHARED_PROCESS
 from ssmperf.runs.store import Run
 
 ANYWHERE = (
@@ -42,7 +43,7 @@ NAMES = (
     "hardware.gpu.name",
     "hardware.cpu.model",
 )  # where they differ, the rest of the device says nothing more
-PARTS = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables")
+PARTS = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables", SHARED_PROCESS)
 
 
 @dataclass(frozen=True, slots=True)

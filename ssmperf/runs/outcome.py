@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.case import Case
@@ -94,6 +95,23 @@ class SuiteMean:
         return {"field": self.field, **self.overall.to_json(), "backends": backends}
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run measured, on which device and when.
+
+    version: such as "git ref main (1a2b3c4d5e)", or the run's tag, the commit of ssmperf and the plug-ins.
+    device: names of the hardware. measured: the time at which the run was begun, in ISO 8601. All three are
+    empty if the run does not say: it is data from outside, and its reader escapes them.
+    """
+
+    version: str
+    device: str
+    measured: str
+
+    def to_json(self) -> dict[str, str]:
+        return dataclasses.asdict(self)
+
+
 @dataclass(frozen=True)
 class RunComparison:
     """All pairs of two runs, what people act on first.
@@ -103,6 +121,8 @@ class RunComparison:
     unsure: "pass" if ambiguity alone does not fail, else "fail". restriction: the part that is compared.
     unmeasured: planned cases of the new run that have no record in either run; they count as missing.
     attempts: how often this pair was checked, this time included; None if that was not counted.
+    versions: what the base and the new run measured, in words; None if only the runs themselves tell.
+    page: where the page about this comparison is, a path or an address; None if none was written.
     """
 
     base: Run
@@ -116,6 +136,14 @@ class RunComparison:
     restriction: Restriction = EVERYTHING
     unmeasured: int = 0
     attempts: int | None = None
+    versions: tuple[str, str] | None = None
+    page: str | None = None
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Which version of each side was measured, on which device and when."""
+        base, new = self.versions or (None, None)
+        return {"base": origin_of(self.base, base), "new": origin_of(self.new, new)}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -195,6 +223,8 @@ class RunComparison:
         return {
             "base": str(self.base.path),
             "new": str(self.new.path),
+            "origins": {name: origin.to_json() for name, origin in self.origins.items()},
+            "page": self.page,
             "threshold": self.threshold,
             "exit_code": int(self.exit_code),
             "conclusion": self.conclusion,
@@ -210,6 +240,50 @@ class RunComparison:
             "notes": list(self.notes),
             "cases": [pair.to_json() for pair in self.pairs],
         }
+
+
+def origin_of(run: Run, version: str | None = None) -> Origin:
+    """Describe a run. version: what it measured, if that is known better than from the run."""
+    environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
+    devices = dict.fromkeys(filter(None, map(_device, environments)))
+    created = run.meta.get("created")
+    return Origin(
+        version or "; ".join(dict.fromkeys(_versions(run, environments))),
+        ", ".join(devices),
+        created if isinstance(created, str) else "",
+    )
+
+
+def _versions(run: Run, environments: list[Mapping[str, Any]]) -> Iterator[str]:
+    """List what tells the version of a run: its tag, the version of ssmperf, its plug-ins."""
+    if isinstance(tag := run.meta.get("tag"), str) and tag:
+        yield tag
+    for environment in environments:
+        installed, git = (environment.get(name) for name in ("versions", "git"))
+        number = installed.get("ssmperf") if isinstance(installed, Mapping) else None
+        commit = git.get("commit") if isinstance(git, Mapping) else None
+        if isinstance(commit, str):
+            changes = " with changes" if isinstance(git, Mapping) and git.get("dirty") else ""
+            yield " ".join(filter(None, ["ssmperf", number, f"({commit[:10]}{changes})"]))
+        elif number:
+            yield f"ssmperf {number}"
+    plugins = run.meta.get("plugins")
+    for file in plugins if isinstance(plugins, list) else ():
+        yield f"plug-in {Path(str(file)).name}"
+
+
+def _device(environment: Mapping[str, Any]) -> str | None:
+    """Name the GPU of an environment, or the CPU if it has none."""
+    hardware = environment.get("hardware")
+    if not isinstance(hardware, Mapping):
+        return None
+    gpu, cpu = hardware.get("gpu"), hardware.get("cpu")
+    if isinstance(gpu, Mapping):
+        return str(gpu.get("name") or "") or None
+    if not isinstance(cpu, Mapping):
+        return None
+    name = cpu.get("model") or cpu.get("architecture")
+    return f"{name}, {cpu.get('cores')} cores" if name else None
 
 
 def percent(value: float, digits: int = 2) -> str:

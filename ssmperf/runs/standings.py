@@ -23,8 +23,8 @@ INCORRECT = (Status.WRONG, Status.NAN)
 class Standing:
     """How the backend of a record stands in the comparison to which the record belongs.
 
-    name: "competes"; "beside", for a backend that is right but never first, since it is approximate by
-        declaration or computes another function; or the status that keeps it out. That is the record's own
+    name: "competes"; "beside", for a backend that is never first, since it is approximate by declaration,
+        computes another function or was not judged; or the status that keeps it out. That is the record's own
         status, or "wrong" or "nan" if another record shows the backend to be so.
     mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
         there is nothing to add to the record's status.
@@ -129,6 +129,9 @@ def _where(other: Record, record: Record) -> str:
 def _declared(numbers: Mapping[str, Any]) -> Standing:
     """Judge an `ok` record by its backend's declarations, which records of old runs do not have."""
     marks, reasons = [], []
+    if numbers.get("judged") is False:
+        marks.append("not judged")
+        reasons.append("whether its results are right was not judged")
     if numbers.get("own_definition") is True:
         marks.append("own definition")
         reasons.append("it computes another function, by a definition of its own")

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ssmperf.cases.origin import Origin
 from ssmperf.cases.reading import parse
 from ssmperf.cases.record import SCHEMA_VERSION, Record
 from ssmperf.errors import UnreadableRun, UsageError
+from ssmperf.runs.foreign import benchmark_json
 from ssmperf.runs.rounds import Rounds, by_case, fold
 from ssmperf.runs.standings import rank_fields, standings
 
@@ -136,6 +137,12 @@ class Writer:
             self.meta["environments"][env_id] = dict(environment)
             self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
 
+    def set_plan(self, case_ids: Sequence[str]) -> None:
+        """Store which cases the run is to have, where that is not known from the beginning."""
+        if case_ids != self.meta.get("plan", {}).get("case_ids"):
+            self.meta["plan"] = {"cases": len(case_ids), "case_ids": list(case_ids)}
+            self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
+
     def append(self, record: Record) -> None:
         """Write one record.
 
@@ -168,12 +175,15 @@ class Writer:
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read a run folder, of this or an older schema.
+    """Read a run folder, of this or an older schema, or a file that `pytest --benchmark-json` wrote.
 
     Raises:
-        UnreadableRun: the folder holds no run, or one that is damaged or written by a newer version.
+        UnreadableRun: the folder holds no run, or one that is damaged or written by a newer version; or the
+            file is none of pytest-benchmark's.
     """
     folder = Path(path)
+    if folder.suffix == ".json" and os.path.isfile(folder):  # noqa: PTH113 (Path's raises for odd names)
+        return Run(folder, *benchmark_json.read(folder))
     try:
         meta = parse((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:

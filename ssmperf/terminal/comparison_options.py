@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from ssmperf.terminal.axis_options import with_options
 from ssmperf.terminal.display import write_report
 from ssmperf.terminal.options import Threshold, Unsure
 
+PAGE_ADDRESS = "SSMPERF_PAGE_URL"
 ONLY = "{} to compare, of both runs, separated by commas. Default: all."
 OPTIONS: dict[str, tuple[Any, Any]] = {  # annotation and default, by keyword of `ssmperf.compare`
     "threshold": (Threshold, "5%"),
@@ -54,7 +57,13 @@ def with_comparison(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
-    """Print a comparison, and write it to files, by name of report."""
+    """Print a comparison, and write it to files, by name of report.
+
+    Where a page is written, the others name it: by the address in $SSMPERF_PAGE_URL, at which readers will
+    find it, or else by its path.
+    """
+    if page := files.get("html"):
+        found = replace(found, page=os.environ.get(PAGE_ADDRESS) or str(page))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -117,11 +118,11 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
 
 
 def _run_folders(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
-    """Find the run folders that are named or lie in named ones, each once, but no sides of comparisons."""
-    found: dict[Path, Path] = {}
+    """Find the runs that are named or lie in named folders, each once, but no sides of comparisons there."""
+    found: dict[str, Path] = {}
     for path in paths:
-        if (path / RUN_FILE).exists():
-            found.setdefault(path.resolve(), path)
+        if os.path.isfile(path) or os.path.isfile(path / RUN_FILE):  # noqa: PTH113 (Path's raises for odd names)
+            found.setdefault(os.path.realpath(path), path)
             continue
         inside = sorted(
             file.parent
@@ -134,7 +135,7 @@ def _run_folders(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
             if (folder.parent / COMPARISON_FILE).exists():
                 left_out.append(f"{folder}: one side of a comparison of versions, whatever its date")
             else:
-                found.setdefault(folder.resolve(), folder)
+                found.setdefault(os.path.realpath(folder), folder)
     return list(found.values())
 
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from ssmperf.cases.record import Status
@@ -260,6 +259,8 @@ class TimedAnswers:
             f"calls on values that are no combination of others take {mixed[1] / combined[1]:.2g} times as "
             "long as the rest: it does not do the same work for both"
         )
+        from scipy.stats import mannwhitneyu  # half a second, which few cases need
+
         if mannwhitneyu(times[True], times[False]).pvalue < SURE:
             return problem
         self.uneven = f"{problem}, or it is chance"

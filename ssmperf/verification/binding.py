@@ -30,6 +30,8 @@ def taking_names(function: Callable[..., Any], recurrence: Recurrence) -> Callab
     parameters = _parameters(function)
     names = {each.name for each in parameters if each.kind in BY_NAME}
     any_name = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    if not is_apply(function) and names >= set(recurrence.signature.parameters):
+        return function  # nothing to bind, and so nothing to add to its time
     if not is_apply(function) and (any_name or names >= set(recurrence.required)):
         return _by_name(function, None if any_name else names)
     return _by_place(function, parameters, recurrence)

@@ -6,36 +6,37 @@ state of the process afterwards, properties such as causality, closed forms and 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from ssmperf import registry
-from ssmperf.cases.case import Case, chosen_axes, dtype_name, split_source
+from ssmperf.cases.case import Case
 from ssmperf.cases.failure import TRACEBACK, failure_of, message_of
 from ssmperf.cases.record import Status
-from ssmperf.cases.shape import DIMENSIONS
-from ssmperf.errors import BrokenContract, UnknownName, Unsupported, UsageError
-from ssmperf.execute.context import Context, Settings
+from ssmperf.errors import BrokenContract, Unsupported, UsageError
+from ssmperf.execute.context import Settings
 from ssmperf.execute.judging import Judging
-from ssmperf.execute.request import Names, names, select
+from ssmperf.execute.request import Names, names
 from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.judge.verdict import Verdict
 from ssmperf.operands.contract import Contract
 from ssmperf.operands.values import Values
-from ssmperf.plan.plan import PlannedSubject, subjects
-from ssmperf.plan.refusal import gate_kind
+from ssmperf.plan.plan import PlannedSubject
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
-from ssmperf.verification.binding import is_apply, taking_names
+from ssmperf.verification.bench import (
+    Bench,
+    entry_of,
+    like_a_worker,
+    refusal_of,
+    selection_of,
+    subjects_of,
+)
 from ssmperf.verification.report import FROM_STATE, Verification
 
 PRESET = "smoke"  # whose sizes are taken where none are given
@@ -87,17 +88,19 @@ def verify(
     Raises:
         UsageError: a name, letter or value is illegal.
     """
-    selection, torch_device = _selection(of, dtype, gate_dtype, regime, layout, device, seed, sizes)
+    selection, torch_device = selection_of(
+        of, dtype, gate_dtype, regime, layout, device, seed, sizes, preset=PRESET, keywords=KEYWORDS
+    )
     recurrence = registry.recurrence(registry.recurrence_of(of))
-    entry = _entry(of, function, recurrence)
+    entry = entry_of(of, function, recurrence)
     states = _states(of, initial_state, recurrence)
-    found = _subjects(of, selection, recurrence, names(gates))
+    found = subjects_of(of, selection, recurrence, names(gates))
     pass_ = "forward_backward" if gradients else "forward"
     cases = [_case(subject, entry, selection, pass_, sizes) for subject in found]
     context = _Bench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)
     verdicts: dict[str, Verdict] = {}
     not_covered: dict[str, str] = {}
-    with _like_a_worker(torch_device):
+    with like_a_worker(torch_device):
         for case, with_state in itertools.product(cases, states):
             label = case.operand_source + FROM_STATE * with_state
             try:
@@ -109,77 +112,11 @@ def verify(
     return Verification(of, entry.name, cases[0], verdicts, not_covered, asked)
 
 
-@dataclass
-class _Bench(Context):
-    """A context for cases of a single backend, which need not be registered.
-
-    entry: the backend.
-    """
-
-    entry: Backend = field(kw_only=True)
-
-    def backend(self, case: Case) -> Backend:
-        return self.entry
+class _Bench(Bench):
+    """A bench on which nothing is timed."""
 
     def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
         """Do nothing: no call is timed, and each judged call is held to the contract."""
-
-
-def _selection(
-    of: str,
-    dtype: Any,
-    gate_dtype: Any,
-    regime: Names | None,
-    layout: str,
-    device: Any,
-    seed: int,
-    sizes: Mapping[str, int],
-) -> tuple[Selection, str]:
-    """Check the arguments, and give the selection that they make and its torch device.
-
-    Raises:
-        UsageError: a name, letter or value is illegal.
-    """
-    recurrence = registry.recurrence(registry.recurrence_of(of))
-    precise = chosen_axes()["dtype"].checked(dtype_name(dtype)) == "float64"
-    selection, devices = select(
-        models=(of,),
-        preset=PRESET,
-        device=str(device),
-        dtype=(dtype,),
-        gate_dtype=("float64" if precise else "float32",) if gate_dtype is None else (gate_dtype,),
-        regime=regime,
-        layout=layout,
-        seed=seed,
-    )
-    letters = {letter: size for each in recurrence.presets[PRESET] for letter, size in each.items()}
-    for letter, size in sizes.items():
-        if letter not in letters:
-            raise UnknownName(
-                f"size of {of}", letter, [*letters, *(() if letter in DIMENSIONS else KEYWORDS)]
-            )
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise UsageError(f"the size {letter} must be a whole number of at least 1, got {size!r}")
-    return selection, devices[0]
-
-
-def _entry(of: str, function: Callable[..., Any] | str, recurrence: Recurrence) -> Backend:
-    """Look up a backend by name, or declare a function as one without registering it.
-
-    Raises:
-        UnknownName: no such backend. Unsupported: it cannot be imported here. UsageError: it is no function.
-    """
-    if isinstance(function, str):
-        problem = registry.import_problem(of, function)
-        if problem:
-            raise Unsupported(f"{of}/{function} {problem}")
-        return registry.backend(of, function)
-    if not callable(function):
-        raise UsageError(f"expected a function or the name of a backend, got {type(function).__name__}")
-    named: Any = getattr(function, "func", function)  # of a functools.partial
-    named = named.__self__ if is_apply(named) else named
-    name = getattr(named, "__name__", None) or type(named).__name__
-    return Backend(str(name), recurrence.name, taking_names(function, recurrence))
 
 
 def _states(of: str, initial_state: bool | str, recurrence: Recurrence) -> tuple[bool, ...]:
@@ -191,28 +128,6 @@ def _states(of: str, initial_state: bool | str, recurrence: Recurrence) -> tuple
     if not isinstance(initial_state, bool):
         raise UsageError(f"initial_state must be True, False or {BOTH!r}, got {initial_state!r}")
     return (initial_state,)
-
-
-def _subjects(
-    of: str, selection: Selection, recurrence: Recurrence, gates: tuple[str, ...] | None
-) -> list[PlannedSubject]:
-    """List the subjects of a selection that have these gate kinds.
-
-    Raises:
-        UsageError: there are none.
-    """
-    kinds = recurrence.gate_kinds if of == recurrence.name else (registry.model(of).gate,)
-    for kind in gates or ():
-        if kind not in kinds:
-            raise UnknownName(f"gate kind of {of}", kind, kinds)
-    found = [
-        subject
-        for subject in subjects(selection)
-        if gates is None or subject.model or split_source(subject.source)[1] in gates
-    ]
-    if not found:
-        raise UsageError(f"{of} has no such gates under {', '.join(selection.regimes or ())}")
-    return found
 
 
 def _case(
@@ -241,17 +156,7 @@ def _judge(judging: Judging, selection: Selection) -> Verdict:
         Unsupported: the backend refuses the case, by declaration or when it is called.
     """
     case = judging.case
-    refusal = judging.context.backend(case).refusal(
-        device=case.device,
-        dtype=case.dtype,
-        pass_=case.pass_,
-        gate_kind=gate_kind(case),
-        length=case.shape["T"],
-        capability=selection.device.capability,
-        layout=case.layout,
-    )
-    if case.model and case.dtype not in registry.model(case.model).dtypes:
-        refusal = f"the model takes no {case.dtype}"
+    refusal = refusal_of(case, judging.context.backend(case), selection)
     if refusal:
         raise Unsupported(refusal)
     try:
@@ -265,24 +170,6 @@ def _judge(judging: Judging, selection: Selection) -> Verdict:
         failure = failure_of(error)
         status = Status.OOM if is_out_of_memory(error) else Status.CRASH
         return Verdict(status, failure.reason, extra={TRACEBACK: failure.traceback})
-
-
-@contextlib.contextmanager
-def _like_a_worker(device: str) -> Iterator[None]:
-    """Put torch's settings that change results to those of a worker, and back after the block."""
-    dtype = torch.get_default_dtype()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        for type_ in {"cpu", torch.device(device).type}:
-            stack.enter_context(torch.autocast(type_, enabled=False))
-        if device.startswith("cuda"):
-            stack.enter_context(torch.cuda.device(device))
-        if torch.get_default_device().type != "cpu":
-            stack.enter_context(torch.device("cpu"))
-        torch.set_default_dtype(torch.float32)
-        stack.callback(torch.set_default_dtype, dtype)
-        yield
 
 
 KEYWORDS = tuple(

@@ -24,7 +24,7 @@ from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
+from ssmperf.runs.comparison import THRESHOLD, check_unsure, compare_pairs, parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
@@ -117,9 +117,10 @@ def compare_versions(
     Raises:
         VersionFailed: a version cannot be installed or refuses the request, or the versions have no case in
             common.
-        UsageError: a version does not exist, or a folder cannot be used.
+        UsageError: a version does not exist, a folder cannot be used, or `unsure` is illegal.
         VersionEnded: a side ended.
     """
+    check_unsure(unsure)  # before anything is measured
     state = _start(wanted, out, resume=resume)
     sides = {
         name: install(text, name, wanted.plugins)
@@ -138,7 +139,8 @@ def compare_versions(
         _write(out, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
         pairs.measure_fresh(screened, fresh)
     base, new = (store.load(out / name) for name in ("base", "new"))
-    return conclude(base, new, wanted, screened, fresh, unsure=unsure)
+    found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
+    return replace(found, versions=(sides["base"].label, sides["new"].label))
 
 
 def conclude(

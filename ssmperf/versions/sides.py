@@ -14,15 +14,20 @@ import sys
 import tarfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ssmperf.errors import UsageError, VersionFailed
 
-FORMS = "a git ref, a folder with a pyproject.toml, a wheel, a plug-in file (.py), or an environment"
+FORMS = (
+    "a git ref, a folder with a pyproject.toml or of a checkout, a wheel, a plug-in file (.py), or an "
+    "environment"
+)
 INSTALL_S = 600.0
 GIT_S = 60.0
+ENTRY_POINTS = "ssmperf."  # how the groups begin by which a package registers plug-ins
 INSTALLED = "installed"  # a file in a version's folder, written when it is ready
 MOST_VERSIONS = 24  # that are kept
 # Compilers' caches: what one side has compiled must not serve the other.
@@ -39,7 +44,9 @@ class Side:
     """One version, ready to be measured.
 
     text: as the user named it. kind: "git ref", "source folder", "wheel", "plug-in" or "environment".
-    commit: that of a git ref. python: its interpreter. folder: holds its sources, packages and caches.
+    commit: that of a git ref, or the one that is checked out in a source folder. changed: whether the folder
+        has changes beyond it.
+    python: its interpreter. folder: holds its sources, packages and caches.
     packages: folder of the packages that take precedence over those of the interpreter, if there are any.
     plugins: its plug-in files.
     """
@@ -51,11 +58,16 @@ class Side:
     commit: str | None = None
     packages: str | None = None
     plugins: tuple[str, ...] = ()
+    changed: bool = False
 
     @property
     def label(self) -> str:
-        """The side in words, such as "git ref main (1a2b3c4)"."""
-        return f"{self.kind} {self.text}" + (f" ({self.commit[:10]})" if self.commit else "")
+        """The side in words, such as "git ref main (1a2b3c4d5e)"."""
+        commit = self.commit[:10] if self.commit else ""
+        if self.text and (self.commit or "").startswith(self.text):
+            return f"{self.kind} {commit}"
+        changes = " with changes" if self.changed else ""
+        return f"{self.kind} {self.text}" + (f" ({commit}{changes})" if commit else "")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,7 +96,7 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
 
     name: "base" or "new": the same version has a folder of its own on either side.
     plugins: plug-in files for both sides. For a git ref or a source folder, one with a relative path is
-        taken from its tree, if it is there.
+        taken from its tree, if it is there. One that the version's package registers is not loaded twice.
     root: folder for the versions; None means `versions_folder()`.
 
     Raises:
@@ -125,6 +137,12 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
             "--plugin with a path relative to its top",
             name,
         )
+    if has_packages:
+        registered = _registered(folder / "packages")
+        files = [file for file in files if Path(file).read_bytes() not in registered]
+    changed = False
+    if kind == "source folder":
+        commit, changed = _checked_out(Path(text))
     return Side(
         text,
         kind,
@@ -133,7 +151,14 @@ def install(text: str, name: str, plugins: Iterable[str] = (), root: Path | None
         commit,
         str(folder / "packages") if has_packages else None,
         tuple(files),
+        changed,
     )
+
+
+def _checked_out(folder: Path) -> tuple[str | None, bool]:
+    """Get the commit of the checkout that a folder is in, and whether the folder has changes beyond it."""
+    commit = _git("-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    return commit, bool(commit and _git("-C", str(folder), "status", "--porcelain", "--", "."))
 
 
 def _identity(text: str, kind: str, commit: str | None) -> str:
@@ -198,6 +223,8 @@ def kind_of(text: str) -> tuple[str, str | None]:
         return "source folder", None
     if (path / "bin" / "python").exists() or (path.is_file() and os.access(path, os.X_OK)):
         return "environment", None
+    if (path / ".git").exists():
+        return "source folder", None
     commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
     if commit is None:
         where = "" if _git("rev-parse", "--git-dir") else "; this folder is not in a git repository"
@@ -226,6 +253,16 @@ def _within(source: Path, file: str, name: str) -> str:
     return str(inside) if not Path(file).is_absolute() and inside.is_file() else _absolute(file, name)
 
 
+def _registered(packages: Path) -> set[bytes]:
+    """Read the modules that ssmperf imports when it starts, since entry points of the packages name them."""
+    entries = [
+        entry for found in distributions(path=[str(packages)]) for entry in found.entry_points
+        if entry.group.startswith(ENTRY_POINTS)
+    ]  # fmt: skip
+    files = [packages / f"{entry.module.replace('.', '/')}.py" for entry in entries]
+    return {file.read_bytes() for file in files if file.is_file()}
+
+
 def _git(*arguments: str) -> str | None:
     """Run git in the current folder and return its output; None if it fails or is not installed."""
     try:
@@ -243,6 +280,7 @@ def _export(commit: str, into: Path) -> None:
         try:
             with tarfile.open(fileobj=archive.stdout, mode="r|") as tar:
                 tar.extractall(into, filter="data")
+            archive.stdout.read()  # padding behind the end: unread, it would end git by a closed pipe
         except tarfile.TarError as error:
             raise UsageError(f"cannot export the commit {commit}: {error}") from error
     if archive.returncode:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -43,6 +45,73 @@ def test_names_from_outside_stay_text(found: RunComparison) -> None:
         assert "\x1b" not in text
     for name in ("summary", "html"):
         assert "<img" not in registry.report(name, "comparison")(found, None)
+
+
+def test_junit_says_each_verdict_once(found: RunComparison) -> None:
+    suite = ElementTree.fromstring(registry.report("junit", "comparison")(found, None))
+    messages = sorted(each.get("message", "") for each in suite.iter("failure"))
+    assert messages[0].startswith("slower: 2.000") and messages[1].startswith("wrong: <img")
+
+
+class TestSummary:
+    """What the page of a pull request must say."""
+
+    def lines(self, found: RunComparison, destination: Path | None = None) -> list[str]:
+        text = registry.report("summary", "comparison")(found, destination)
+        return (destination.read_text() if destination else text).splitlines()
+
+    def test_it_says_what_was_measured_where_and_when(self, fake: Any) -> None:
+        commits = {"env1": {"hardware": {"gpu": {"name": "A GPU"}}, "versions": {"ssmperf": "9.9"},
+                            "git": {"commit": "c3e85d8a" * 5, "dirty": True}}}  # fmt: skip
+        base = fake.run([fake.timed(1e-3)], meta={"tag": "nightly", "created": "2026-01-01"})
+        new = fake.run([fake.timed(1e-3)], environments=commits, meta={"plugins": ["/a/mine.py"]})
+        lines = self.lines(compare_runs(base, new, force=True))
+        assert "| base | nightly; ssmperf (c3e85d8a) | Example GPU | 2026-01-01 |" in lines
+        (row,) = [line for line in lines if line.startswith("| new |")]
+        assert "ssmperf 9.9 (c3e85d8ac3 with changes); plug-in mine.py | A GPU |" in row
+        measured = replace(compare_runs(base, new), versions=("git ref main (1a2b)", "git ref *x*|y"))
+        lines = self.lines(measured)
+        assert any(line.startswith("| base | git ref main (1a2b) | Example GPU |") for line in lines)
+        assert any(line.startswith("| new | git ref \\*x\\*\\|y | A GPU |") for line in lines)
+
+    @pytest.mark.parametrize("damaged", [{}, {"hardware": 3}, {"hardware": {"cpu": None}}, "text", None])
+    def test_a_run_that_does_not_say_leaves_the_cells_empty(self, fake: Any, damaged: Any) -> None:
+        runs = [
+            fake.run([fake.timed(1e-3)], environments={"env1": damaged}, meta={"created": 7, "tag": [1]})
+            for _ in range(2)
+        ]
+        assert "| base |  |  |  |" in self.lines(compare_runs(*runs))
+
+    def test_the_mean_comes_before_the_cases_and_slower_before_wrong(self, found: RunComparison) -> None:
+        lines = self.lines(found)
+        places = [
+            next(place for place, line in enumerate(lines) if line.startswith(start))
+            for start in ("**wrong, lost or missing", "| base |", "- throughput: geometric mean",
+                          "| slower | throughput", "| wrong | throughput", "| slower | 1 |", "| same | 1 |",
+                          "- a case is slower if it is worse by more than 5 %")
+        ]  # fmt: skip
+        assert places == sorted(places)
+        assert "0 no regression, 1 a regression, 3 wrong, lost or missing cases, 4 cannot tell" in lines[-1]
+
+    def test_every_row_of_a_table_has_as_many_cells(self, found: RunComparison) -> None:
+        """Hostile names make no cell."""
+        tables = "\n".join(self.lines(found)).split("\n\n")
+        for rows in (table.splitlines() for table in tables if table.startswith("|")):
+            assert len({row.replace("\\|", "").count("|") for row in rows}) == 1
+
+    def test_it_links_to_the_page(self, found: RunComparison, tmp_path: Path) -> None:
+        destination = tmp_path / "gate" / "summary.md"
+        destination.parent.mkdir()
+        text = "The page with all cases and charts"
+        assert not any(text in line for line in self.lines(found))
+        addresses = {
+            str(tmp_path / "gate" / "index.html"): "index.html",
+            str(tmp_path / "a (b)" / "page.html"): "../a%20%28b%29/page.html",
+            "https://ci/job/7/page?a=1&b=2#top": "https://ci/job/7/page?a=1&b=2#top",
+            "https://ci/x) [click](https://evil": "https://ci/x%29%20%5Bclick%5D%28https://evil",
+        }
+        for page, address in addresses.items():
+            assert self.lines(replace(found, page=page), destination)[-1] == f"[{text}]({address})"
 
 
 def many(fake: Any) -> RunComparison:

@@ -114,6 +114,23 @@ def test_a_slower_case_is_found_and_the_others_are_the_same(fake: type[FakeSide]
     assert slower.ratio == pytest.approx(1.15, rel=0.01)
 
 
+def test_a_comparison_knows_its_versions_and_any_threshold(fake: type[FakeSide], tmp_path: Path) -> None:
+    found = compare_versions(Versions("a", "b", {}, threshold=3.0), tmp_path / "ab")
+    assert found.threshold == 3.0 and found.exit_code == 0
+    assert {name: origin.version for name, origin in found.origins.items()} == {
+        "base": "plug-in a",
+        "new": "plug-in b",
+    }
+
+
+def test_an_answer_that_means_nothing_is_refused_before_anything_is_measured(
+    fake: type[FakeSide], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="--unsure"):
+        compare_versions(VERSIONS, tmp_path / "ab", unsure="maybe")
+    assert fake.asked == [] and not (tmp_path / "ab").exists()
+
+
 def test_the_second_stage_measures_screened_cases_alone(fake: type[FakeSide], tmp_path: Path) -> None:
     fake.seconds = staticmethod(noisy({2: 1.15}))
     compare_versions(VERSIONS, tmp_path / "ab")

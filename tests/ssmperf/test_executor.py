@@ -17,7 +17,7 @@ import pytest
 import torch
 from support.places import place
 
-from ssmperf import Case, Record, Shape, registry
+from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.errors import WorkerFailed
 from ssmperf.execute import lane, worker, worker_process
 from ssmperf.execute.context import Context, Settings
@@ -118,6 +118,12 @@ def test_whatever_is_raised_becomes_a_reason(own_registrations: None, name: str)
 def test_the_cases_after_them_are_as_if_alone(hostile: tuple[Path, list[Record]]) -> None:
     records = [r for r in hostile[1] if r.case.backend == "hostile_right"]
     assert [(r.status, r.reason) for r in records] == [("ok", None)] * len(EXPECTED)
+
+
+def test_each_record_says_how_long_its_case_took_of_the_run(hostile: tuple[Path, list[Record]]) -> None:
+    spent = {(r.case.backend, r.status): r.numbers["spent_s"] for r in hostile[1]}
+    assert all(seconds > 0 for seconds in spent.values())
+    assert all(seconds >= TIMEOUT_S for (_, status), seconds in spent.items() if status is Status.TIMEOUT)
 
 
 def test_nothing_that_a_worker_started_outlives_it(hostile: tuple[Path, list[Record]]) -> None:

@@ -36,6 +36,7 @@ VERBS = (
     "calibrate",
     "doctor",
     "ab",
+    "new",
 )
 FORMATS = ("markdown", "csv", "parquet", "json", "html", "table", "best", "best_json")
 
@@ -77,12 +78,13 @@ OPTIONS = (
     "--dtype", "--gate-dtype", "--layout", "--regime", "--pass", "--timing", "--level", "--seed",
     "--format", "--threshold", "--unsure", "--calibration", "--baseline", "--base", "--new", "--pairs",
     "--cases", "--html", "--json", "--force", "--strict", "--resume", "--autotune", "--help", "--version",
+    "--triton", "--package",
 )  # fmt: skip
 VALUES = (
     "throughput", "correctness", "scan", "gla", "mamba", "lcsm:1-1-1-0", "pese_lr:n=8", "lcsm:", "sequential",
     "triton", "smoke", "long", "T=8", "T=8:64:x2", "T=²", "C=0", "T=1:9999999999999999999999:x2", "cpu",
     "cuda", "cuda:7", "²", "0,1", "bf16", "float32", "time_last", "sigmoid/key", "phase", "analytic/x",
-    "decode",
+    "decode", "my_kernel",
     "forward", "block", "end-to-end", "-1", "0", "1e400", "nan", "inf", "5%", "0.05", "99999999999999999999",
     "markdown", "parquet", "5+7", "fail", "pass", "models", "shapes", "base", "new", ".", "/dev/null",
     "/nowhere", "=", "", ",", "--", "-", "\x1b[2J", "\udcff", "T=" + "9" * 5000,

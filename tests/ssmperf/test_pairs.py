@@ -13,7 +13,7 @@ import pytest
 from support import pairs
 
 import ssmperf
-from ssmperf import ExitCode, UsageError, cli
+from ssmperf import ExitCode, RunComparison, UsageError, api, cli
 from ssmperf.runs.attempts import FILE, ordinal
 
 Call = Callable[..., tuple[int, str, str]]
@@ -66,6 +66,42 @@ def test_a_check_ends_with_its_exit_code_in_every_format(name: str, folders: Pat
     failed = sum(data["verdicts"].get(each, 0) for each in ("slower", "wrong", "lost", "missing"))
     assert suite.get("failures") == str(failed)
     assert suite.get("skipped") == str(data["verdicts"].get("ambiguous", 0))
+
+
+def test_the_summary_names_the_page_that_was_written(
+    folders: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path, or by the address at which readers will find it."""
+    summary, page = folders / "summary.md", folders / "pages" / "page.html"
+    page.parent.mkdir()
+    words = ("check", folders / "ok" / "new", "--baseline", folders / "ok" / "base", "--summary", summary)
+    monkeypatch.setenv("SSMPERF_PAGE_URL", "https://ci/job/7")
+    call(*words)
+    assert "page with all cases" not in summary.read_text()
+    call(*words, "--html", page)
+    assert "(https://ci/job/7)" in summary.read_text()
+    monkeypatch.delenv("SSMPERF_PAGE_URL")
+    _, out, _ = call(*words, "--html", page, "--json")
+    assert "(pages/page.html)" in summary.read_text()
+    data = json.loads(out[: out.rindex("}") + 1])
+    assert data["page"] == str(page) and set(data["origins"]) == {"base", "new"}
+
+
+def test_a_check_measures_again_in_the_folder_that_it_is_given(
+    folders: Path, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[Path] = []
+
+    def measured(found: RunComparison, out: Path, **_: object) -> RunComparison:
+        given.append(out)
+        return found
+
+    monkeypatch.setattr(api, "remeasured", measured)
+    monkeypatch.chdir(tmp_path)
+    words = ("check", folders / "ok" / "new", "--baseline", folders / "ok" / "base", "--remeasure")
+    call(*words, "--out", tmp_path / "again")
+    call(*words)
+    assert given[0] == tmp_path / "again" and given[1].parent == Path("runs")
 
 
 def test_a_check_says_what_it_assumed_and_what_it_could_see(folders: Path, call: Call) -> None:

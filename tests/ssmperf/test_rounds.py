@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +91,43 @@ def test_a_repeated_round_replaces_the_earlier_one() -> None:
     assert [record.numbers["latency_s"] for record in found[case().id]] == [1.0, 3.0]
 
 
-def test_a_run_with_rounds(tmp_path: Path) -> None:
-    run = ssmperf.run("throughput", rounds=3, out=tmp_path / "run", **SMALL)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+@dataclass(frozen=True)
+class Measured:
+    """A run of three rounds, its folder, and the kinds of processes that were started for it, in order."""
+
+    run: ssmperf.Run
+    folder: Path
+    started: list[str]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Measure three rounds once for all tests, which must leave the folder as it is."""
+    folder = tmp_path_factory.mktemp("rounds") / "run"
+    started: list[str] = []
+    made = executor.Nursery.__init__
+
+    def nursery(self: Any, *args: Any) -> None:
+        started.append("nursery")
+        made(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("judge", "worker"):
+            original = getattr(executor.Processes, name)
+
+            def counting(self: Any, *args: Any, _made: Any = original, _name: str = name) -> Any:
+                started.append(_name)
+                return _made(self, *args)
+
+            patch.setattr(executor.Processes, name, counting)
+        patch.setattr(executor.Nursery, "__init__", nursery)
+        run = ssmperf.run("throughput", rounds=3, out=folder, **SMALL)
+    return Measured(run, folder, started)
+
+
+def test_a_run_with_rounds(measured: Measured) -> None:
+    run = measured.run
+    lines = [json.loads(line) for line in (measured.folder / "records.jsonl").read_text().splitlines()]
     assert len(run.records) == 4 and len(lines) == 12
     assert all(sorted(map(round_of, rounds)) == [0, 1, 2] for rounds in run.rounds.values())
     for record in run.records:
@@ -105,16 +141,23 @@ def test_a_run_with_rounds(tmp_path: Path) -> None:
     assert all("--time 0.002" in record.numbers["command"] for record in run.records)
 
 
-def test_rounds_are_resumed_where_they_ended(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    ssmperf.run("throughput", rounds=2, out=path, **SMALL)
+def test_rounds_have_fresh_workers_and_one_judge(measured: Measured) -> None:
+    assert measured.started.count("judge") == 1
+    assert measured.started.count("worker") == 3
+    assert (
+        measured.started.count("nursery") == 3
+    )  # forks of one nursery have their memory at the same addresses
+
+
+def test_rounds_are_resumed_where_they_ended(measured: Measured, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(measured.folder, tmp_path / "run"))
     lines = (path / "records.jsonl").read_text().splitlines(keepends=True)
-    (path / "records.jsonl").write_text("".join(lines[:5]))
+    (path / "records.jsonl").write_text("".join(lines[:9]))
     run = ssmperf.run("throughput", out=path, resume=True, **SMALL)
-    assert (path / "records.jsonl").read_text().splitlines(keepends=True)[:5] == lines[:5]
-    assert [len(rounds) for rounds in run.rounds.values()] == [2] * 4
-    more = ssmperf.run("throughput", out=path, resume=True, rounds=3, **SMALL)
-    assert [len(rounds) for rounds in more.rounds.values()] == [3] * 4
+    assert (path / "records.jsonl").read_text().splitlines(keepends=True)[:9] == lines[:9]
+    assert [len(rounds) for rounds in run.rounds.values()] == [3] * 4
+    more = ssmperf.run("throughput", out=path, resume=True, rounds=4, **SMALL)
+    assert [len(rounds) for rounds in more.rounds.values()] == [4] * 4
 
 
 def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path) -> None:
@@ -124,32 +167,9 @@ def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path) -> None:
         "def broken(log_a, b, initial_state=None, *, phase=None):\n    raise RuntimeError('no')\n"
     )
     selection = {**SMALL, "models": "hgrn", "backends": "broken,blelloch"}
-    run = ssmperf.run("throughput", rounds=3, plugin=plugin, out=tmp_path / "run", **selection)
+    run = ssmperf.run("throughput", rounds=2, plugin=plugin, out=tmp_path / "run", **selection)
     counts = {record.case.backend: len(run.rounds[record.case.id]) for record in run.records}
-    assert counts == {"broken": 1, "blelloch": 3}
-
-
-def test_rounds_have_fresh_workers_and_one_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    for name in ("judge", "worker"):
-        original = getattr(executor.Processes, name)
-
-        def counting(self: Any, *args: Any, _made: Any = original, _name: str = name) -> Any:
-            started.append(_name)
-            return _made(self, *args)
-
-        monkeypatch.setattr(executor.Processes, name, counting)
-    made = executor.Nursery.__init__
-
-    def nursery(self: Any, *args: Any) -> None:
-        started.append("nursery")
-        made(self, *args)
-
-    monkeypatch.setattr(executor.Nursery, "__init__", nursery)
-    ssmperf.run("throughput", rounds=3, out=tmp_path / "run", **SMALL)
-    assert started.count("judge") == 1
-    assert started.count("worker") == 3
-    assert started.count("nursery") == 3  # forks of one nursery have their memory at the same addresses
+    assert counts == {"broken": 1, "blelloch": 2}
 
 
 def test_shuffled_cases_keep_together_what_must() -> None:

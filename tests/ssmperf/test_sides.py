@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,36 @@ def test_plugins_of_a_tree_come_from_the_tree(repository: Path, tmp_path: Path) 
     assert [Path(file).read_text() for file in side.plugins] == ["# one\n"]
 
 
+def test_padding_behind_an_archive_does_no_harm(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A git that writes the padding late, when the reader has seen the end of the archive."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    real = shutil.which("git")
+    (tools / "git").write_text(
+        f'#!/bin/bash\n{real} "$@" || exit\n'
+        'if [[ " $* " == *" archive "* ]]; then sleep 0.2; head --bytes=1000000 /dev/zero; fi\n'
+    )
+    (tools / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    (tmp_path / "tree").mkdir()
+    sides._export("HEAD", tmp_path / "tree")
+    assert (tmp_path / "tree" / "a_kernel.py").read_text() == "VALUE = 2\n"
+
+
+def test_a_plugin_that_the_package_registers_is_not_loaded_twice(repository: Path) -> None:
+    """A kernel's repository can be installed, and still name its file as in one that cannot."""
+    entry = '[project.entry-points."ssmperf.impls"]\na_kernel = "a_kernel"\n[tool.setuptools]'
+    (repository / "pyproject.toml").write_text(PYPROJECT.replace("[tool.setuptools]", entry))
+    (repository / "other.py").write_text("# registered by nothing\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "an entry point")
+    side = install("main", plugins=("a_kernel.py", "other.py"))
+    assert [Path(file).name for file in side.plugins] == ["other.py"]
+    assert [Path(file).name for file in install("one", plugins=("a_kernel.py",)).plugins] == ["a_kernel.py"]
+
+
 def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(tmp_path, "init", "-q", "-b", "main")
     (tmp_path / "mine.py").write_text("# one\n")
@@ -141,6 +172,26 @@ def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: py
     assert side.packages is None and len(side.plugins) == 1
     with pytest.raises(UsageError, match=r"no pyproject\.toml"):
         install("main", "new")
+
+
+def test_a_checkout_with_changes_is_a_version(repository: Path) -> None:
+    """It has its uncommitted files, and its label says from which commit they deviate."""
+    clean = install(".", "new")
+    (repository / "a_kernel.py").write_text("VALUE = 3\n")
+    changed = install(".", "new")
+    assert (seen(clean), seen(changed)) == ("2", "3")
+    assert clean.label == f"source folder . ({str(clean.commit)[:10]})" and clean.commit == changed.commit
+    assert changed.label == f"source folder . ({str(clean.commit)[:10]} with changes)"
+
+
+def test_a_checkout_without_a_project_needs_a_plugin(repository: Path) -> None:
+    (repository / "pyproject.toml").unlink()
+    (repository / "mine.py").write_text("# not committed\n")
+    side = install(".", plugins=("mine.py",))
+    assert side.packages is None and side.plugins[0].startswith(side.folder)
+    assert [Path(file).read_text() for file in side.plugins] == ["# not committed\n"]
+    with pytest.raises(UsageError, match=r"no pyproject\.toml"):
+        install(".", "new")
 
 
 def test_a_plugin_file_and_an_environment(tmp_path: Path) -> None:

@@ -123,3 +123,13 @@ def test_drift_is_recognised(trend) -> None:
 
 def test_a_drift_smaller_than_the_goal_is_none() -> None:
     assert not statistics.drifts(1 + 0.005 * np.linspace(0, 1, 500), 0.01)
+
+
+@pytest.mark.parametrize("n", [10_001, 40_000])
+def test_the_interval_of_many_samples_is_nearly_the_exact_one(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth, weight = statistics._depth.__wrapped__(n, 0.95)
+    monkeypatch.setattr(statistics, "MOST_EXACT", 10**9)
+    exact, _ = statistics._depth.__wrapped__(n, 0.95)
+    assert weight == 0 and exact - 1 <= depth <= exact

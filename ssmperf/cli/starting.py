@@ -1,0 +1,44 @@
+"""The verb that begins a repository: new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ssmperf.cli.app import app
+from ssmperf.terminal.options import Debug
+
+
+@app.command(
+    epilog="Examples:  ssmperf new scan my_kernel  ·  ssmperf new scan my_kernel --triton --dir mine  ·  "
+    "ssmperf new delta_rule my_rule --package"
+)
+def new(
+    recurrence: Annotated[str, typer.Argument(help="What it computes: scan, linear_attention, …")],
+    name: Annotated[str, typer.Argument(help="Name of the kernel, its file and its backend.")],
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="FOLDER", help="Where to write. Default: the current folder.")
+    ] = Path(),
+    triton: Annotated[
+        bool, typer.Option("--triton", help="Begin with a kernel in Triton. For scan.")
+    ] = False,
+    package: Annotated[
+        bool,
+        typer.Option("--package", help="Add a pyproject.toml: installed, the backend registers by itself."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Begin a kernel: a plug-in that works, with its contract, its tests, a CI workflow and a gate.
+
+    Nothing is overwritten without --force.
+    """
+    from ssmperf.starter.repository import Starter, create
+
+    starter = Starter(recurrence, name, triton=triton, package=package)
+    written = create(starter, folder, force=force)
+    for file in written:
+        print(f"wrote {file}")
+    print(f"\n{starter.next_steps(folder)}")

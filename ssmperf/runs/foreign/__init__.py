@@ -1,0 +1,1 @@
+"""How is a file of another program read as a run?"""

@@ -1,0 +1,301 @@
+"""Files of pytest-benchmark as runs: shown, compared and checked like any other, and never trusted."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ssmperf
+from ssmperf import Status, cli
+from ssmperf.errors import UnreadableRun
+from ssmperf.runs.foreign import benchmark_json
+from ssmperf.runs.store import load
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def benchmark(name: str, median_s: float, *, group: str | None = None, **changed: Any) -> dict[str, Any]:
+    """A benchmark as pytest-benchmark writes it, with 21 samples around a median."""
+    data = [median_s * (1 + (place - 10) * 1e-5) for place in range(21)]
+    stats = {
+        "min": data[0], "max": data[-1], "mean": median_s, "stddev": 0.0, "rounds": 21, "median": median_s,
+        "iqr": data[15] - data[5], "q1": data[5], "q3": data[15], "iqr_outliers": 0, "stddev_outliers": 0,
+        "outliers": "0;0", "ld15iqr": data[0], "hd15iqr": data[-1], "ops": 1 / median_s if median_s else 0,
+        "total": sum(data), "data": data, "iterations": 3,
+    }  # fmt: skip
+    return {
+        "group": group,
+        "name": name,
+        "fullname": f"test_it.py::{name}",
+        "params": {"T": 4096},
+        "param": "4096",
+        "extra_info": {"note": HOSTILE},
+        "options": {"timer": "perf_counter", "min_rounds": 5},
+        "stats": stats,
+    } | changed
+
+
+def document(*benchmarks: dict[str, Any], cpu: str = "A CPU") -> dict[str, Any]:
+    return {
+        "machine_info": {
+            "node": "here", "machine": "x86_64", "python_version": "3.12.1", "release": "6.1",
+            "cpu": {"brand_raw": cpu, "count": 8},
+        },
+        "commit_info": {"id": "abcdef", "dirty": False, "branch": HOSTILE},
+        "benchmarks": list(benchmarks),
+        "datetime": "2026-01-01T00:00:00+00:00",
+        "version": "5.2.3",
+    }  # fmt: skip
+
+
+def write(path: Path, data: Any) -> Path:
+    path.write_text(json.dumps(data))
+    return path
+
+
+def outcome(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Any:
+    """Run a command in this process; return its exit code, output and error."""
+    monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_a_benchmark_is_a_record(tmp_path: Path) -> None:
+    file = write(tmp_path / "one.json", document(benchmark("test_a[4096]", 2e-3, group="scans")))
+    run = ssmperf.load(file)
+    assert run.warnings == [] and run.path == file
+    (record,) = run.records
+    assert record.status is Status.OK
+    assert record.case.backend == "test_it.py::test_a[4096]" and record.case.model == "scans"
+    # nothing is said that the file does not say
+    assert (record.case.dtype, record.case.pass_, record.case.layout, record.case.cache) == ("", "", "", "")
+    assert record.numbers["latency_s"] == pytest.approx(2e-3)
+    low, high = (record.numbers[f"latency_{end}_s"] for end in ("low", "high"))
+    assert low < 2e-3 < high and record.numbers["samples"] == 21
+    assert (record.numbers["group"], record.numbers["params"]) == ("scans", {"T": 4096})
+    assert record.numbers["iterations"] == 3
+    (environment,) = run.environments.values()
+    assert environment["hardware"]["cpu"] == {"model": "A CPU", "architecture": "x86_64", "cores": 8}
+    assert environment["git"]["commit"] == "abcdef" and environment["machine_info"]["node"] == "here"
+    assert run.frame()["latency_s"].tolist() == [record.numbers["latency_s"]]
+
+
+def test_a_benchmark_without_a_group_stands_alone_and_none_is_first(tmp_path: Path) -> None:
+    benchmarks = [benchmark("test_a", 1e-3), benchmark("test_b", 2e-3),
+                  benchmark("test_c", 1e-3, group="g"), benchmark("test_d", 2e-3, group="g")]  # fmt: skip
+    run = load(write(tmp_path / "one.json", document(*benchmarks)))
+    assert [record.case.model for record in run.records] == [
+        "test_it.py::test_a", "test_it.py::test_b", "g", "g"
+    ]  # fmt: skip
+    assert len({record.case.id for record in run.records}) == 4
+    assert {standing.mark for standing in ssmperf.standings(run)} == {"not judged"}
+    assert {contest["backend"] for contest in ssmperf.best(run)} == {None}
+
+
+@pytest.mark.parametrize("verb", ["table", "html", "markdown", "csv", "json", "best"])
+def test_every_report_shows_it(verb: str, tmp_path: Path) -> None:
+    names = [f"test_a[{HOSTILE}]", "test_b[\x1b[31mred]"]
+    benchmarks = [benchmark(name, 1e-3, group=HOSTILE) for name in names]
+    run = load(write(tmp_path / "one.json", document(*benchmarks)))
+    target = tmp_path / "out"
+    text = ssmperf.registry.report(verb)([run], target) or target.read_text()
+    assert "test_a" in text
+    if verb != "csv":  # which is data
+        assert "\x1b" not in text
+    if verb == "html":
+        assert HOSTILE not in text and "not judged" in text
+
+
+CHANGES: dict[str, tuple[float, int, str]] = {
+    "same": (1.0, 0, "1 same"),
+    "slower": (1.5, 1, "1 slower"),
+    "faster": (0.5, 0, "1 faster"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_two_files_are_compared(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factor, code, text = CHANGES[name]
+    base = write(tmp_path / "base.json", document(benchmark("test_a", 1e-3)))
+    new = write(tmp_path / "new.json", document(benchmark("test_a", 1.0001e-3 * factor)))
+    for words in (("compare", base, new), ("check", new, "--baseline", base)):
+        found, out, err = outcome(capsys, monkeypatch, *words)
+        assert (found, err) == (code, ""), out
+        assert text in out
+    assert sorted(tmp_path.iterdir()) == [base, new]  # nothing is written beside a file of another program
+
+
+def test_what_differs_is_no_longer_compared(tmp_path: Path) -> None:
+    base = load(write(tmp_path / "base.json", document(benchmark("test_a", 1e-3), benchmark("test_b", 1e-3))))
+
+    def verdicts(*benchmarks: dict[str, Any], **options: Any) -> list[str]:
+        new = load(write(tmp_path / "new.json", document(*benchmarks, **options)))
+        return [pair.verdict for pair in ssmperf.compare(base, new).pairs]
+
+    both = benchmark("test_a", 2e-3), benchmark("test_b", 2e-3)
+    assert verdicts(*both) == ["slower", "slower"]
+    assert verdicts(both[0]) == ["slower", "missing"]
+    assert verdicts(*both, cpu="Another") == ["ambiguous", "ambiguous"]
+    timer = {"options": {"timer": "process_time"}}
+    assert verdicts(*both[:1], benchmark("test_b", 2e-3, **timer)) == ["slower", "missing", "new"]
+
+
+def test_a_file_without_samples_is_shown_and_not_compared(tmp_path: Path) -> None:
+    bare = [benchmark("test_a", 1e-3), benchmark("test_a", 2e-3)]
+    for each in bare:
+        del each["stats"]["data"]
+    base, new = (load(write(tmp_path / f"{n}.json", document(each))) for n, each in enumerate(bare))
+    assert "1 of 1 benchmarks have no samples" in base.warnings[0]
+    assert base.records[0].numbers["latency_s"] == 1e-3
+    assert base.records[0].numbers["quartile_low_s"] < 1e-3 < base.records[0].numbers["quartile_high_s"]
+    assert [pair.verdict for pair in ssmperf.compare(base, new).pairs] == ["ambiguous"]
+
+
+def test_a_benchmark_that_its_timer_did_not_see_has_no_time(tmp_path: Path) -> None:
+    run = load(write(tmp_path / "one.json", document(benchmark("test_a", 0.0))))
+    assert run.records[0].status is Status.UNSUPPORTED and "latency_s" not in run.records[0].numbers
+    assert run.warnings == []
+
+
+Change = Callable[[dict[str, Any]], Any]
+DAMAGED: dict[str, tuple[Change, str]] = {
+    "no list": (lambda d: d.pop("benchmarks"), "it has no list of benchmarks"),
+    "benchmarks": (lambda d: d.update(benchmarks={}), "it has no list of benchmarks"),
+    "benchmark": (lambda d: d["benchmarks"].append(3), "benchmark 2: it is no object"),
+    "name": (lambda d: d["benchmarks"][0].pop("name"), "benchmark 1: it has no name"),
+    "fullname": (lambda d: d["benchmarks"][0].update(fullname=[]), "it has no fullname"),
+    "group": (lambda d: d["benchmarks"][0].update(group={}), "its group is no text"),
+    "stats": (lambda d: d["benchmarks"][0].pop("stats"), "it has no stats"),
+    "data": (lambda d: d["benchmarks"][0]["stats"].update(data=[1.0, "x"]), "no list of times"),
+    "no data": (lambda d: d["benchmarks"][0]["stats"].update(data=[]), "no list of times"),
+    "negative": (lambda d: d["benchmarks"][0]["stats"].update(data=[-1.0]), "no list of times"),
+    "nan": (lambda d: d["benchmarks"][0]["stats"].update(data=[float("nan")]), "no list of times"),
+    "median": (lambda d: d["benchmarks"][0]["stats"].update(data=None, median="1"), "its median is no time"),
+    "rounds": (lambda d: d["benchmarks"][0]["stats"].update(data=None, rounds=0), "no number of calls"),
+    "iterations": (lambda d: d["benchmarks"][0]["stats"].update(iterations=True), "no number of calls"),
+    "twice": (lambda d: d["benchmarks"].append(d["benchmarks"][0]), "benchmark 2: test_it.py::test_a is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, text = DAMAGED[name]
+    data = copy.deepcopy(document(benchmark("test_a", 1e-3)))
+    change(data)
+    code, out, err = outcome(capsys, monkeypatch, "report", write(tmp_path / "bad.json", data))
+    assert (code, out) == (2, "")
+    assert text in err and "bad.json" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'"' + b"x" * 100, b"[" * 10**5])
+def test_other_files_are_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "odd.json"
+    file.write_bytes(content)
+    with pytest.raises(UnreadableRun) as caught:
+        load(file)
+    assert "odd.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_names_that_look_like_files_of_it_but_are_none(tmp_path: Path) -> None:
+    for path in (tmp_path / "gone.json", tmp_path / ("x" * 300 + ".json")):
+        with pytest.raises(UnreadableRun):
+            load(path)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UnreadableRun, match="not a run folder"):
+        load(tmp_path / "folder.json")
+
+
+ODD: dict[str, Change] = {
+    "extra_info": lambda d: d["benchmarks"][0].update(extra_info=3),
+    "clock": lambda d: d["benchmarks"][0]["extra_info"].update(ssmperf=3),
+    "facts": lambda d: d["benchmarks"][0]["extra_info"].update(
+        ssmperf={"device": 3, "cache": [], "busy": "others", "issue_s": "x", "converged": 1, "clock": {}}
+    ),
+    "options": lambda d: d["benchmarks"][0].update(options=["timer"]),
+    "timer": lambda d: d["benchmarks"][0]["options"].update(timer={}),
+    "param": lambda d: d["benchmarks"][0].update(param=[], params="T"),
+    "machine": lambda d: d.update(machine_info=[1], commit_info="abc", datetime=3, version={}),
+    "no machine": lambda d: (d.pop("machine_info"), d.pop("commit_info")),
+    "cpu": lambda d: d["machine_info"].update(cpu="A CPU"),
+    "own": lambda d: d["machine_info"].update(ssmperf=3),
+    "hardware": lambda d: d["machine_info"].update(ssmperf={"hardware": 3, "torch": [], "versions": 1}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_values_that_nothing_needs_are_unknown(name: str, tmp_path: Path) -> None:
+    data = document(benchmark("test_a", 1e-3))
+    ODD[name](data)
+    run = load(write(tmp_path / "odd.json", data))
+    (record,) = run.records
+    assert record.status is Status.OK and record.numbers["latency_s"] == pytest.approx(1e-3)
+    assert not {"busy", "issue_s", "converged"} & record.numbers.keys()
+    assert ssmperf.Record.from_json(json.loads(json.dumps({**record.to_json(), "dtype": "float32",
+        "gate_dtype": "float32", "layout": "time_last", "pass": "forward", "cache": "hot", "timing": "native",
+        "level": "op"}))).status is Status.OK  # fmt: skip
+    for report in ("table", "html"):
+        ssmperf.registry.report(report)([run], tmp_path / "out")
+    ssmperf.compare(run, run)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the paths to all values inside nested data."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in items for place in [(*path, key), *places(item, (*path, key))]]
+
+
+INTACT = document(benchmark("test_a", 1e-3, group="g"), benchmark("test_b", 2e-3))
+INTACT["benchmarks"][0]["extra_info"] = {"ssmperf": {"device": "cuda:0", "cache": "cold", "busy": ["others"]}}
+INTACT["machine_info"]["ssmperf"] = {"hardware": {"gpu": {"name": "A GPU"}, "cpu": {"model": "A CPU"}}}
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
+    """A file with one value replaced is unreadable, or a run that reports and comparisons take."""
+    changed = copy.deepcopy(INTACT)
+    *path, last = data.draw(st.sampled_from(places(INTACT)))
+    target: Any = changed
+    for key in path:
+        target = target[key]
+    target[last] = data.draw(JSON)
+    try:
+        run = load(write(tmp_path / "any.json", changed))
+    except UnreadableRun as error:
+        assert "\n" not in str(error)
+        return
+    other = load(write(tmp_path / "intact.json", INTACT))
+    assert len(run.records) == len(changed["benchmarks"])
+    for one, two in ((run, other), (other, run)):
+        ssmperf.registry.report("table", "comparison")(ssmperf.compare(one, two), tmp_path / "out")
+    for name in ("table", "html", "json"):
+        ssmperf.registry.report(name)([run], tmp_path / "out")
+
+
+def test_ids_depend_on_names_alone() -> None:
+    """So that files which were written on different days can be compared."""
+    ids = {
+        benchmark_json._record(benchmark("test_a", seconds, extra_info={"n": seconds}), env).case.id
+        for seconds, env in ((1e-3, "one"), (2e-3, "other"))
+    }
+    assert ids == {"1173149501b15f15"}
