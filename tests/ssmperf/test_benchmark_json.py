@@ -115,6 +115,19 @@ def test_every_report_shows_it(verb: str, tmp_path: Path) -> None:
         assert HOSTILE not in text and "not judged" in text
 
 
+def test_files_of_many_days_have_a_history(tmp_path: Path) -> None:
+    files = []
+    for day in range(12):
+        seconds = 1e-3 * (1.2 if day >= 7 else 1.0) * (1 + 1e-3 * (day % 3))
+        given = document(benchmark("test_a", seconds), benchmark("test_b", 1e-3 * (1 + 1e-3 * (day % 2))))
+        given |= {"datetime": f"2026-01-{day + 1:02}T00:00:00", "commit_info": {"id": f"{day:x}" * 40}}
+        files.append(write(tmp_path / f"{day}.json", given))
+    found = ssmperf.history(files)
+    (step,) = found.steps
+    assert step.case.backend == "test_it.py::test_a" and step.after.commit == "7" * 40
+    assert not found.left_out and len(found.cases) == 2
+
+
 CHANGES: dict[str, tuple[float, int, str]] = {
     "same": (1.0, 0, "1 same"),
     "slower": (1.5, 1, "1 slower"),
