@@ -1,8 +1,9 @@
 """How often `ssmperf history` is wrong, by simulation through the functions that find steps and creeps.
 
     python ci/simulate_history.py                    all rows, about half an hour on one core
-    python ci/simulate_history.py --noise normal --histories 100
-    python ci/simulate_history.py --markdown         print the tables of docs/history.md
+    python ci/simulate_history.py --noise normal --histories 20
+    python ci/simulate_history.py --out FILE         write the rows as JSON, too
+    python ci/simulate_history.py --read FILE        print the table of what was written
 
 A history is 30 runs of 20 cases, in five of which a step is planted, up or down, with at least four runs on
 either side. Noise is that between runs; ±1 % is its standard deviation, or for heavy tails 1.48 times its
@@ -19,7 +20,10 @@ median deviation. Counted are
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +48,7 @@ FIRST, LAST = 4, 26  # places of planted steps
 THRESHOLD = 0.05
 SIZES = (0.03, 0.05, 0.07, 0.10)
 CREEP = 0.005  # per run
-MOST_HISTORIES = 400  # per row
+HISTORIES = 100  # per row
 
 
 def normal(scale: float) -> Draw:
@@ -106,8 +110,8 @@ class Row:
     nightly: float = 0.0
     tenth: float = 0.0
     twelfth: float = 0.0
-    found: dict[float, float] = field(default_factory=dict)
-    extra: dict[float, float] = field(default_factory=dict)
+    found: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float] = field(default_factory=dict)
 
 
 def steps_of(logs: Array) -> tuple[list[list[Change]], list[list[Change]], Noise]:
@@ -163,38 +167,59 @@ def measure(title: str, draw: Draw, histories: int, sizes: Sequence[float] = SIZ
                 len(found[case]) == 1 and abs(found[case][0].position - place) <= 1
                 for case, place in enumerate(places)
             ]
-            row.found[size] = row.found.get(size, 0.0) + sum(right) / PLANTED / histories
+            name = percent(size)
+            row.found[name] = row.found.get(name, 0.0) + sum(right) / PLANTED / histories
             others = any(
                 abs(step.position - places[case]) > 1 if case < PLANTED else True
                 for case, steps in enumerate(found)
                 for step in steps
             )
-            row.extra[size] = row.extra.get(size, 0.0) + others / histories
+            row.extra[name] = row.extra.get(name, 0.0) + others / histories
     return row
 
 
+def percent(size: float) -> str:
+    return f"{100 * size:g}"
+
+
 def as_text(rows: Sequence[Row]) -> str:
-    heads = ["noise between runs", "false steps", *(f"finds {size:.0%}" for size in SIZES), "extra steps"]
+    """Write the rows as a Markdown table."""
+    sizes = list(map(percent, SIZES))
+    heads = ["noise between runs", "false steps", *(f"finds {size} %" for size in sizes), "extra steps"]
     heads += ["false alarm", "nightly", "creep by 10th", "by 12th"]
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for row in rows:
-        shares = [row.steps, *(row.found[size] for size in SIZES), row.extra[0.05]]
+        shares = [row.steps, *(row.found[size] for size in sizes), row.extra[percent(THRESHOLD)]]
         shares += [row.creep, row.nightly, row.tenth, row.twelfth]
         lines.append([row.title, *(f"{100 * share:.1f} %" for share in shares)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
+def read(file: Path) -> list[Row]:
+    """Read the rows that an earlier simulation wrote."""
+    return [Row(**each) for each in json.loads(file.read_text())["rows"]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--noise", choices=NOISE, action="append", help="default: all")
-    parser.add_argument("--histories", type=int, default=MOST_HISTORIES, help="per row")
-    given = parser.parse_args()
+    parser.add_argument("--histories", type=int, default=HISTORIES, help="per row")
+    parser.add_argument("--out", type=Path, help="file for the rows as JSON")
+    parser.add_argument("--read", type=Path, help="file of an earlier simulation: simulate nothing")
+    given = parser.parse_args(arguments)
     if given.histories < 1:
         parser.error("--histories must be at least 1")
+    if given.read:
+        print(as_text(read(given.read)))
+        return
     rows = []
     for name in given.noise or NOISE:
         rows.append(measure(*NOISE[name], given.histories))
         print(f"{name}: {rows[-1]}", file=sys.stderr, flush=True)
+    if given.out:
+        words = ["python", "ci/simulate_history.py", *(sys.argv[1:] if arguments is None else arguments)]
+        document = {"command": shlex.join(words), "rows": [dataclasses.asdict(row) for row in rows]}
+        given.out.write_text(json.dumps(document, indent=1) + "\n")
     print(as_text(rows))
 
 
