@@ -135,8 +135,10 @@ def _parent(pid: int) -> int | None:
 
 
 def _command(pid: int) -> str:
+    """Read a process's command, or as `ps` does its name in brackets while it has none; "" if it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return words or f"[{Path(f'/proc/{pid}/comm').read_text().strip()}]"
     except OSError:
         return ""
 

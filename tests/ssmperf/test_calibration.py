@@ -309,7 +309,8 @@ def changed_kind(data: dict[str, Any], value: float) -> dict[str, Any]:
 def test_a_damaged_or_foreign_file_is_an_error_of_one_line(name: str, own_folder: Path) -> None:
     own_folder.mkdir()
     path = calibration.path_for("X")
-    path.write_text(json.dumps(DAMAGED[name](good_json())))
+    text = json.dumps(DAMAGED[name](good_json()))
+    path.write_text(text)
     for attempt in (
         calibration.load_for,
         lambda device: calibration.save(Calibration.of_rounds(device, rounds(measured(1e-3)))),
@@ -317,7 +318,7 @@ def test_a_damaged_or_foreign_file_is_an_error_of_one_line(name: str, own_folder
         with pytest.raises(UnreadableRun) as caught:
             attempt("X")
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-    assert path.read_text() == json.dumps(DAMAGED[name](good_json()))  # and it is left as it was
+    assert path.read_text() == text  # and it is left as it was
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00\xff", "import os"])

@@ -40,6 +40,12 @@ cost = entry.cost
 """
 BATCHED = "kernel = torch.library.Library('aten', 'IMPL'); kernel.impl('sin', torch.cos, 'CPU')"
 CLOSED = "import ssmperf.measure.statistics as s; kept = s.summarise.__code__"
+# A child that has started its command when it prints a line: a busy machine takes its time over that.
+CHILD = """
+child = subprocess.Popen(['sh', '-c', '{}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+"""
+KILL = "child.kill(); child.communicate()"
 
 CHANGES = {
     "default dtype": Change(
@@ -216,13 +222,13 @@ CHANGES = {
         "a thread keeps running (",
     ),
     "process": Change(
-        "child = subprocess.Popen(['sleep', '60'])",
-        "child.kill(); child.wait()",
-        "the process 'sleep 60' was left behind",
+        CHILD.format("echo; read answer"),
+        KILL,
+        "the process 'sh -c echo; read answer' was left behind",
     ),
     "busy process": Change(
-        "child = subprocess.Popen([sys.executable, '-Sc', 'while True: pass']); time.sleep(0.2)",
-        "child.kill(); child.wait()",
+        CHILD.format("echo; while :; do :; done"),
+        KILL,
         "a thread keeps running (",
     ),
     "function mode": Change(MODE, LEAVE, "torch's function mode Twice is on", wrong=True),
