@@ -137,8 +137,8 @@ def _parent(pid: int) -> int | None:
 def _command(pid: int) -> str:
     """Read a process's command, or as `ps` does its name in brackets while it has none; "" if it is gone."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        return words or f"[{Path(f'/proc/{pid}/comm').read_text().strip()}]"
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return words.strip() or f"[{Path(f'/proc/{pid}/comm').read_text().strip()}]"
     except OSError:
         return ""
 

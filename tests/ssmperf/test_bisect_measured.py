@@ -1,4 +1,4 @@
-"""`bisect` with `ab` as its judge measures the plug-in of each tree, and tells whose failure ends the search."""
+"""`bisect` judges by `ab`: it measures the plug-in of each tree, and tells whose failure ends the search."""
 
 from __future__ import annotations
 
