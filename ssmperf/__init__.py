@@ -37,7 +37,9 @@ from ssmperf.registry.decorators import (
     recurrence,
     report,
     suite,
+    task,
 )
+from ssmperf.registry.presets import Training
 from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
+    from ssmperf.layers.task import IGNORED, Draw, Examples, Task
     from ssmperf.machine.calibration import Calibration
     from ssmperf.machine.host_memory import available_memory_bytes
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from ssmperf.measure.provenance import fell_back, launched_kernels
     from ssmperf.measure.stopwatch import Timing
     from ssmperf.operands.build import build_operands
+    from ssmperf.operands.corpus import split_text
     from ssmperf.operands.decay import decay_span
     from ssmperf.operands.dtypes import dtype_of, widen
     from ssmperf.operands.samplers import log_gates, phases
@@ -111,11 +115,13 @@ _LAZY = {
     "layers.block": ("BackendLike", "Block", "State", "build_block", "carry"),
     "layers.model": ("Model", "gate_precision"),
     "layers.network": ("Network", "count_parameters"),
+    "layers.task": ("IGNORED", "Draw", "Examples", "Task"),
     "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
     "measure.passes": ("TimedPass", "pass_of"),
     "measure.provenance": ("fell_back", "launched_kernels"),
     "measure.stopwatch": ("Timing",),
     "operands.build": ("build_operands",),
+    "operands.corpus": ("split_text",),
     "operands.decay": ("decay_span",),
     "operands.dtypes": ("dtype_of", "widen"),
     "operands.samplers": ("log_gates", "phases"),
@@ -140,6 +146,7 @@ __all__ = [
     "BYTES_PER_SECOND",
     "DIMENSIONS",
     "EXIT_MEANS",
+    "IGNORED",
     "PASSES",
     "REGIMES",
     "SECONDS_PER_LAUNCH",
@@ -159,7 +166,9 @@ __all__ = [
     "Compute",
     "Context",
     "Cost",
+    "Draw",
     "DuplicateName",
+    "Examples",
     "ExitCode",
     "History",
     "Identity",
@@ -189,8 +198,10 @@ __all__ = [
     "Status",
     "Step",
     "Table",
+    "Task",
     "TimedPass",
     "Timing",
+    "Training",
     "UnknownName",
     "UnreadableRun",
     "Unsupported",
@@ -260,10 +271,12 @@ __all__ = [
     "saved_bytes",
     "specs",
     "split_source",
+    "split_text",
     "standings",
     "steps",
     "subjects",
     "suite",
+    "task",
     "trace",
     "tuned",
     "verify",

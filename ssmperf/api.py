@@ -16,6 +16,7 @@ from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, nam
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
 from ssmperf.registry.declarations import Backend, ModelEntry
+from ssmperf.plan.learning import Learning
 from ssmperf.runs import attempts, comparison, store
 from ssmperf.runs.comparison import THRESHOLD, parse_threshold
 from ssmperf.runs.outcome import RunComparison
@@ -72,6 +73,11 @@ def run(
         time: longest time for sampling a case in a round, in seconds. precision: stop when the interval of
             the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
             means the preset's.
+        updates: the most updates of a training. seeds: number of trainings whose results are averaged.
+            rates: learning rates to choose from. corpus: a text file, or a folder of text files, to learn.
+            test_backend: the backend that tests trained networks. side_by_side: number of trainings at the
+            same time on a device. None means the preset's; the standard library's sources; the backend that
+            trained; one on a CPU and a few on a GPU.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -107,7 +113,10 @@ def run(
 
 
 def _show_axes(function: Any) -> None:
-    """Replace `**axes` in a function's signature and docstring by the axes of a case."""
+    """Replace `**axes` in a function's signature by the options of trainings and the axes of a case.
+
+    The docstring gets the axes.
+    """
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -115,7 +124,8 @@ def _show_axes(function: Any) -> None:
         inspect.Parameter(declared.argument, keyword, default=declared.argument_default)
         for declared in chosen_axes().values()
     ]
-    function.__signature__ = signature.replace(parameters=[*kept, *shown])
+    trainings = inspect.signature(Learning.of).parameters.values()
+    function.__signature__ = signature.replace(parameters=[*kept, *trainings, *shown])
     lines = (f"{declared.argument}: {declared.help}" for declared in chosen_axes().values())
     function.__doc__ = (function.__doc__ or "").replace("{axes}", "\n            ".join(lines))
 

@@ -21,7 +21,8 @@ from ssmperf import (
     suite,
 )
 
-from .learning import TASK, is_learned, learn, learned_cases
+from .learning.cases import TASK, is_learned, learned_cases
+from .learning.learn import learn
 from .throughput import timed_record
 
 SECTION = Section(
@@ -34,9 +35,13 @@ SECTION = Section(
         "accuracy",
         "accuracy_2T",
         "accuracy_4T",
+        "accuracy_8T",
+        "accuracy_16T",
+        "chance",
         "majority_accuracy",
-        "final_loss",
+        "seeds",
         "updates",
+        "final_loss",
     ),
     charts=(
         Chart(x="T", y="error_output", title="Error against length"),
@@ -57,7 +62,7 @@ class Extrapolation:
     There is one numerical case per model, backend and length from T to 64 T: error against float64, and time.
 
     There is one learned case per task and model, on the backend that is predicted to be the quickest, or on
-    each backend named. Its source of operands is `task/NAME`; see `learning.learn` for its numbers.
+    each backend named. Its source of operands is `task/NAME`; see `learning/learn.py` for its numbers.
     """
 
     name: str

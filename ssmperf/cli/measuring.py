@@ -15,6 +15,7 @@ from ssmperf.errors import ExitCode, UsageError
 from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.options import (
     Backends,
+    Corpus,
     Debug,
     Json,
     Models,
@@ -22,11 +23,16 @@ from ssmperf.terminal.options import (
     Plugins,
     Precision,
     Preset,
+    Rates,
     Rounds,
     Samples,
+    Seeds,
+    SideBySide,
     Sizes,
+    TestBackend,
     Time,
     Timeout,
+    Updates,
 )
 
 
@@ -50,6 +56,12 @@ def run(
     time: Time = None,
     precision: Precision = None,
     samples: Samples = None,
+    updates: Updates = None,
+    seeds: Seeds = None,
+    rates: Rates = None,
+    corpus: Corpus = None,
+    test_backend: TestBackend = None,
+    side_by_side: SideBySide = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. Default: runs/<time>-<suite>.")] = None,
     tag: Annotated[str | None, typer.Option(help="A name for the run, shown in reports.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")] = False,
@@ -101,6 +113,12 @@ def run(
         time=time,
         precision=precision,
         samples=samples,
+        updates=updates,
+        seeds=seeds,
+        rates=rates,
+        corpus=corpus,
+        test_backend=test_backend,
+        side_by_side=side_by_side,
         argv=sys.argv[1:],
         **axes,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +29,7 @@ from ssmperf.operands.values import Values, call_of
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
+from ssmperf.registry.presets import ON_CPU, PRESETS, Training
 from ssmperf.trial.judge import Judge, Question
 from ssmperf.tune.tables import as_json, noted
 
@@ -64,12 +66,15 @@ class Context:
     device: torch device string, such as "cuda:1". env_id: the environment's id.
     on_phase: called with "oracle" before a reference is made, since that time does not count against the
         backend, with "timing" before calls are timed, and with "backend" after both.
-    on_progress: called with a text about the next step of a search for configurations.
+    on_progress: called with a text about the next step of something long; the time allowed for a case then
+        starts again.
     options: the run's options, for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
     host_load: tells what other processes did to the CPU while calls were being timed.
     graphs: whether calls may be captured in CUDA graphs; a failed capture can leave the process unusable.
+    training: how networks are trained.
+    unfinished: folder for `kept`; None if nothing is to be kept.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -84,10 +89,19 @@ class Context:
     judge: Asked | None = None
     host_load: HostLoad = field(default_factory=HostLoad)
     graphs: bool = True
+    training: Training = PRESETS[ON_CPU].training
+    unfinished: Path | None = None
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
     _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
+
+    def kept(self, case: Case) -> Path | None:
+        """The folder in which a case keeps what it needs to continue, if its process is killed.
+
+        The run deletes it when the case has ended, unless it ran out of time: then a resumed run continues.
+        """
+        return None if self.unfinished is None else self.unfinished / case.id
 
     def recurrence(self, case: Case) -> Recurrence:
         return registry.recurrence(case.recurrence)
@@ -221,7 +235,7 @@ class Context:
             torch.cuda.synchronize(self.device)
         self.first_call_s[key] = time.perf_counter() - begin
 
-    def record(self, case: Case, verdict: Verdict, **numbers: Any) -> Record:
+    def record(self, case: Case, verdict: Verdict, /, **numbers: Any) -> Record:
         """Make a record with the verdict's errors and tolerances, and the command that repeats the case.
 
         It also says what the backend declares, by which reports decide whether it competes: `declared_bound`,

@@ -54,6 +54,8 @@ class LocalExecutor:
 
     devices: torch device strings ("cpu", "cuda:0", ...); each device gets its own worker.
     log_dir: folder for the workers' stdout and stderr; only the end of each log is kept.
+    unfinished: folder in which a case keeps what it needs to continue after its process was killed, in a
+        folder with its id; None if nothing is to be kept.
     timeout_s: longest time that one case may take, not counting its reference.
     preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
     tuning: how kernels' configurations are chosen.
@@ -69,6 +71,7 @@ class LocalExecutor:
     tuning: Tuning = CURATED
     options: Sequence[str] = ()
     nonce: int = 0
+    unfinished: Path | None = None
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -164,6 +167,8 @@ class Processes:
             options=tuple(executor.options),
             threads=self._threads,
             nonce=executor.nonce,
+            training=executor.preset.training.to_json(),
+            unfinished=None if executor.unfinished is None else str(executor.unfinished),
         )
         return WorkerProcess(config, self._ready_nursery(), judge.worker_socket, self._log("worker"))
 

@@ -66,6 +66,8 @@ def household(case: Case) -> Household:
     label = f"{backend.of}/{backend.name}"
     wanted = [("backend", label), ("suite", case.suite), ("recurrence", case.recurrence)]
     wanted += [("model", case.model)] if case.model else []
+    kind, _, name = case.operand_source.partition("/")
+    wanted += [(kind, name.partition(":")[0])] if kind == "task" else []
     files = dict.fromkeys(file for kind, name in wanted for file in registry.plugins_of(kind, name))
     return Household(tuple(files), label if registry.foreign("backend", label) else "")
 

@@ -16,6 +16,7 @@ from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.execute.nonce import as_text, parse
 from ssmperf.machine import devices as devices_
+from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.presets import Preset
@@ -38,6 +39,7 @@ class Request:
         number of the run to resume, or 1.
     time_s, precision, samples: longest time for sampling a case in a round, the share of the median within
         which its interval must be to stop earlier, and the least number of samples; None means the preset's.
+    learning: how networks are trained, where it is not as the preset says.
 
     Raises:
         UsageError: a number is out of its range.
@@ -57,6 +59,7 @@ class Request:
     time_s: float | None = None
     precision: float | None = None
     samples: int | None = None
+    learning: Learning = PRESETS_OWN
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
@@ -85,6 +88,12 @@ class Request:
         time: float | None = None,
         precision: float | str | None = None,
         samples: int | None = None,
+        updates: int | None = None,
+        seeds: int | None = None,
+        rates: Rates | None = None,
+        corpus: File | None = None,
+        test_backend: str | None = None,
+        side_by_side: int | None = None,
         argv: Sequence[str] = (),
         **choices: Any,
     ) -> Request:
@@ -94,6 +103,14 @@ class Request:
             UsageError: a name is unknown, a value is illegal, or a file or folder cannot be used.
         """
         tuning = Tuning.of(autotune, configurations, write_configurations)
+        learning = Learning.of(
+            updates=updates,
+            seeds=seeds,
+            rates=rates,
+            corpus=corpus,
+            test_backend=test_backend,
+            side_by_side=side_by_side,
+        )
         suites = names(suite) or ()
         selection, devices = select(**choices)
         folder = run_folder(out, suites, resume=resume)
@@ -113,11 +130,12 @@ class Request:
             time,
             None if precision is None else parse_share(precision, "--precision"),
             samples,
+            learning,
         )
 
     @property
     def scale(self) -> Preset:
-        """The preset of the selection, with the request's own time, precision and samples."""
+        """The preset of the selection, with the request's own time, precision, samples and trainings."""
         preset = self.selection.scale
         longest = preset.max_time_s if self.time_s is None else self.time_s
         return replace(
@@ -126,6 +144,7 @@ class Request:
             max_time_s=longest,
             relative_width=preset.relative_width if self.precision is None else self.precision,
             min_samples=preset.min_samples if self.samples is None else self.samples,
+            training=self.learning.applied(preset.training),
         )
 
     @property
@@ -137,7 +156,7 @@ class Request:
         words += [] if self.precision is None else ["--precision", f"{self.precision:g}"]
         words += [] if self.samples is None else ["--samples", str(self.samples)]
         words += [] if self.nonce is None else ["--nonce", as_text(self.nonce)]
-        return (*words, *self.tuning.options)
+        return (*words, *self.learning.options, *self.tuning.options)
 
 
 def select(

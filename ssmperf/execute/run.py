@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
 from ssmperf.machine.environment import plugin_state
+from ssmperf.plan import learning
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import scope, store
@@ -32,6 +34,7 @@ from ssmperf.tune.files import META, resumed, write_configurations
 # How runs measure: times of different versions are not times of the same thing.
 # 2: every timed call has values of its own.
 MEASUREMENT = 2
+UNFINISHED = "unfinished"  # folder of a run: what cases keep until they end, one folder per case
 SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # what `run.json` keeps of a preset
 
 
@@ -102,6 +105,7 @@ def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
             request,
             nonce=nonce.resumed(request.nonce, meta, str(request.out)),
             rounds=request.rounds or _rounds_of(meta),
+            learning=learning.resumed(request.learning, meta, str(request.out)),
         )
         writer, before = Writer.resume(request.out, _meta(planned, request))
         earlier = [record for rounds in before.rounds.values() for record in rounds]
@@ -113,6 +117,7 @@ def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
     executor = LocalExecutor(
         devices=request.devices,
         log_dir=writer.path / "logs",
+        unfinished=writer.path / UNFINISHED,
         timeout_s=request.timeout_s,
         preset=request.scale,
         plugins=plugins,
@@ -146,13 +151,15 @@ class OpenRun:
         self.plan, self.request, self.writer, self.session = plan, request, writer, session
         self.options, self.progress = options, progress
         self.done: set[tuple[str, int]] = set()
+        self.unfinished = writer.path / UNFINISHED
         self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
         # before any worker loads them: a file may be edited while the run lasts
         self._sources: dict[Path | None, dict[str, Any]] = {
             path: plugin_state(path) for path in self._source_files()
         }
         for record in earlier:
-            self._note(record, round_of(record))
+            if not self._can_go_on(record):
+                self._note(record, round_of(record))
         self._lock = threading.Lock()
 
     def record_refusals(self) -> None:
@@ -190,6 +197,10 @@ class OpenRun:
     def _has_rounds(self) -> bool:
         return (self.request.rounds or 1) > 1
 
+    def _can_go_on(self, record: Record) -> bool:
+        """Whether a case ran out of time and has left something from which it can continue."""
+        return record.status is Status.TIMEOUT and (self.unfinished / record.case.id).is_dir()
+
     def _note(self, record: Record, number: int) -> None:
         self.done.add((record.case.id, number))
         if record.status is not Status.OK:
@@ -212,6 +223,8 @@ class OpenRun:
         with self._lock:
             self._note(record, number)
             self.writer.append(record)
+            if not self._can_go_on(record):
+                shutil.rmtree(self.unfinished / record.case.id, ignore_errors=True)
             self.progress.finish(record)
 
     def _on_progress(self, case: Case, text: str) -> None:
@@ -245,6 +258,7 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         nonce.META: nonce.as_text(request.nonce or 0),
         "measurement": MEASUREMENT,
         "rounds": request.rounds or 1,
+        learning.META: request.learning.to_json(),
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),
         scope.META: scope.describe(request.selection, request.suites, plan),

@@ -5,7 +5,7 @@ A nursery forks it and calls `main` with a `WorkerConfig` and three inherited de
 "environment"}`: the worker is ready. A request is `{"case", "number"}`; its answer is `{"record", "healthy",
 "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
 "timing" while calls are being timed, "backend" when other time counts against the backend again; the latter
-has a `{"progress"}` text during a search. All messages about a request have its number. stdout and stderr go
+has a `{"progress"}` text during a search or a training. All messages about a request have its number. stdout and stderr go
 to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
@@ -169,6 +169,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture, env_id
     from ssmperf.registry.cost import Ceilings
+    from ssmperf.registry.presets import Training
     from ssmperf.trial.client import RemoteJudge
 
     if config["device"].startswith("cuda"):
@@ -198,6 +199,8 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         options=tuple(config["options"]),
         nonce=config["nonce"],
         judge=RemoteJudge(config["judge"], config["device"]),
+        training=Training.from_json(config["training"]),
+        unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
     )
     return context, environment
 

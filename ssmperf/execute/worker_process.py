@@ -41,6 +41,8 @@ class WorkerConfig:
     rows: the rows of a file of configurations.
     options: the run's options, for the commands that repeat cases.
     threads: number of torch's threads on a CPU; None means torch's default.
+    training: how networks are trained, as `Training.to_json` gives it.
+    unfinished: see `LocalExecutor`.
     """
 
     device: str
@@ -56,6 +58,8 @@ class WorkerConfig:
     options: tuple[str, ...]
     threads: int | None
     nonce: int
+    training: Mapping[str, Any]
+    unfinished: str | None = None
 
 
 class WorkerProcess:
@@ -116,7 +120,7 @@ class WorkerProcess:
     ) -> tuple[Record, bool]:
         """Run a case; return its record, and whether this worker can run another case.
 
-        Each step of a search for configurations may take `timeout_s`.
+        Each step of a search for configurations, or of a training, may take `timeout_s`.
 
         number: the request's secret number.
         """

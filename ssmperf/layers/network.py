@@ -86,14 +86,29 @@ class Network(nn.Module):
             UnknownName: the model has no such backend.
             Unsupported: the backend refuses, or a state is given to a recurrence without one.
         """
+        hidden, after = self.hidden(tokens, backend=backend, states=states)
+        logits: Tensor = self.head(hidden)
+        return logits, after
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        backend: BackendLike = "sequential",
+        states: Sequence[State | None] | None = None,
+    ) -> tuple[Tensor, tuple[State | None, ...]]:
+        """Like `forward`, but the input of the head (B, T, width) instead of the logits.
+
+        Where few steps are scored, `head` of those alone saves most of the time of a large vocabulary.
+        """
         x = self.embedding(tokens)
         after = []
         before = [None] * len(self.blocks) if states is None else states
         for block, state in zip(self.blocks, before, strict=True):
             x, state = block(x, backend=backend, state=state)
             after.append(state)
-        logits: Tensor = self.head(self.norm(x))
-        return logits, tuple(after)
+        normed: Tensor = self.norm(x)
+        return normed, tuple(after)
 
 
 def count_parameters(name: str, shape: Mapping[str, int], **network: Any) -> int:

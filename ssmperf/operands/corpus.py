@@ -1,9 +1,10 @@
-"""Bytes of real text: the sources of Python's standard library, which every machine has."""
+"""Bytes of real text: the sources of Python's standard library, which every machine has, or the user's."""
 
 from __future__ import annotations
 
 import functools
 import os
+import zlib
 from pathlib import Path
 
 
@@ -20,3 +21,40 @@ def read(length: int, *, offset: int = 0) -> bytes:
     start = offset % len(text)
     repeats = -(-(start + length) // len(text))
     return (text * repeats)[start : start + length]
+
+
+HELD_OUT = 10  # one of so many files, or of so many equal parts of a single file
+NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"}
+
+
+@functools.lru_cache(maxsize=4)
+def split_text(corpus: Path | None = None) -> tuple[bytes, bytes]:
+    """Read a text and split it into a part to learn and a part that is held out, each as one byte string.
+
+    Of several files, whole files are held out: those whose relative path has a remainder of 0 in its checksum
+    by HELD_OUT. Of a single file, its last part is held out.
+
+    corpus: a text file, or a folder of text files; None means the standard library's sources with its
+        packages, without its tests.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: one of the parts is empty.
+    """
+    if corpus is not None and not corpus.is_dir():
+        text = corpus.read_bytes()
+        end = len(text) - len(text) // HELD_OUT
+        parts = text[:end], text[end:]
+    else:
+        folder = Path(os.__file__).parent if corpus is None else corpus
+        paths = folder.rglob("*.py" if corpus is None else "*")
+        names = sorted(path.relative_to(folder) for path in paths if path.is_file())
+        if corpus is None:
+            names = [name for name in names if NOT_SOURCES.isdisjoint(name.parts)]
+        held = [name for name in names if zlib.crc32(name.as_posix().encode()) % HELD_OUT == 0]
+        kept = [name for name in names if name not in set(held)]
+        parts = tuple(b"".join((folder / name).read_bytes() for name in each) for each in (kept, held))
+    learnt, unseen = parts
+    if not (learnt and unseen):
+        raise ValueError(f"{corpus or 'the standard library'} is too small to hold a part of it out")
+    return learnt, unseen

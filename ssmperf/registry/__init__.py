@@ -31,6 +31,8 @@ from ssmperf.registry.lookup import (
     shapes,
     suite,
     suites,
+    task,
+    tasks,
 )
 from ssmperf.registry.tables import state
 
@@ -61,4 +63,6 @@ __all__ = [
     "state",
     "suite",
     "suites",
+    "task",
+    "tasks",
 ]

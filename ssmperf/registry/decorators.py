@@ -1,4 +1,4 @@
-"""The decorators that register recurrences, backends, models, families, checks, suites and report formats."""
+"""The decorators that register recurrences, backends, models, families, checks, suites, tasks and reports."""
 
 from __future__ import annotations
 
@@ -224,6 +224,23 @@ def suite(
             setattr(cls, attribute, value)
         tables.add("suite", name, cls(), cls)
         return cls
+
+    return register
+
+
+def task(name: str) -> Callable[[F], F]:
+    """Register the decorated function, which makes a `ssmperf.Task`, as a task that networks can learn.
+
+    Its keyword-only parameters are the task's options, which follow its name as in `mqar:vocabulary=64`. A
+    task is asked for by its name as a source of operands: `--regime task/mqar`.
+
+    Raises:
+        DuplicateName: the name is taken.
+    """
+
+    def register(make: F) -> F:
+        tables.add("task", name, make, make)
+        return make
 
     return register
 

@@ -24,6 +24,7 @@ from ssmperf.registry import tables
 IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
+TASKS = "ssmperf.suites.tasks"
 # files beside the backends': shared code, several backends in one file, answers in closed form
 PEERS = "peers"
 NOT_BACKENDS = ("common", PEERS, "analytic")

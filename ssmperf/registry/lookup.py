@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ssmperf.cases.shape import Shape
@@ -15,12 +16,13 @@ from ssmperf.registry.discovery import (
     IDENTITIES,
     IMPLS,
     MODELS,
+    TASKS,
     backend_files,
     discover,
     import_once,
     submodules,
 )
-from ssmperf.registry.options import configured
+from ssmperf.registry.options import configured, read_options
 
 
 def recurrence(name: str) -> Recurrence:
@@ -190,6 +192,29 @@ def suites() -> dict[str, Any]:
     """List all suites by name."""
     discover("suites")
     return dict(sorted(tables.entries["suite"].items()))
+
+
+def task(name: str) -> Any:
+    """Make a task by its name, with options if it has some (`mqar:vocabulary=64`): a `ssmperf.Task`.
+
+    Its name is the given one with its options in alphabetical order, without those at their default.
+
+    Raises:
+        UnknownName: there is no such task or option.
+        UsageError: an option does not take the value.
+    """
+    base, colon, text = name.partition(":")
+    make: Callable[..., Any] = tables.get("task", tasks(), base)
+    full, options = read_options(base, make, text) if colon else (base, {})
+    return replace(make(**options), name=full)
+
+
+def tasks() -> dict[str, Any]:
+    """List the functions that make tasks, by name."""
+    discover("suites")
+    for module in submodules(TASKS):
+        import_once(module)
+    return dict(sorted(tables.entries["task"].items()))
 
 
 def report(name: str, of: str | None = None) -> Any:

@@ -1,7 +1,8 @@
-"""Options of a model: keyword arguments of its class that follow its name, as in `pese_lr:n=8`.
+"""Options of a model or task: keyword arguments that follow its name, as in `pese_lr:n=8`.
 
-They are those keyword-only parameters of the constructor that take a number, a truth value or a text. In the
-name that a case carries they are in alphabetical order, without those at their default.
+They are those keyword-only parameters of a model's class, or of the function that makes a task, that take a
+number, a truth value or a text. In the name that a case carries they are in alphabetical order, without those
+at their default.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ WORDS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A keyword of a model's constructor; its help is what the class's docstring says of it."""
+    """A keyword of a model or task; its help is what the docstring says of it."""
 
     name: str
     type: type
@@ -40,12 +41,12 @@ class Option:
             raise UsageError(f"option {self.name}: {text!r} is not {wanted}") from None
 
 
-def options_of(cls: type) -> dict[str, Option]:
-    """The options of a model's class by name, in the order of its constructor."""
-    hints = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
-    said = dict(re.findall(r"^ *(\w+): (\S.*)$", inspect.getdoc(cls) or "", re.MULTILINE))
+def options_of(make: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a class or function by name, in the order of its parameters."""
+    hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
+    said = dict(re.findall(r"^ *(\w+): (\S.*)$", inspect.getdoc(make) or "", re.MULTILINE))
     found = {}
-    for parameter in inspect.signature(cls).parameters.values():
+    for parameter in inspect.signature(make).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY:
             continue
         hint = hints.get(parameter.name)
@@ -63,22 +64,30 @@ def configured(entry: ModelEntry, text: str) -> ModelEntry:
         UnknownName: the model has no such option.
         UsageError: a value that its option does not take, or a text of another form.
     """
-    known = options_of(entry.cls)
+    full, kept = read_options(entry.name, entry.cls, text)
+    return replace(entry, name=full, cls=_bound(entry.cls, full, kept)) if kept else entry
+
+
+def read_options(owner: str, make: Callable[..., Any], text: str) -> tuple[str, dict[str, Any]]:
+    """Read options, `NAME=VALUE` separated by colons: the full name, and the values that are no defaults.
+
+    Raises:
+        UnknownName: there is no such option.
+        UsageError: a value that its option does not take, or a text of another form.
+    """
+    known = options_of(make)
     given: dict[str, Any] = {}
     for part in text.split(":"):
         name, equals, value = part.partition("=")
         if not equals:
-            raise UsageError(f"{entry.name}:{text}: options are NAME=VALUE, separated by colons")
+            raise UsageError(f"{owner}:{text}: options are NAME=VALUE, separated by colons")
         if name not in known:
-            raise UnknownName(f"option of {entry.name}", name, known)
+            raise UnknownName(f"option of {owner}", name, known)
         if name in given:
-            raise UsageError(f"{entry.name}:{text}: the option {name} is given twice")
+            raise UsageError(f"{owner}:{text}: the option {name} is given twice")
         given[name] = known[name].parse(value)
     kept = {name: given[name] for name in sorted(given) if given[name] != known[name].default}
-    if not kept:
-        return entry
-    full = ":".join([entry.name, *(f"{name}={_shown(value)}" for name, value in kept.items())])
-    return replace(entry, name=full, cls=_bound(entry.cls, full, kept))
+    return ":".join([owner, *(f"{name}={_shown(value)}" for name, value in kept.items())]), kept
 
 
 def _shown(value: Any) -> str:

@@ -7,10 +7,45 @@ differs from the preset's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UnknownName
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How networks are trained.
+
+    length, batch: T and B of the training. width: that of the residual stream, where sizes are not chosen.
+    updates: the most updates. seeds: number of trainings whose results are averaged.
+    rates: learning rates, of which the best is taken.
+    models, tasks: how many are trained unless some are named; None means all.
+    corpus, test_backend, side_by_side: see `ssmperf.plan.learning.Learning`. None for the last means one
+        training at a time on a CPU, and a few on a GPU.
+    """
+
+    length: int
+    batch: int
+    width: int
+    updates: int
+    seeds: int
+    rates: tuple[float, ...]
+    models: int | None
+    tasks: int | None
+    corpus: str | None = None
+    test_backend: str | None = None
+    side_by_side: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Training:
+        """Undo `to_json`."""
+        return cls(**{**data, "rates": tuple(data["rates"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +58,7 @@ class Preset:
     min_samples: least number of fresh samples, even if they take longer than the longest time.
     threads: number of threads of a worker on a CPU; None means torch's default.
     thinned: whether suites that do not ask about growth with T take one shape of several.
-    train_length: the T at which a network is trained.
-    trained_models: number of models to train unless models are named; None means all.
+    training: how networks are trained.
     """
 
     lengths: tuple[int, ...]
@@ -32,8 +66,7 @@ class Preset:
     max_time_s: float
     threads: int | None
     thinned: bool
-    train_length: int
-    trained_models: int | None
+    training: Training
     relative_width: float = 0.01
     min_samples: int = 5
 
@@ -48,11 +81,32 @@ class Preset:
 
 PRESETS = {
     # one thread: these shapes are too small to split, and threads that wait for each other add noise
-    "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=4),
-    "standard": Preset(
-        (2048,), 0.05, 0.2, threads=None, thinned=False, train_length=256, trained_models=None
+    "smoke": Preset(
+        (64, 128, 256),
+        0.01,
+        0.1,
+        1,
+        thinned=True,
+        training=Training(32, 32, 32, updates=100, seeds=2, rates=(5e-3,), models=4, tasks=2),
     ),
-    "long": Preset((65536,), 0.05, 1.0, threads=None, thinned=False, train_length=1024, trained_models=None),
+    "standard": Preset(
+        (2048,),
+        0.05,
+        0.2,
+        threads=None,
+        thinned=False,
+        training=Training(128, 128, 64, updates=2000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
+    ),
+    "long": Preset(
+        (65536,),
+        0.05,
+        1.0,
+        threads=None,
+        thinned=False,
+        training=Training(
+            256, 128, 64, updates=8000, seeds=3, rates=(5e-4, 1e-3, 5e-3, 1e-2), models=None, tasks=None
+        ),
+    ),
 }
 ON_CPU, ON_GPU = "smoke", "standard"  # the default presets
 

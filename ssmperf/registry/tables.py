@@ -10,7 +10,7 @@ from typing import Any
 
 from ssmperf.errors import DuplicateName, UnknownName, UsageError
 
-KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report")
+KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report", "task")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-s-a:0.5
 

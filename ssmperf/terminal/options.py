@@ -49,6 +49,25 @@ Precision = Annotated[
     typer.Option(help="Stop sampling when the median's interval is within ± this share. Default: 1%."),
 ]
 Samples = Annotated[int | None, typer.Option(help="Take at least so many samples of a case in a round.")]
+Updates = Annotated[
+    int | None, typer.Option(help="Most updates of a training. Default: the preset's.")
+]
+Seeds = Annotated[int | None, typer.Option(help="Trainings whose results are averaged, each with a seed.")]
+Rates = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Learning rates to choose from: 0.001,0.005.")
+]
+Corpus = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Text to learn, a file or a folder. Default: the standard library's sources."
+    ),
+]
+TestBackend = Annotated[
+    str | None, typer.Option(help="Backend that tests trained networks. Default: the one that trained them.")
+]
+SideBySide = Annotated[
+    int | None, typer.Option(help="Trainings at the same time on a device. Default: 1 on a CPU, 4 on a GPU.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, also those of cases that crash.")]
 Suite = Annotated[str, typer.Option(help="Suites, separated by commas.")]
 Models = Annotated[

@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from . import Examples, Task
+from ssmperf import Draw, Examples, Task, task
 
 NUMBERS = 5
 RESET = NUMBERS
 RESETS = 3
 MODULUS = 50
+ROWS = 2000
 
 Array = npt.NDArray[np.int64]
 
@@ -54,9 +55,10 @@ def compress_prefixes(numbers: Array, modulus: int = MODULUS) -> Array:
     return np.asarray((terms * np.where(left % 2, -1, 1)).sum(1) % modulus, dtype=np.int64)
 
 
-def sample(rows: int, T: int, seed: int) -> Examples:
+def sample(draw: Draw) -> Examples:
     """Draw examples as the data card says. A target's reach is the length of its list, 0 at a reset."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(draw.seed)
+    rows, T = draw.rows, draw.T
     tokens = generator.integers(0, NUMBERS, (rows, T))
     targets, reaches = np.zeros((rows, T), np.int64), np.zeros((rows, T), np.int64)
     for row in range(rows):
@@ -68,4 +70,7 @@ def sample(rows: int, T: int, seed: int) -> Examples:
     return Examples(*map(torch.from_numpy, (tokens, targets, reaches)))
 
 
-TASK = Task("memory_horizon", vocabulary=NUMBERS + 1, classes=MODULUS, sample=sample)
+@task("memory_horizon")
+def memory_horizon() -> Task:
+    """Make the task of the paper."""
+    return Task(vocabulary=NUMBERS + 1, classes=MODULUS, sample=sample, rows=ROWS)

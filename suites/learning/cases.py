@@ -1,0 +1,140 @@
+"""Which learned cases a selection has: tasks, models, sizes and backends."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ssmperf import (
+    BYTES_PER_SECOND,
+    SECONDS_PER_LAUNCH,
+    Backend,
+    Case,
+    PlannedSubject,
+    Selection,
+    Shape,
+    UsageError,
+    build_block,
+    product,
+    refusal,
+    registry,
+)
+
+TASK = "task"  # begins the operand source of a learned case: task/memory_horizon
+CPU_BYTES_PER_SECOND = 1e9  # of the workspace, which several operators read and write
+# The first of these are trained where a preset limits the number. At smoke a vocabulary of thousands could
+# not be learned.
+TASKS = ("memory_horizon", "mqar")
+SMOKE_TASKS = ("memory_horizon", "mqar:vocabulary=32")
+MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "gla", "retnet", "longhorn", "gateloop")
+
+
+def is_learned(case: Case) -> bool:
+    """Whether a case trains a network, instead of measuring a backend."""
+    return case.operand_source.startswith(f"{TASK}/")
+
+
+def task_name(case: Case) -> str:
+    """The name of a learned case's task, with its options."""
+    return case.operand_source.partition("/")[2]
+
+
+def learned_cases(selection: Selection, suite: str) -> Iterable[Case]:
+    """List the learned cases: on the backends named, or on the one predicted to be the quickest.
+
+    A network is trained forward and backward in float32, and lays out the operands itself: a selection of
+    other passes or layouts has no learned cases.
+    """
+    if selection.passes is not None and "forward_backward" not in selection.passes:
+        return []
+    if selection.layouts is not None and "channels_last" not in selection.layouts:
+        return []
+    training = selection.choosing(
+        passes=("forward_backward",), dtypes=("float32",), layouts=("channels_last",)
+    )
+    about = list(learners(selection))
+    cases = product(training, suite, passes=(), dtypes=(), cache="hot", about=about)
+    return cases if selection.backends else quickest(cases, training)
+
+
+def learners(selection: Selection) -> Iterator[PlannedSubject]:
+    """List the tasks named with the models named, or those that the preset trains.
+
+    Raises:
+        UnknownName: there is no such task.
+        UsageError: a task is known to this process only.
+    """
+    training = selection.scale.training
+    for name in trained_tasks(selection):
+        task = registry.task(name)
+        confined = registry.hidden_from_workers(TASK, name.partition(":")[0])
+        if confined:
+            raise UsageError(confined)
+        for model in trained_models(selection):
+            sizes = sized(model, training.width)
+            shape = Shape({**sizes, "B": training.batch, "T": training.length})
+            yield PlannedSubject(registry.recurrence_of(model), f"{TASK}/{task.name}", (shape,), model)
+
+
+def trained_tasks(selection: Selection) -> list[str]:
+    """List the tasks named; else as many as the preset trains, or all."""
+    if selection.regimes is not None:
+        sources = [source.partition("/") for source in selection.regimes]
+        return [name for kind, _, name in sources if kind == TASK]
+    most = selection.scale.training.tasks
+    usual = SMOKE_TASKS if selection.preset_name == "smoke" else TASKS
+    return list(registry.tasks()) if most is None else list(usual[:most])
+
+
+def trained_models(selection: Selection) -> list[str]:
+    """List the models named; else as many of MODELS as the preset trains, or all of these."""
+    if selection.models is not None:
+        return [name for name in selection.models if name not in registry.recurrences()]
+    return list(MODELS[: selection.scale.training.models])
+
+
+@functools.cache
+def sized(model: str, width: int) -> dict[str, int]:
+    """Give a model sizes whose residual stream has this width, if its channels can be scaled to that.
+
+    Its smallest sizes are scaled by one letter: that of its channels, or else its number of heads, or the
+    size of a single head.
+    """
+    sizes = dict(registry.shapes(registry.model(model), "smoke")[0])
+    own = build_block(model, {**sizes, "B": 1, "T": 1}).width
+    several = sizes.get("H", 1) > 1
+    letter = "C" if "C" in sizes else "D" if "D" in sizes else "H" if several else "V"
+    scaled, rest = divmod(sizes[letter] * width, own)
+    if not rest and scaled:
+        sizes[letter] = scaled
+    return sizes
+
+
+def quickest(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
+    """Choose, among cases that differ only in the backend, the one predicted to take the least time.
+
+    Only exact backends of the recurrence itself that are not refused are considered. If there is none, there
+    is no case.
+    """
+    best: dict[Case, tuple[float, str]] = {}
+    for case in cases:
+        if refusal(case, selection) is not None:
+            continue
+        backend = registry.backend(case.owner, case.backend)
+        if backend.equivalent and backend.error_bound is None:
+            key = replace(case, backend="")
+            found = (predicted_s(backend, case), case.backend)
+            best[key] = min(found, best.get(key, found))
+    return (replace(case, backend=name) for case, (_, name) in best.items())
+
+
+def predicted_s(backend: Backend, case: Case) -> float:
+    """Predict the seconds of a forward call from a backend's declarations; infinite without them."""
+    if backend.launches is None or backend.workspace is None:
+        return math.inf
+    gate = registry.model(case.model).gate if case.model else ""
+    nbytes = backend.workspace(case.shape, 8 if gate.endswith("_complex") else 4, gate)
+    rate = CPU_BYTES_PER_SECOND if case.device == "cpu" else BYTES_PER_SECOND
+    return backend.launches(case.shape) * SECONDS_PER_LAUNCH + nbytes / rate

@@ -1,0 +1,251 @@
+"""One training of a network: a model's blocks on a task, with one seed and one learning rate."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ssmperf import Draw, Examples, Network, Task, registry
+
+from .data import VALIDATION, TrainingRows, scored, unseen
+
+LAYERS = 2
+VALIDATION_ROWS = 64
+TOKENS_AT_ONCE = 1 << 17  # in a forward pass without gradients
+BETAS, DECAY, WARM_UP, CLIP = (0.9, 0.98), 0.05, 0.1, 1.0
+ENOUGH = 0.99  # accuracy at which a training ends
+CHECKS = 20  # looks at losses and accuracy in a training
+SAVE_S = 20.0  # least time between two checkpoints
+CURVE = 8  # points of a loss curve
+FORMAT = 1  # of a checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that determines a training.
+
+    sizes: the model's shape, with the batch B and the length T of the training.
+    """
+
+    model: str
+    sizes: Mapping[str, int]
+    backend: str
+    task: str
+    rate: float
+    seed: int
+    updates: int
+    device: str
+    corpus: str | None = None
+
+    @property
+    def draw(self) -> Draw:
+        """What its draws have in common."""
+        T = self.sizes["T"]
+        corpus = None if self.corpus is None else Path(self.corpus)
+        return Draw(self.sizes["B"], T, trained=T, seed=self.seed, corpus=corpus)
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that differs if anything about the training does, but for the device's number."""
+        fields = {**asdict(self), "sizes": dict(self.sizes), "device": self.device.partition(":")[0]}
+        return json.dumps({"format": FORMAT, **fields}, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A trained network.
+
+    losses: the mean loss (nats per target) of a few equal parts of the training, which had `updates` updates.
+    accuracy: on validation rows at the length of the training, at its end.
+    train_s: seconds, those before an interruption included.
+    """
+
+    job: Job
+    network: nn.Module
+    losses: tuple[float, ...]
+    updates: int
+    accuracy: float
+    train_s: float
+
+
+class Diverged(ArithmeticError):
+    """The loss is not finite."""
+
+
+def build(job: Job, task: Task) -> Network:
+    """Build the network in its initial state: the same one for the same seed and sizes."""
+    devices = [torch.device(job.device)] if job.device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(job.seed)
+        network = Network(
+            job.model, job.sizes, layers=LAYERS, vocabulary=task.vocabulary, classes=task.classes
+        )
+    return network.to(job.device)
+
+
+def train(
+    job: Job, *, checkpoint: Path | None = None, on_step: Callable[[str], None] = lambda text: None
+) -> Learned:
+    """Train with AdamW, a warm-up and a cosine to zero, until the validation rows are answered right.
+
+    On one device the same job gives the same network, also if it is interrupted and goes on.
+
+    checkpoint: file from which to go on, and in which to keep the state of the training, its end included.
+    on_step: called at times with a text about the state of the training.
+
+    Raises:
+        Diverged: the loss is not finite.
+        Unsupported: the backend refuses the operands.
+    """
+    task = registry.task(job.task)
+    network = build(job, task)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=job.rate, betas=BETAS, weight_decay=DECAY)
+    state = _State()
+    if checkpoint is not None:
+        state = _load(checkpoint, job, network, optimizer)
+    if state.diverged:
+        raise Diverged(state.diverged)
+    rows = TrainingRows(task, job.draw, job.sizes["B"])
+    validation = None if state.ended else unseen(task, _validation(job), VALIDATION)
+    began_s, saved_s = time.monotonic() - state.train_s, time.monotonic()
+    pending: list[Tensor] = []
+    while not state.ended:
+        pending.append(_update(network, optimizer, rows, state.updates + len(pending), job))
+        if (state.updates + len(pending)) % max(1, job.updates // CHECKS) and (
+            state.updates + len(pending) < job.updates
+        ):
+            continue
+        losses = torch.stack(pending).tolist()  # waits for the device
+        bad = next((place for place, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        if bad is not None:
+            state.diverged = f"the loss is {losses[bad]} at update {state.updates + bad} of {job.updates}"
+        else:
+            assert validation is not None
+            state.losses += losses
+            state.updates += len(losses)
+            pending = []
+            state.accuracy = float(right(network, validation, job.backend, job.device)[0].float().mean())
+        state.ended = bool(
+            state.diverged or state.updates >= job.updates or state.accuracy >= ENOUGH
+        )
+        state.train_s = time.monotonic() - began_s
+        if checkpoint is not None and (state.ended or time.monotonic() - saved_s >= SAVE_S):
+            _save(checkpoint, job, state, network, optimizer)
+            saved_s = time.monotonic()
+        on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}")
+        if state.diverged:
+            raise Diverged(state.diverged)
+    return Learned(
+        job, network, curve(state.losses), state.updates, state.accuracy, state.train_s
+    )
+
+
+def pace(update: int, updates: int) -> float:
+    """Give the fraction of the learning rate: a linear warm-up, then a cosine to zero."""
+    warm_up = max(1, round(WARM_UP * updates))
+    if update < warm_up:
+        return (update + 1) / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (update - warm_up) / max(1, updates - warm_up)))
+
+
+def logits(network: nn.Module, tokens: Tensor, places: Tensor, backend: str) -> Tensor:
+    """Compute the logits at places of the flattened tokens alone: (places, classes)."""
+    assert isinstance(network, Network)
+    hidden, _ = network.hidden(tokens, backend=backend)
+    found: Tensor = network.head(hidden.flatten(0, 1)[places])
+    return found
+
+
+def right(
+    network: nn.Module, examples: Examples, backend: str, device: str
+) -> tuple[Tensor, float]:
+    """Tell whether each scored step is answered right, (steps,) bool, and give the mean loss (nats)."""
+    found, losses = [], []
+    with torch.no_grad():
+        for tokens, targets in pieces(examples):
+            places = scored(targets)
+            given = logits(network, tokens.to(device), places.to(device), backend)
+            wanted = targets.flatten()[places].to(device)
+            found.append((given.argmax(-1) == wanted).cpu())
+            losses.append(float(functional.cross_entropy(given.float(), wanted, reduction="sum")))
+    answers = torch.cat(found)
+    return answers, math.fsum(losses) / len(answers)
+
+
+def pieces(examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split examples by rows, so that no piece has more tokens than a forward pass should have."""
+    rows = max(1, TOKENS_AT_ONCE // examples.tokens.shape[1])
+    return zip(examples.tokens.split(rows), examples.targets.split(rows), strict=True)
+
+
+def curve(losses: Sequence[float]) -> tuple[float, ...]:
+    """Average the losses over each of a few equal parts."""
+    parts = min(CURVE, len(losses))
+    ends = [len(losses) * part // parts for part in range(parts + 1)]
+    return tuple(math.fsum(losses[start:stop]) / (stop - start) for start, stop in pairwise(ends))
+
+
+def _update(
+    network: Network, optimizer: torch.optim.Optimizer, rows: TrainingRows, update: int, job: Job
+) -> Tensor:
+    """Make one update; return its loss, on the device."""
+    tokens, targets = rows.rows_of(update)
+    places = scored(targets)
+    given = logits(network, tokens.to(job.device), places.to(job.device), job.backend)
+    loss = functional.cross_entropy(given, targets.flatten()[places].to(job.device))
+    for group in optimizer.param_groups:
+        group["lr"] = job.rate * pace(update, job.updates)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+    optimizer.step()
+    return loss.detach()
+
+
+def _validation(job: Job) -> Draw:
+    draw = job.draw
+    return Draw(VALIDATION_ROWS, draw.T, draw.trained, draw.seed, corpus=draw.corpus)
+
+
+@dataclass
+class _State:
+    """The state of a training beside its parameters and those of its optimiser."""
+
+    updates: int = 0
+    losses: list[float] = field(default_factory=list)
+    accuracy: float = 0.0
+    train_s: float = 0.0
+    ended: bool = False
+    diverged: str = ""
+
+
+def _save(
+    path: Path, job: Job, state: _State, network: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Write a checkpoint; the file is always a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    parts = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({"job": job.fingerprint, "state": asdict(state), **parts}, temporary)
+    temporary.replace(path)
+
+
+def _load(path: Path, job: Job, network: nn.Module, optimizer: torch.optim.Optimizer) -> _State:
+    """Read a checkpoint of this job; a file of another one, or none, means the beginning."""
+    if not path.exists():
+        return _State()
+    kept = torch.load(path, map_location=job.device, weights_only=True)  # runs no code of the file
+    if kept["job"] != job.fingerprint:
+        return _State()
+    network.load_state_dict(kept["network"])
+    optimizer.load_state_dict(kept["optimizer"])
+    return _State(**kept["state"])

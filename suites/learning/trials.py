@@ -1,0 +1,146 @@
+"""The trainings of a case: over learning rates with the first seed, then over seeds with the best rate."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ssmperf import Training, WorkerFailed, registry
+
+from .training import Diverged, Job, Learned, train
+
+ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
+PROCESS = "ssmperf.suites.learning.process"  # the module that a training's own process runs
+POLL_S = 0.1
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The trainings of a case that count: one per seed, with the chosen rate.
+
+    rates: the validation accuracy of the first seed by learning rate; None for one that diverged.
+    """
+
+    learned: Sequence[Learned]
+    rate: float
+    rates: Mapping[float, float | None]
+
+
+def search(job: Job, training: Training, folder: Path | None, on_step: OnStep) -> Trials:
+    """Train at every learning rate with the job's seed, and then with the following seeds at the best rate.
+
+    folder: for checkpoints; None keeps nothing.
+
+    Raises:
+        Diverged: no learning rate gives a finite loss, or another seed diverges at the best one.
+        Unsupported: the backend refuses the operands.
+    """
+    at_once = training.side_by_side or (ON_GPU if job.device.startswith("cuda") else 1)
+    with _folder(folder, needed=at_once > 1) as kept:
+        grid = [replace(job, rate=rate) for rate in training.rates]
+        tried = run_jobs(grid, kept, at_once, on_step)
+        sound = [result for result in tried if isinstance(result, Learned)]
+        if not sound:
+            raise next(result for result in tried if isinstance(result, Diverged))
+        best = max(sound, key=lambda each: (each.accuracy, -each.losses[-1]))
+        others = [replace(best.job, seed=job.seed + number) for number in range(1, training.seeds)]
+        learned = [best]
+        for result in run_jobs(others, kept, at_once, on_step):
+            if isinstance(result, Diverged):
+                raise result
+            learned.append(result)
+    by_rate = {
+        each.rate: result.accuracy if isinstance(result, Learned) else None
+        for each, result in zip(grid, tried, strict=True)
+    }
+    return Trials(learned, best.job.rate, by_rate)
+
+
+def run_jobs(
+    jobs: Sequence[Job], folder: Path | None, at_once: int, on_step: OnStep
+) -> list[Learned | Diverged]:
+    """Carry out trainings, one after another in this process or several at a time in one process each.
+
+    folder: for checkpoints, from which interrupted trainings go on; it must be given for several at a time.
+
+    Raises:
+        Unsupported: the backend refuses the operands.
+        WorkerFailed: the process of a training has failed.
+    """
+    if at_once > 1 and len(jobs) > 1:
+        assert folder is not None
+        _run_processes(jobs, folder, at_once, on_step)
+    return [_result(job, folder, on_step) for job in jobs]
+
+
+def checkpoint_of(job: Job, folder: Path) -> Path:
+    """The file that keeps the state of a training."""
+    return folder / f"rate{job.rate:g}-seed{job.seed}.pt"
+
+
+def _result(job: Job, folder: Path | None, on_step: OnStep) -> Learned | Diverged:
+    """Carry out a training, or read the result of one that has ended."""
+    where = f"seed {job.seed}, rate {job.rate:g}"
+    checkpoint = None if folder is None else checkpoint_of(job, folder)
+    try:
+        return train(job, checkpoint=checkpoint, on_step=lambda text: on_step(f"training {where}: {text}"))
+    except Diverged as error:
+        return Diverged(f"{error} ({where})")
+
+
+def _run_processes(jobs: Sequence[Job], folder: Path, at_once: int, on_step: OnStep) -> None:
+    """Run a process per training, so many at a time; each leaves the end of its training in the folder."""
+    waiting, running = list(jobs), dict[subprocess.Popen[bytes], Job]()
+    numbers = itertools.count()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job = waiting.pop(0)
+                running[_start(job, folder, folder / f"process{next(numbers)}.log")] = job
+            time.sleep(POLL_S)
+            for process in [each for each in running if each.poll() is not None]:
+                job = running.pop(process)
+                if process.returncode:
+                    log = Path(str(process.args[-1]))  # type: ignore[index]
+                    lines = log.read_text(errors="replace").strip().splitlines()
+                    said = lines[-1] if lines else f"exit code {process.returncode}"
+                    raise WorkerFailed(f"the training of seed {job.seed} at rate {job.rate:g}: {said}")
+                on_step(f"{len(waiting) + len(running)} of {len(jobs)} trainings are not done")
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _start(job: Job, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = {
+        "job": {**asdict(job), "sizes": dict(job.sizes)},
+        "checkpoint": str(checkpoint_of(job, folder)),
+        "plugins": registry.plugins(),
+        "threads": torch.get_num_threads(),
+    }
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", PROCESS, json.dumps(asked), str(log)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+
+@contextlib.contextmanager
+def _folder(folder: Path | None, *, needed: bool) -> Iterator[Path | None]:
+    """Give the folder for checkpoints, or a temporary one if there is none and one is needed."""
+    if folder is not None or not needed:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)

@@ -1,0 +1,55 @@
+"""Byte-level language: say the next byte of a text (the set-up of Longhorn, Liu et al. 2024, §5.4, in small).
+
+Data card
+- Text: `--corpus`, a file or a folder of files; by default the sources of Python's standard library.
+- Of several files every tenth, by the checksum of its path, is held out; of a single file, its last tenth.
+- Training rows are windows of T bytes at random places of the text to learn. Every step has a target, the
+  byte that follows it.
+- Test rows are the same bytes at every T, cut anew: as many as the rows would have at the length of the
+  training. No state is carried from one row to the next. So the accuracy of longer rows differs by what a
+  network makes of more context, and by nothing else. They start at a place of the held-out text that follows
+  from the seed.
+- The most frequent byte, mostly a blank, is right at about one step of five.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssmperf import Draw, Examples, Task, UsageError, split_text, task
+
+BYTES = 256
+
+
+def sample(draw: Draw) -> Examples:
+    """Draw examples as the data card says. A target's reach is the part of the row before it."""
+    text = _text(draw.corpus, held_out=draw.held_out)
+    generator = np.random.default_rng(draw.seed)
+    if draw.held_out:
+        rows = max(1, draw.rows * draw.trained // draw.T)
+        starts = int(generator.integers(len(text))) + draw.T * np.arange(rows)
+    else:
+        starts = generator.integers(len(text), size=draw.rows)
+    # the text goes on at its beginning where it ends within a row
+    places = (starts[:, None] + np.arange(draw.T + 1)) % len(text)
+    read = text[torch.from_numpy(places)].long()
+    reaches = torch.arange(1, draw.T + 1).expand(len(starts), -1)
+    return Examples(read[:, :-1], read[:, 1:], reaches)
+
+
+def _text(corpus: Path | None, *, held_out: bool) -> Tensor:
+    try:
+        parts = split_text(corpus)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the corpus cannot be used: {error}") from error
+    return torch.from_numpy(np.frombuffer(parts[held_out], np.uint8).copy())
+
+
+@task("language")
+def language() -> Task:
+    """Make the task; its text is the run's corpus."""
+    return Task(vocabulary=BYTES, classes=BYTES, sample=sample)
