@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -22,13 +23,14 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     things. A line has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
     dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval, empty without one),
     `text` (shown on hover), `standing` and `mark`. The last two are those of the point whose backend is
-    furthest from competing, and lines that compete come first.
+    furthest from competing, and lines that compete come first. Last come the chart's references, once per
+    panel and choice of axes; they have `reference` set.
     """
     x, y = chart.x, chart.y
     facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
     if any(name not in rows for name in (x, y, facet, series)):
         return {}
-    drawn = _points(rows[(rows["status"] == "ok") & rows[facet].notna()], x, y)
+    drawn = _points(rows[(rows["status"] == "ok") & rows[facet].notna()], chart)
     if chart.log:
         drawn = drawn[drawn[y] > 0]
     axes = selectors(chart, rows)
@@ -48,17 +50,48 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
             (_line(key, members, chart, axes) for key, members in sorted(found[name].items())),
             key=lambda line: STANDINGS.index(line["standing"]),
         )
+        + _references(found[name], chart, axes)
         for name in sorted(found)
     }
 
 
-def _points(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Select the rows that have both values; a record that holds lists of them gives one row per pair."""
+def _references(
+    lines: Mapping[tuple[Any, ...], list[dict[str, Any]]], chart: Chart, axes: list[str]
+) -> list[dict[str, Any]]:
+    """List the references of a panel: those of the first record per choice of axes and rest."""
+    firsts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for key, rows in sorted(lines.items()):
+        firsts.setdefault(key[1:], rows)
+    found = []
+    for name in chart.references:
+        told = replace(chart, y=name)
+        for others, rows in firsts.items():
+            members = [row for row in rows if units.is_number(row.get(name))]
+            if members:
+                line = _line((units.label(name), *others), members, told, axes)
+                texts = [f"{units.label(name)}: {units.number(name, row[name])}" for row in members]
+                found.append({**line, "standing": STANDINGS[0], "mark": "", "text": texts, "reference": True})
+    return found
+
+
+def _points(rows: pd.DataFrame, chart: Chart) -> pd.DataFrame:
+    """Select the rows that have x and y; a record that holds lists of them gives one row per pair.
+
+    Intervals and references that are lists of the same length are taken apart with them.
+    """
+    x, y = chart.x, chart.y
     rows = rows[rows[x].notna() & rows[y].notna()]
     if rows[x].map(lambda value: isinstance(value, list)).any():
-        rows = rows.explode([x, y])
+        lengths = rows[x].map(_length)
+        beside = dict.fromkeys((*units.interval_names(y), *chart.references))
+        parallel = [name for name in beside if name in rows and (rows[name].map(_length) == lengths).all()]
+        rows = rows.explode([x, y, *parallel])
         rows = rows[rows[x].notna() & rows[y].notna()].infer_objects()
     return rows
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else -1
 
 
 def selectors(chart: Chart, rows: pd.DataFrame) -> list[str]:
@@ -92,6 +125,7 @@ def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: 
         "text": [_hover(row, y) for row in rows],
         "standing": _standing(worst),
         "mark": _text(worst["mark"]),
+        "reference": False,
     }
 
 

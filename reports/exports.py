@@ -150,7 +150,7 @@ def _suite_table(rows: pd.DataFrame, section: Section) -> str:
 
     numbers = frames.shown_columns(rows, section)
     named = [*frames.varying_axes(rows), "subject", "backend", "shape", "dtype", "pass"]
-    columns = [*named, *numbers, "status", "reason"]
+    columns = [*named, *numbers, "status", *frames.conclusion(rows, section), "reason"]
     lines = [[_cell(row, column, section.rank) for column in columns] for row in frames.records(rows)]
     alignment = ["right" if column in numbers else "left" for column in columns]
     headings = [escape(units.label(column)) for column in columns]

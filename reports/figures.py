@@ -99,6 +99,7 @@ def _dots(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -
     from matplotlib.ticker import EngFormatter
 
     colours, marks = looks
+    lines = [line for line in lines if not line["reference"]]
     lines = sorted(lines, key=lambda line: (charts.STANDINGS.index(line["standing"]), line["y"][0]))
     names = list(dict.fromkeys(line["series"] for line in lines))
     labels = {line["series"]: _label(line) for line in reversed(lines)}
@@ -125,6 +126,11 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
     named: set[str] = set()
     for line in lines:
         name = line["series"]
+        if line["reference"]:
+            shown = f"_{name}" if name in named else _label(line)
+            axes.plot(line["x"], line["y"], color="0.6", linestyle=":", linewidth=1.2, label=shown)
+            named.add(name)
+            continue
         interval = [line["below"], line["above"]] if line["below"] else None
         dash = dashes[rests.index(line["rest"]) % len(dashes)]
         axes.errorbar(line["x"], line["y"], yerr=interval, color=colours.get(name), linestyle=dash,

@@ -109,6 +109,12 @@ def shown_columns(table: pd.DataFrame, section: Section) -> list[str]:
     ]
 
 
+def conclusion(table: pd.DataFrame, section: Section) -> list[str]:
+    """List the field of a section's conclusions, if any row has one."""
+    name = section.conclusion
+    return [name] if name is not None and name in table and table[name].notna().any() else []
+
+
 def varying_axes(table: pd.DataFrame) -> list[str]:
     """List the axes beside model, backend, shape, dtype and pass that take several values, `run` first."""
     usual = {"suite", "model", "recurrence", "backend", "shape", "dtype", "pass"}

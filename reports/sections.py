@@ -19,15 +19,18 @@ _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_byt
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Columns of a suite's table: those that name the case, those with its numbers, and at times `reason`."""
+    """Columns of a suite's table: those that name the case, those with its numbers, and those with texts.
+
+    texts: the suite's conclusion, and `reason`, where there are any.
+    """
 
     named: tuple[str, ...]
     numbers: tuple[str, ...]
-    reason: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def all(self) -> tuple[str, ...]:
-        return (*self.named, *self.numbers, *self.reason)
+        return (*self.named, *self.numbers, *self.texts)
 
 
 def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
     return {
         "title": section.title,
         "question": section.question,
-        "reason_columns": len(columns.numbers) + len(columns.reason),
+        "reason_columns": len(columns.numbers) + len(columns.texts),
         "columns": [(name, units.label(name), name in columns.numbers) for name in columns.all],
         "rows": _table_rows(section, rows, first_place, columns, filters),
         "filters": _filters(rows, filters),
@@ -68,7 +71,8 @@ def _columns_of(section: Section, rows: pd.DataFrame) -> _Columns:
     # a row without numbers shows its reason in their place; other rows with a reason need a column for it
     empty = rows[numbers].isna().all(axis=1)
     needed = not numbers or any(map(frames.reason, frames.records(rows[~empty])))
-    return _Columns(named, tuple(numbers), ("reason",) if needed else ())
+    texts = [*frames.conclusion(rows, section), *(["reason"] if needed else [])]
+    return _Columns(named, tuple(numbers), tuple(texts))
 
 
 def _table_rows(

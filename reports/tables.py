@@ -30,6 +30,7 @@ MOST_REPEATS = 4
 DIAGNOSED = ("wrong", "nan")
 ID_LETTERS = 8  # of a case's id, enough to tell the cases of a run apart
 MOST_SUMS = 12
+MOST_CONCLUSIONS = 80
 REASON_WIDTH = 24  # least width that a block leaves for status and reason
 
 
@@ -85,6 +86,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _groups(console, rows, section)
         _repeats(console, rows, runs)
     _sums(console, contests.contests_of(rows, section.rank))
+    _conclusions(console, rows, section)
     if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
         console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
     if len(rows) <= MOST_ROWS and any(
@@ -103,6 +105,18 @@ def _sums(console: Console, found: Sequence[contests.Contest]) -> None:
         console.print(Text(f"  {contests.statement(contest)}", style="dim"))
     if len(split) > MOST_SUMS:
         console.print(Text(f"  and {len(split) - MOST_SUMS} more: ssmperf best", style="dim"))
+
+
+def _conclusions(console: Console, rows: pd.DataFrame, section: Section) -> None:
+    """Print one line per record that its suite sums up in a sentence."""
+    for name in frames.conclusion(rows, section):
+        told = rows[rows[name].notna()]
+        axes = ["subject", "backend", "shape", *frames.varying_axes(rows)]
+        for row in frames.records(told.head(MOST_CONCLUSIONS)):
+            who = "  ".join(filter(None, (units.plain(row[axis]) for axis in axes)))
+            console.print(Text.assemble(("  " + who, "cyan"), f"  {units.plain(row[name])}"))
+        if len(told) > MOST_CONCLUSIONS:
+            console.print(Text(f"  and {len(told) - MOST_CONCLUSIONS} more", style="dim"))
 
 
 def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:

@@ -32,6 +32,9 @@ _LABELS = {
     "speedup": "vs sequential",
     "error_ratio": "error / tolerance",
     "subject": "model",
+    "chances": "by chance",
+    "majority_accuracies": "most frequent answer",
+    "majority_accuracy": "most frequent answer",
 }
 
 

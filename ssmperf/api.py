@@ -15,8 +15,8 @@ from ssmperf.errors import UsageError
 from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names, run_folder
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
-from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.plan.learning import Learning
+from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import attempts, comparison, store
 from ssmperf.runs.comparison import THRESHOLD, parse_threshold
 from ssmperf.runs.outcome import RunComparison

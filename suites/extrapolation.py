@@ -46,9 +46,16 @@ SECTION = Section(
     charts=(
         Chart(x="T", y="error_output", title="Error against length"),
         Chart(x="T", y="latency_s", title="Time against length"),
-        Chart(x="test_lengths", y="accuracies", log=False, title="Accuracy against length"),
+        Chart(
+            x="test_lengths",
+            y="accuracies",
+            log=False,
+            title="Accuracy against length",
+            references=("chances", "majority_accuracies"),
+        ),
         Chart(x="updates_done", y="losses", log=False, title="Loss while training"),
     ),
+    conclusion="verdict",
 )
 
 FIRST_DIVISOR = 8  # the first length is the preset's shortest, divided by this

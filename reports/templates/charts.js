@@ -60,6 +60,12 @@
     const rests = [...new Set(lines.map((line) => line.rest))];
     const names = inOrder([...new Set(chart.panels.flatMap((p) => p.lines.map((line) => line.series)))]);
     return lines.map((line) => {
+      if (line.reference) {
+        return {
+          type: "scatter", mode: "lines", x: line.x, y: line.y, line: { color: css("--soft"), width: 1.2, dash: "dot" },
+          text: line.text.map(escape), hovertemplate: "%{text}<extra></extra>",
+        };
+      }
       const { colour, mark } = look(line.series, names.indexOf(line.series));
       const spread = { type: "data", symmetric: false, array: line.above, arrayminus: line.below, thickness: 1.2, width: 3, color: colour };
       const along = single ? line.x.map(() => escape(label(line))) : line.x;
@@ -128,8 +134,9 @@
       }
       const single = new Set(lines.flatMap((line) => line.x)).size === 1;
       if (single) lines.sort((a, b) => rank(a) - rank(b) || a.y[0] - b.y[0]);
+      const drawn = single ? lines.filter((line) => !line.reference) : lines;
       plot.replaceChildren();
-      Plotly.newPlot(plot, traces(chart, lines, single), layout(chart, lines, single, large),
+      Plotly.newPlot(plot, traces(chart, drawn, single), layout(chart, drawn, single, large),
         { displaylogo: false, responsive: true, displayModeBar: large ? "hover" : false,
           modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] });
     }
@@ -165,7 +172,8 @@
       button.type = "button";
       const marks = [...new Set(chart.panels.flatMap((p) => p.lines.filter((l) => l.series === name && l.mark).map((l) => l.mark)))];
       button.textContent = marks.length ? `${name} (${marks.slice(0, 2).join("; ")}${marks.length > 2 ? "; …" : ""})` : name;
-      button.style.setProperty("--c", look(name, order).colour);
+      const faint = chart.panels.some((panel) => panel.lines.some((line) => line.series === name && line.reference));
+      button.style.setProperty("--c", faint ? "var(--soft)" : look(name, order).colour);
       button.setAttribute("aria-pressed", String(!hiddenLines.has(name)));
       button.dataset.line = name;
       button.addEventListener("click", () => {

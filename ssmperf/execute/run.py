@@ -130,6 +130,8 @@ def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
             yield OpenRun(planned, request, writer, session, options, earlier, progress)
     finally:
         writer.close()
+        with contextlib.suppress(OSError):  # it is not empty if a case can go on
+            (writer.path / UNFINISHED).rmdir()
 
 
 class OpenRun:

@@ -5,8 +5,8 @@ A nursery forks it and calls `main` with a `WorkerConfig` and three inherited de
 "environment"}`: the worker is ready. A request is `{"case", "number"}`; its answer is `{"record", "healthy",
 "forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
 "timing" while calls are being timed, "backend" when other time counts against the backend again; the latter
-has a `{"progress"}` text during a search or a training. All messages about a request have its number. stdout and stderr go
-to the log.
+has a `{"progress"}` text during a search or a training. All messages about a request have its number. stdout
+and stderr go to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
 run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -31,8 +32,8 @@ NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__
 def split_text(corpus: Path | None = None) -> tuple[bytes, bytes]:
     """Read a text and split it into a part to learn and a part that is held out, each as one byte string.
 
-    Of several files, whole files are held out: those whose relative path has a remainder of 0 in its checksum
-    by HELD_OUT. Of a single file, its last part is held out.
+    Of several files, whole files are held out: those with the least checksums of their relative paths, at
+    least one. Of a single file, its last part is held out.
 
     corpus: a text file, or a folder of text files; None means the standard library's sources with its
         packages, without its tests.
@@ -44,17 +45,23 @@ def split_text(corpus: Path | None = None) -> tuple[bytes, bytes]:
     if corpus is not None and not corpus.is_dir():
         text = corpus.read_bytes()
         end = len(text) - len(text) // HELD_OUT
-        parts = text[:end], text[end:]
+        learnt, unseen = text[:end], text[end:]
     else:
         folder = Path(os.__file__).parent if corpus is None else corpus
-        paths = folder.rglob("*.py" if corpus is None else "*")
-        names = sorted(path.relative_to(folder) for path in paths if path.is_file())
-        if corpus is None:
-            names = [name for name in names if NOT_SOURCES.isdisjoint(name.parts)]
-        held = [name for name in names if zlib.crc32(name.as_posix().encode()) % HELD_OUT == 0]
-        kept = [name for name in names if name not in set(held)]
-        parts = tuple(b"".join((folder / name).read_bytes() for name in each) for each in (kept, held))
-    learnt, unseen = parts
+        names = sorted(_files(folder, only_sources=corpus is None))
+        drawn = sorted(names, key=lambda name: zlib.crc32(name.as_posix().encode()))
+        held = set(drawn[: max(1, len(names) // HELD_OUT)])
+        parts = [[name for name in names if (name in held) is unseen] for unseen in (False, True)]
+        learnt, unseen = (b"".join((folder / name).read_bytes() for name in each) for each in parts)
     if not (learnt and unseen):
         raise ValueError(f"{corpus or 'the standard library'} is too small to hold a part of it out")
     return learnt, unseen
+
+
+def _files(folder: Path, *, only_sources: bool) -> Iterator[Path]:
+    """List the files in a folder by their relative paths; the folders of NOT_SOURCES are no sources."""
+    for place, folders, files in os.walk(folder):
+        if only_sources:
+            folders[:] = [name for name in folders if name not in NOT_SOURCES]
+            files = [name for name in files if name.endswith(".py")]
+        yield from (Path(place, name).relative_to(folder) for name in files)

@@ -28,6 +28,8 @@ class Chart:
     x, y: record fields. If both hold lists of equal length, each record is a line of its own.
     log: whether the axes are logarithmic.
     title: defaults to "y against x".
+    references: record fields, lists as long as x's, that are drawn as faint lines: what y is to be compared
+        with, such as the accuracy of guessing.
     """
 
     x: str
@@ -36,6 +38,7 @@ class Chart:
     facet: str = "model"
     log: bool = True
     title: str = ""
+    references: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, data: Any) -> Chart:
@@ -54,6 +57,7 @@ class Section:
     split: axes, or dimensions of the shape. The model × backend matrix is also shown per value of these.
     rows: the matrix has one row per "subject", or per "topic", which joins a recurrence's regimes.
     note: the field whose first value a cell of the matrix names, if one of its cases did not end ok.
+    conclusion: the field with a sentence that sums up a record. The terminal lists these sentences.
 
     Raises:
         UsageError: `rows` or `split` names something that no report can group by.
@@ -67,6 +71,7 @@ class Section:
     split: tuple[str, ...] = ("pass", "dtype")
     rows: str = "subject"
     note: str | None = None
+    conclusion: str | None = None
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS:

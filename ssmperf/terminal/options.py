@@ -49,9 +49,7 @@ Precision = Annotated[
     typer.Option(help="Stop sampling when the median's interval is within ± this share. Default: 1%."),
 ]
 Samples = Annotated[int | None, typer.Option(help="Take at least so many samples of a case in a round.")]
-Updates = Annotated[
-    int | None, typer.Option(help="Most updates of a training. Default: the preset's.")
-]
+Updates = Annotated[int | None, typer.Option(help="Most updates of a training. Default: the preset's.")]
 Seeds = Annotated[int | None, typer.Option(help="Trainings whose results are averaged, each with a seed.")]
 Rates = Annotated[
     str | None, typer.Option(metavar="LIST", help="Learning rates to choose from: 0.001,0.005.")

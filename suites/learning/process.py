@@ -1,8 +1,8 @@
 """The process of one training, of several that run side by side: `python -m ... JOB LOG`.
 
-JOB is the JSON object that `trials` makes; the result is the checkpoint that it names. An exit code of 1 means
-that the last line of the output says why there is none. A training that diverges has ended: its checkpoint
-says so.
+JOB is the JSON object that `trials` makes; the result is the checkpoint that it names. An exit code of 1
+means that the last line of the output says why there is none. A training that diverges has ended: its
+checkpoint says so.
 """
 
 from __future__ import annotations

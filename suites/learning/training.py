@@ -134,9 +134,7 @@ def train(
             state.updates += len(losses)
             pending = []
             state.accuracy = float(right(network, validation, job.backend, job.device)[0].float().mean())
-        state.ended = bool(
-            state.diverged or state.updates >= job.updates or state.accuracy >= ENOUGH
-        )
+        state.ended = bool(state.diverged or state.updates >= job.updates or state.accuracy >= ENOUGH)
         state.train_s = time.monotonic() - began_s
         if checkpoint is not None and (state.ended or time.monotonic() - saved_s >= SAVE_S):
             _save(checkpoint, job, state, network, optimizer)
@@ -144,9 +142,7 @@ def train(
         on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}")
         if state.diverged:
             raise Diverged(state.diverged)
-    return Learned(
-        job, network, curve(state.losses), state.updates, state.accuracy, state.train_s
-    )
+    return Learned(job, network, curve(state.losses), state.updates, state.accuracy, state.train_s)
 
 
 def pace(update: int, updates: int) -> float:
@@ -165,9 +161,7 @@ def logits(network: nn.Module, tokens: Tensor, places: Tensor, backend: str) -> 
     return found
 
 
-def right(
-    network: nn.Module, examples: Examples, backend: str, device: str
-) -> tuple[Tensor, float]:
+def right(network: nn.Module, examples: Examples, backend: str, device: str) -> tuple[Tensor, float]:
     """Tell whether each scored step is answered right, (steps,) bool, and give the mean loss (nats)."""
     found, losses = [], []
     with torch.no_grad():
@@ -228,9 +222,15 @@ class _State:
     diverged: str = ""
 
 
-def _save(
-    path: Path, job: Job, state: _State, network: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
+def has_ended(path: Path, job: Job) -> bool:
+    """Whether a checkpoint is that of the end of a training."""
+    if not path.exists():
+        return False
+    kept = torch.load(path, map_location="cpu", weights_only=True)
+    return bool(kept["job"] == job.fingerprint and kept["state"]["ended"])
+
+
+def _save(path: Path, job: Job, state: _State, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write a checkpoint; the file is always a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")

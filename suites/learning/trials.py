@@ -17,7 +17,7 @@ import torch
 
 from ssmperf import Training, WorkerFailed, registry
 
-from .training import Diverged, Job, Learned, train
+from .training import Diverged, Job, Learned, has_ended, train
 
 ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
 PROCESS = "ssmperf.suites.learning.process"  # the module that a training's own process runs
@@ -80,7 +80,8 @@ def run_jobs(
     """
     if at_once > 1 and len(jobs) > 1:
         assert folder is not None
-        _run_processes(jobs, folder, at_once, on_step)
+        to_do = [job for job in jobs if not has_ended(checkpoint_of(job, folder), job)]
+        _run_processes(to_do, folder, at_once, on_step)
     return [_result(job, folder, on_step) for job in jobs]
 
 

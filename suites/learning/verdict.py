@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import special
-
 CONFIDENCE = 0.95
 PARTLY, WHOLLY = 0.25, 0.9  # of the way from the best guess to 1, from which on something was learned, or all
 HOLDS, LOST = 0.9, 0.5  # of what was learned, from which on it holds, and below which it is lost
@@ -63,6 +61,8 @@ def spread(values: Sequence[float]) -> Spread:
     mean, n = statistics.fmean(values), len(values)
     if n < 2:
         return Spread(mean, None, None)
+    from scipy import special  # imported late, since few runs train anything
+
     quantile = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     half = quantile * statistics.stdev(values) / math.sqrt(n)
     return Spread(mean, max(0.0, mean - half), min(1.0, mean + half))

@@ -1,9 +1,9 @@
 """Induction heads: say what came after the special token, when that comes again (Gu and Dao 2023, "Mamba").
 
 Data card
-- Tokens 0 to V − 2 drawn uniformly, V = 16; token V − 1 is special. It stands once at a place drawn uniformly
-  from 0 to T − 3, and once more at the end. The target there is the token that followed the first one; nothing
-  else has a target.
+- Tokens 0 to V − 2 drawn uniformly, V = 16; token V − 1 is special. It stands once at a place drawn
+  uniformly from 0 to T − 3, and once more at the end. The target there is the token that followed the first
+  one; nothing else has a target.
 - The paper trains at T = 256 and tests up to 2²⁰.
 """
 

@@ -2,7 +2,8 @@
 
 Data card
 - Text: `--corpus`, a file or a folder of files; by default the sources of Python's standard library.
-- Of several files every tenth, by the checksum of its path, is held out; of a single file, its last tenth.
+- Of several files a tenth, drawn by the checksums of their paths, is held out; of a single file, its last
+  tenth.
 - Training rows are windows of T bytes at random places of the text to learn. Every step has a target, the
   byte that follows it.
 - Test rows are the same bytes at every T, cut anew: as many as the rows would have at the length of the

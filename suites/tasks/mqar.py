@@ -2,10 +2,10 @@
 
 Data card
 - Tokens: 0 is filler, 1 to V/2 − 1 are keys, V/2 to V − 1 are values; V = 8,192 in the papers.
-- A row begins with n pairs, key then value, without repetition inside the row. After them, key i stands once
-  more at position 2n + 2g_i, and its value is the target there; nothing else has a target.
-- The n gaps g are distinct, drawn one after another with probability ∝ (g + 1)^(a − 1), a = 0.01: most
-  queries come soon. The law is the same at every T, so a longer test has more filler and more distant queries.
+- A row begins with n pairs, key then value, without repetition inside the row. After them, key i stands
+  once more at position 2n + 2g_i, and its value is the target there; nothing else has a target.
+- The n gaps g are distinct, drawn one by one with probability ∝ (g + 1)^(a − 1), a = 0.01: most queries come
+  soon. The law is the same at every T, so a longer test has more filler and more distant queries.
 - n follows from the length of the training, T/16 and at least 1: 2, 4, 8, 16 pairs at T = 32, 64, 128, 256.
   The papers take 64 pairs at T = 512: `mqar:pairs=64`. A row needs T ≥ 4n.
 - The papers draw 100,000 rows. Guessing one of the row's values is right in one of n cases, which is the
@@ -36,7 +36,7 @@ def pairs_at(trained: int, pairs: int = 0) -> int:
 
 def distinct(generator: np.random.Generator, rows: int, count: int, pool: int) -> Array:
     """Draw `count` different numbers below `pool` for each row, in random order: (rows, count)."""
-    if count * count > DENSE * pool:
+    if count**2 > DENSE * pool:
         return np.stack([generator.permutation(pool)[:count] for _ in range(rows)])
     found = generator.integers(0, pool, (rows, count))
     while True:
@@ -60,7 +60,7 @@ def sample(draw: Draw, *, vocabulary: int, pairs: int) -> Examples:
     """Draw examples as the data card says. A target reaches back to the pair of its key."""
     generator = np.random.default_rng(draw.seed)
     count, half = pairs_at(draw.trained, pairs), vocabulary // 2
-    if draw.T < 4 * count:
+    if 4 * count > draw.T:
         raise UsageError(f"mqar with {count} pairs needs T of at least {4 * count}, got {draw.T}")
     if count > half - 1:
         raise UsageError(f"mqar has {half - 1} keys in a vocabulary of {vocabulary}, too few for {count}")

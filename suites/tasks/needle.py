@@ -1,9 +1,9 @@
 """A needle in a haystack, at the level of tokens: what was said once, anywhere before, is asked at the end.
 
 Data card
-- The token-level form of the easy mode of HGRN2's test (Qin et al. 2024), where the needle has the form of the
-  question: QUESTION, key, value stands somewhere in random filler, and a row ends in QUESTION, key. The target
-  at that last key is the value; nothing else has a target.
+- The token-level form of the easy mode of HGRN2's test (Qin et al. 2024), where the needle has the form of
+  the question: QUESTION, key, value stands somewhere in random filler, and a row ends in QUESTION, key. The
+  target at that last key is the value; nothing else has a target.
 - 64 filler tokens, 16 keys, 16 values, all drawn uniformly. With several needles their keys differ, and the
   question is for one of them.
 - The needle's place is uniform over all places before the question, in steps of its own length, so that
@@ -40,8 +40,9 @@ def sample(draw: Draw, *, needles: int) -> Examples:
     keys = FIRST_KEY + np.argsort(generator.random((rows, KEYS)), 1)[:, :needles]
     values = generator.integers(FIRST_VALUE, FIRST_VALUE + VALUES, (rows, needles))
     for number in range(needles):
-        for offset, words in enumerate((QUESTION, keys[:, number], values[:, number])):
-            tokens[row, places[:, number] + offset] = words
+        start = places[:, number]
+        tokens[row, start] = QUESTION
+        tokens[row, start + 1], tokens[row, start + 2] = keys[:, number], values[:, number]
     tokens[:, end], tokens[:, end + 1] = QUESTION, keys[:, 0]
     targets, reaches = np.full_like(tokens, IGNORED), np.zeros_like(tokens)
     targets[:, end + 1] = values[:, 0] - FIRST_VALUE

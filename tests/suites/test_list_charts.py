@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
-from ssmperf.reports import charts, frames, heat, ranking
+import pytest
+from ssmperf.reports import charts, figures, frames, heat, ranking, sections, tables
 
 from ssmperf import Case, Chart, Record, Section, Shape, Status
 
@@ -36,3 +38,41 @@ def test_there_is_a_matrix_per_value_of_the_axes_of_the_section() -> None:
     section = Section("Memory", "", (), split=("dtype", "T"))
     labels = [view["label"] for view in heat.matrices(rows, section)]
     assert labels == ["all cases", "float32, T8", "float32, T64"]
+
+
+LISTS = {"lengths": [2, 4], "accuracies": [0.9, 0.4], "accuracies_low": [0.8, 0.3],
+         "accuracies_high": [1.0, 0.6], "chances": [0.5, 0.5]}  # fmt: skip
+
+
+def test_references_are_drawn_once_and_intervals_are_taken_apart() -> None:
+    chart = Chart(x="lengths", y="accuracies", log=False, references=("chances", "nowhere"))
+    rows = table(record("sequential", **LISTS), record("blelloch", **LISTS), record("chunkwise"))
+    (panel,) = charts.panels(chart, rows).values()
+    assert [(line["series"], line["reference"]) for line in panel] == [
+        ("blelloch", False),
+        ("sequential", False),
+        ("by chance", True),
+    ]
+    for line in panel[:2]:
+        assert line["below"] == pytest.approx([0.1, 0.1]) and line["above"] == pytest.approx([0.1, 0.2])
+    assert (panel[2]["x"], panel[2]["y"]) == ([2, 4], [0.5, 0.5]) and not panel[2]["below"]
+    assert Chart.from_json(dataclasses.asdict(chart)) == chart
+
+
+def test_the_sentence_of_a_record_is_told(tmp_path: Path) -> None:
+    section = Section("Learning", "", ("accuracy",), conclusion="verdict", charts=(
+        Chart(x="lengths", y="accuracies", log=False, references=("chances",)),))  # fmt: skip
+    run = SimpleNamespace(
+        records=[record("sequential", accuracy=0.5, verdict="not learned", **LISTS), record("blelloch")],
+        meta={"suites": {"memory": section.to_json()}},
+        environments={},
+        path=Path("runs/made"),
+        warnings=[],
+    )
+    assert "  hgrn  sequential  B1 T8 C2  not learned\n" in tables.table([run], None)
+    rows = ranking.ranked(frames.frame([run]), None)
+    view = sections.view(section, rows, 0)
+    assert ("verdict", "verdict", False) in view["columns"]
+    cells = [cell for row in view["rows"] for cell in row["cells"] if cell["name"] == "verdict"]
+    assert [(cell["text"], cell["number"]) for cell in cells] == [("not learned", False)]
+    assert figures.figures([run], tmp_path).startswith("1 figures")

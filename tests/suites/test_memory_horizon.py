@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ssmperf.suites.tasks import tasks
-from ssmperf.suites.tasks.memory_horizon import (
-    MODULUS,
-    RESET,
-    RESETS,
-    TASK,
-    compress,
-    compress_prefixes,
-    sample,
-)
+from ssmperf.suites.tasks.memory_horizon import MODULUS, RESET, RESETS, compress, compress_prefixes
+from ssmperf.suites.tasks.memory_horizon import sample as sample_of
+
+from ssmperf import Draw, Examples
+
+
+def sample(rows: int, T: int, seed: int) -> Examples:
+    return sample_of(Draw(rows, T, trained=T, seed=seed))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +80,3 @@ def test_the_most_frequent_answer_is_rarely_right() -> None:
         chosen = (examples.reaches >= reaches.start) & (examples.reaches < reaches.stop)
         counts = torch.bincount(examples.targets[chosen], minlength=MODULUS)
         assert low < float(counts.max() / counts.sum()) < high
-
-
-def test_the_task_is_found_by_its_file() -> None:
-    assert tasks()["memory_horizon"] is TASK
-    assert int(sample(50, 64, 0).targets.max()) < TASK.classes
-    assert TASK.vocabulary == RESET + 1

@@ -12,18 +12,25 @@ from ssmperf.execute.request import select
 from ssmperf.execute.worker import run_case
 from ssmperf.plan.plan import make_plan
 from ssmperf.registry.cost import Ceilings
+from ssmperf.registry.presets import PRESETS, Training
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches
 
 
 def records_of(
-    suite: str, plugin: Path, *, wanted: Callable[[Case], bool] = lambda case: True, **choices: Any
+    suite: str,
+    plugin: Path,
+    *,
+    wanted: Callable[[Case], bool] = lambda case: True,
+    training: Training = PRESETS["smoke"].training,
+    **choices: Any,
 ) -> list[Record]:
     """Run the wanted cases of these choices on the CPU and return their records."""
     registry.load_plugin(plugin)
     selection, _ = select(device="cpu", **choices)
     plan = make_plan(selection, [suite])
-    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=("--plugin", str(plugin)))
+    options = ("--plugin", str(plugin))
+    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=options, training=training)
     records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
     records += [run_case(case, context) for case in plan.to_run if wanted(case)]
     return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]

@@ -1,0 +1,318 @@
+"""What the extrapolation suite trains: trainings follow their seed, survive a kill, and end in a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from ssmperf.suites.learning.cases import MODELS, quickest, sized
+from ssmperf.suites.learning.data import TrainingRows, majority
+from ssmperf.suites.learning.learn import accuracy_by_reach
+from ssmperf.suites.learning.learn import test as run_tests
+from ssmperf.suites.learning.training import Diverged, Job, Learned, pace, train
+from ssmperf.suites.learning.trials import run_jobs, search
+from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
+from support.in_process import CEILINGS, records_of
+
+import ssmperf
+from ssmperf import IGNORED, Case, Draw, Examples, Network, Record, Shape, Status, Task, UnknownName, registry
+from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.lane import Events, household
+from ssmperf.plan.selection import Device, Selection
+from ssmperf.registry.presets import PRESETS
+
+SUPPORT = Path(__file__).parents[1] / "support"
+SIZES = {"B": 8, "T": 16, "C": 16}
+UPDATES = 20
+JOB = Job("mingru", SIZES, "sequential", "memory_horizon", rate=5e-3, seed=0, updates=UPDATES, device="cpu")
+TRAINING = replace(PRESETS["smoke"].training, updates=UPDATES, seeds=2, rates=(5e-3,))
+
+
+def cases(**choices: object) -> list[Case]:
+    selection = Selection.of(Device("cpu"), **choices)
+    return list(registry.suite("extrapolation").cases(selection))
+
+
+def learned(found: list[Case]) -> list[Case]:
+    return [case for case in found if case.operand_source.startswith("task/")]
+
+
+def asked(path: Path, **more: object) -> ssmperf.Run:
+    return ssmperf.run(
+        "extrapolation",
+        models="mingru",
+        backends="sequential",
+        regime="task/memory_horizon",
+        axis=["T=16", "C=16", "B=8"],
+        device="cpu",
+        out=path,
+        updates=UPDATES,
+        seeds=2,
+        rates=5e-3,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ssmperf.Run:
+    """A run whose case ran out of time but had kept something, and which was then resumed."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+
+    def run_out(session: object, cases: list[Case], events: Events, shuffle: object) -> None:
+        for case in cases:
+            (path / "unfinished" / case.id).mkdir(parents=True)
+            events.on_record(Record(case, Status.TIMEOUT, "no answer", None))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ssmperf.execute.executor.Session.run", run_out)
+        assert [record.status for record in asked(path).records] == [Status.TIMEOUT]
+    return asked(path, resume=True)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """One case on a backend that refuses 64 steps, one on a backend that gives NaN from 40 steps on."""
+    wanted = {("faulty_refuses_long", 16), ("faulty_nan_at_40", 64)}
+    return records_of(
+        "extrapolation",
+        SUPPORT / "faulty.py",
+        models="mingru",
+        backends=["faulty_refuses_long", "faulty_nan_at_40"],
+        regime="task/memory_horizon",
+        axis=["T=16,64", "C=16", "B=8"],
+        training=replace(TRAINING, seeds=1, updates=4),
+        wanted=lambda case: (case.backend, case.shape["T"]) in wanted,
+    )
+
+
+def test_a_case_that_ran_out_of_time_goes_on_when_it_has_kept_something(run: ssmperf.Run) -> None:
+    (record,) = run.records
+    assert record.status is Status.OK
+    assert not (run.path / "unfinished").exists()
+
+
+def test_a_record_says_how_it_was_learned(run: ssmperf.Run) -> None:
+    found = run.records[0].numbers
+    assert found["test_lengths"] == [16, 32, 64, 128, 256]
+    assert found["updates"] == UPDATES and found["updates_needed"] == [UPDATES, UPDATES]
+    assert all(len(each) == 2 for each in found["accuracies_by_seed"])
+    for mean, low, high, by_seed in zip(*(found[name] for name in (
+        "accuracies", "accuracies_low", "accuracies_high", "accuracies_by_seed")), strict=True):  # fmt: skip
+        assert 0 <= low <= mean <= high <= 1 and mean == pytest.approx(sum(by_seed) / 2)
+    assert found["accuracies"][0] == found["accuracy"]
+    assert found["chances"] == [0.02] * 5 and all(0 < each < 0.5 for each in found["majority_accuracies"])
+    assert found["losses"][-1] < found["losses"][0] and found["updates_done"][-1] == UPDATES
+    assert found["verdict"].startswith(f"{found['learned']}")
+
+
+def test_the_command_repeats_the_training(run: ssmperf.Run) -> None:
+    command = run.records[0].numbers["command"]
+    for words in ("--regime task/memory_horizon", f"--updates {UPDATES}", "--seeds 2", "--rates 0.005"):
+        assert words in command
+
+
+def test_the_same_seed_learns_the_same_in_another_process(run: ssmperf.Run) -> None:
+    found = run.records[0].numbers
+    assert list(train(JOB).losses) == pytest.approx(found["losses"], rel=1e-6)
+    other = train(replace(JOB, seed=1, updates=2)).losses
+    assert other != train(replace(JOB, updates=2)).losses
+
+
+def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssmperf.suites.learning.training.SAVE_S", 0.0)
+    file, steps = tmp_path / "kept" / "one.pt", list[str]()
+
+    def interrupt(text: str) -> None:
+        steps.append(text)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(JOB, checkpoint=file, on_step=interrupt)
+    again = list[str]()
+    resumed = train(JOB, checkpoint=file, on_step=again.append)
+    whole = train(JOB)
+    assert resumed.losses == whole.losses and len(again) == 20 - 3
+    for one, other in zip(resumed.network.parameters(), whole.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+    done = list[str]()
+    assert train(JOB, checkpoint=file, on_step=done.append).losses == whole.losses and not done
+    train(replace(JOB, rate=1e-3), checkpoint=file, on_step=done.append)
+    assert len(done) == 20  # a checkpoint of another training says nothing
+
+
+def test_trainings_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
+    """The first one has ended before: only the other one gets a process."""
+    jobs = [replace(JOB, seed=seed, updates=4) for seed in (0, 1)]
+    run_jobs(jobs[:1], tmp_path, 1, lambda text: None)
+    told = list[str]()
+    beside = run_jobs(jobs, tmp_path, 2, told.append)
+    assert told == ["0 of 1 trainings are not done"]
+    after = run_jobs(jobs, None, 1, lambda text: None)
+    for one, other in zip(beside, after, strict=True):
+        assert isinstance(one, Learned) and isinstance(other, Learned)
+        assert one.losses == pytest.approx(other.losses, rel=1e-6)
+
+
+def test_the_best_learning_rate_is_taken_for_all_seeds() -> None:
+    """With a rate of 10⁻⁹ nothing is learned, and with 10³⁰ the loss is not finite."""
+    training = replace(TRAINING, rates=(1e-9, 1e-2, 1e30), seeds=2)
+    found = search(JOB, training, None, lambda text: None)
+    assert found.rate == 1e-2 and found.rates[1e30] is None
+    assert found.rates[1e-2] > found.rates[1e-9]
+    assert [(each.job.seed, each.job.rate) for each in found.learned] == [(0, 1e-2), (1, 1e-2)]
+    with pytest.raises(Diverged, match=r"is not|is nan|is inf"):
+        search(JOB, replace(training, rates=(1e30,)), None, lambda text: None)
+
+
+def context() -> Context:
+    return Context("cpu", "env", Settings(0.001, 0.01), CEILINGS)
+
+
+def test_a_model_that_forgets_what_is_older_than_its_training_is_found() -> None:
+    """Planted: a backend with a window as long as the training; the task asks for the first token of a row.
+
+    The same network holds beyond its length with a backend that forgets nothing.
+    """
+    registry.load_plugin(SUPPORT / "forgetful.py")
+    job = replace(JOB, sizes={**SIZES, "B": 16}, task="first_token", rate=1e-2, updates=100)
+    network = train(job)
+    assert network.updates < 100  # it ends when it knows
+    task = registry.task("first_token")
+    sound, forgets = (
+        run_tests(task, [network], backend, context()).numbers() for backend in ("sequential", "forgets")
+    )
+    assert sound["holds_to"] >= 2 and sound["accuracy_2T"] > 0.98
+    assert forgets["accuracy"] > 0.98 and forgets["holds_to"] == 1 and forgets["accuracy_2T"] < 0.7
+    assert "learned (1.00); lost at 2T (" in forgets["verdict"]
+
+
+def test_a_length_that_the_backend_refuses_has_no_accuracy(records: list[Record]) -> None:
+    (found,) = [record.numbers for record in records if record.case.backend == "faulty_refuses_long"]
+    assert found["test_lengths"] == [16, 32, 64, 128, 256]
+    assert None not in found["accuracies"][:2] and found["accuracies"][2:] == [None] * 3
+    assert found["accuracy_4T"] is None and "nothing above 32 steps" in found["accuracies_reason"]
+
+
+def test_training_on_nan_ends_as_nan(records: list[Record]) -> None:
+    """At T = 64 step 40 is there."""
+    (record,) = [record for record in records if record.case.backend == "faulty_nan_at_40"]
+    assert record.status is Status.NAN
+    assert "the loss is nan at update 0 of 4 (seed 0, rate 0.005)" in str(record.reason)
+
+
+def level(factor: int, mean: float, low: float | None = None, base: float = 0.2) -> Level:
+    return Level(factor, Spread(mean, mean if low is None else low, 1.0), base, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("levels", "text"),
+    [
+        ([level(1, 0.33, 0.3, 0.21)], "not learned: 0.33 against 0.21 by chance; nothing to extrapolate"),
+        ([level(1, 0.99), level(2, 0.98), level(4, 0.97), level(8, 0.41)],
+         "learned (0.99); holds to 4T (0.97), lost at 8T (0.41)"),
+        ([level(1, 1.0), level(2, 0.8), level(4, 0.3)],
+         "learned (1.00); fades at 2T (0.80), lost at 4T (0.30)"),
+        ([level(1, 0.6), level(2, 0.6)], "partly learned (0.60 against 0.20 without); holds to 2T (0.60)"),
+        ([level(1, 0.7, 0.1)], "not learned: 0.70 against 0.20 by chance (the interval over seeds does not "
+         "exclude it); nothing to extrapolate"),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_a_plain_sentence(levels: Sequence[Level], text: str) -> None:
+    assert judge(levels).text == text
+
+
+def test_the_interval_is_students() -> None:
+    """For 0.5, 0.6, 0.7: 0.6 ± 4.303 · 0.1 / √3."""
+    found = spread([0.5, 0.6, 0.7])
+    assert found.low == pytest.approx(0.6 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-5)
+    assert found.high == pytest.approx(0.6 + 4.30265 * 0.1 / math.sqrt(3), abs=1e-5)
+    assert spread([0.9]) == Spread(0.9, None, None) and spread([1.0, 0.9]).high == 1.0
+
+
+def test_logits_of_some_steps_are_those_of_all() -> None:
+    network = Network("mingru", Shape(B=1, T=1, C=8), layers=2, vocabulary=5)
+    tokens = torch.arange(12).reshape(2, 6) % 5
+    hidden, _ = network.hidden(tokens)
+    torch.testing.assert_close(network.head(hidden), network(tokens)[0])
+
+
+def test_every_row_comes_once_per_turn_through_a_block() -> None:
+    def numbered(draw: Draw) -> Examples:
+        tokens = torch.arange(draw.rows)[:, None] + 1000 * (draw.seed % 97)
+        return Examples(tokens, tokens, tokens)
+
+    rows = TrainingRows(Task(1, 1, numbered, rows=12), Draw(4, 1, trained=1, seed=5), 4)
+    turns = [[row for update in range(3 * turn, 3 * turn + 3) for row in rows.rows_of(update)[0].flatten()]
+             for turn in range(2)]  # fmt: skip
+    assert sorted(turns[0]) == sorted(turns[1]) and len({int(row) for row in turns[0]}) == 12
+    assert turns[0] != turns[1]
+
+
+def test_smoke_trains_few_models_on_few_tasks_unless_they_are_named() -> None:
+    found, training = learned(cases()), PRESETS["smoke"].training
+    assert len({case.model for case in found}) == training.models
+    assert len({case.operand_source for case in found}) == training.tasks
+    assert {case.shape["T"] for case in found} == {training.length}
+    named = learned(cases(models=("hgrn", "retnet", "scan"), regimes=("task/needle",)))
+    assert [case.model for case in named] == ["hgrn", "retnet"]
+    assert set(MODELS) <= set(registry.models())
+
+
+def test_a_model_gets_the_width_that_is_asked_for() -> None:
+    for model, sizes in (
+        ("hgrn", {"C": 48}),
+        ("mamba", {"D": 96, "N": 8}),
+        ("gla", {"H": 3, "K": 16, "V": 16}),
+    ):
+        assert {letter: size for letter, size in sized(model, 48).items() if letter not in "BT"} == sizes
+
+
+def test_backends_that_are_named_are_all_trained() -> None:
+    found = learned(cases(models=("hgrn",), backends=("sequential", "logspace"), regimes=("task/mqar",)))
+    assert sorted(case.backend for case in found) == ["logspace", "sequential"]
+
+
+def test_the_quickest_is_exact_and_not_refused() -> None:
+    selection = Selection.of(Device("cpu"))
+    several = learned(cases(models=("hgrn",), backends=("logspace", "triton", "sequential")))
+    assert {case.backend for case in quickest(several, selection)} == {"sequential"}
+    hopeless = [replace(case, backend="triton") for case in several]
+    assert list(quickest(hopeless, selection)) == []
+
+
+def test_a_task_of_a_plugin_is_planned_and_its_worker_loads_the_plugin() -> None:
+    plugin = SUPPORT / "forgetful.py"
+    registry.load_plugin(plugin)
+    found = learned(cases(models=("mingru",), regimes=("task/first_token:words=3", "task/mqar")))
+    loaded = {case.operand_source: household(case).plugins for case in found}
+    assert loaded == {"task/first_token:words=3": (str(plugin),), "task/mqar": ()}
+
+
+def test_a_task_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UnknownName, match="memory_horizon"):
+        cases(models=("hgrn",), regimes=("task/nothing",))
+    assert learned(cases(models=("hgrn",), passes=("forward",))) == []
+
+
+def test_the_pace_rises_and_falls_to_zero() -> None:
+    paces = [pace(update, 100) for update in range(100)]
+    assert paces[9] == max(paces) == 1 and paces[0] == pytest.approx(0.1)
+    assert paces[9:] == sorted(paces[9:], reverse=True) and paces[-1] < 1e-3
+    assert pace(0, 1) == 1
+
+
+def test_the_most_frequent_answer_ignores_what_is_not_scored() -> None:
+    targets = torch.tensor([[3, 3, IGNORED, 1], [IGNORED, IGNORED, IGNORED, 3]])
+    task = Task(1, 5, lambda draw: Examples(targets, targets, targets))
+    assert majority(task, task.sample(Draw(2, 4, 4, 0))) == 3 / 4
+
+
+def test_accuracy_by_reach() -> None:
+    reaches = torch.tensor([0, 1, 1, 3, 500])
+    answers = torch.tensor([True, True, False, True, False])
+    assert accuracy_by_reach(answers, reaches) == {"0": 1.0, "1": 0.5, "2-4": 1.0, "320-1279": 0.0}
