@@ -71,6 +71,15 @@ def test_the_example_model_is_one_short_file() -> None:
     assert len(example("qrnn").splitlines()) < 60
 
 
+@pytest.mark.parametrize("plugin", ["parity"], indirect=True)
+def test_the_example_task_gives_what_it_says(plugin: Path) -> None:
+    registry.load_plugin(plugin)
+    task = registry.task("parity:modulus=3")
+    found = task.sample(ssmperf.Draw(2, 9, trained=9, seed=1))
+    assert found.targets[0].tolist() == [sum(found.tokens[0, : end + 1].tolist()) % 3 for end in range(9)]
+    assert (task.name, task.classes, task.chance(9)) == ("parity:modulus=3", 3, 1 / 3)
+
+
 @pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
 def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> None:
     registry.load_plugin(plugin)
