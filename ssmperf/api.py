@@ -74,10 +74,9 @@ def run(
             the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
             means the preset's.
         updates: the most updates of a training. seeds: number of trainings whose results are averaged.
-            rates: learning rates to choose from. corpus: a text file, or a folder of text files, to learn.
-            test_backend: the backend that tests trained networks. side_by_side: number of trainings at the
-            same time on a device. None means the preset's; the standard library's sources; the backend that
-            trained; one on a CPU and a few on a GPU.
+            rates: learning rates to choose from. layers: number of blocks. corpus: a text file, or a folder
+            of them, to learn. test_backend: tests trained networks. side_by_side: trainings at a time on a
+            device. None means the preset's, the standard library's sources, and the backend that trained.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}

@@ -15,7 +15,7 @@ from ssmperf.errors import UsageError
 from ssmperf.registry.presets import Training
 
 META = "learning"  # key in run.json
-MOST_UPDATES, MOST_SEEDS, MOST_RATES, MOST_AT_ONCE = 10**8, 1000, 100, 64
+MOST_UPDATES, MOST_SEEDS, MOST_RATES, MOST_LAYERS, MOST_AT_ONCE = 10**8, 1000, 100, 1000, 64
 Rates = str | float | Sequence[float]
 
 
@@ -24,7 +24,7 @@ class Learning:
     """The user's choices about trainings; None means the preset's.
 
     updates: the most updates of a training. seeds: number of trainings whose results are averaged.
-    rates: learning rates to choose from.
+    rates: learning rates to choose from. layers: number of blocks.
     corpus: text file, or folder of text files, for tasks on text. corpus_sha256: the hash of its contents.
     test_backend: computes the trained networks when they are tested; None means the one that trained them.
     side_by_side: number of trainings at the same time on a device. Nothing depends on it but time and memory.
@@ -37,6 +37,7 @@ class Learning:
     updates: int | None = None
     seeds: int | None = None
     rates: tuple[float, ...] | None = None
+    layers: int | None = None
     corpus: str | None = None
     corpus_sha256: str | None = None
     test_backend: str | None = None
@@ -46,6 +47,7 @@ class Learning:
         for option, value, most in (
             ("--updates", self.updates, MOST_UPDATES),
             ("--seeds", self.seeds, MOST_SEEDS),
+            ("--layers", self.layers, MOST_LAYERS),
             ("--side-by-side", self.side_by_side, MOST_AT_ONCE),
         ):
             if value is not None and not 1 <= value <= most:
@@ -63,6 +65,7 @@ class Learning:
         updates: int | None = None,
         seeds: int | None = None,
         rates: Rates | None = None,
+        layers: int | None = None,
         corpus: str | os.PathLike[str] | None = None,
         test_backend: str | None = None,
         side_by_side: int | None = None,
@@ -80,6 +83,7 @@ class Learning:
             updates,
             seeds,
             None if rates is None else parse_rates(rates),
+            layers,
             None if path is None else str(path),
             None if path is None else fingerprint(path),
             test_backend,
@@ -103,6 +107,7 @@ class Learning:
         words += [] if self.updates is None else ["--updates", str(self.updates)]
         words += [] if self.seeds is None else ["--seeds", str(self.seeds)]
         words += [] if self.rates is None else ["--rates", ",".join(map(repr, self.rates))]
+        words += [] if self.layers is None else ["--layers", str(self.layers)]
         words += [] if self.corpus is None else ["--corpus", self.corpus]
         words += [] if self.test_backend is None else ["--test-backend", self.test_backend]
         words += [] if self.side_by_side is None else ["--side-by-side", str(self.side_by_side)]

@@ -19,7 +19,8 @@ class Training:
     """How networks are trained.
 
     length, batch: T and B of the training. width: that of the residual stream, where sizes are not chosen.
-    updates: the most updates. seeds: number of trainings whose results are averaged.
+    layers: number of blocks. updates: the most updates of a training. seeds: number of trainings whose results
+        are averaged.
     rates: learning rates, of which the best is taken.
     models, tasks: how many are trained unless some are named; None means all.
     corpus, test_backend, side_by_side: see `ssmperf.plan.learning.Learning`. None for the last means one
@@ -34,6 +35,7 @@ class Training:
     rates: tuple[float, ...]
     models: int | None
     tasks: int | None
+    layers: int = 2
     corpus: str | None = None
     test_backend: str | None = None
     side_by_side: int | None = None
@@ -95,7 +97,7 @@ PRESETS = {
         0.2,
         threads=None,
         thinned=False,
-        training=Training(128, 128, 64, updates=2000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
+        training=Training(64, 256, 64, updates=2000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
     ),
     "long": Preset(
         (65536,),

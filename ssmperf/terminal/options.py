@@ -54,6 +54,7 @@ Seeds = Annotated[int | None, typer.Option(help="Trainings whose results are ave
 Rates = Annotated[
     str | None, typer.Option(metavar="LIST", help="Learning rates to choose from: 0.001,0.005.")
 ]
+Layers = Annotated[int | None, typer.Option(help="Blocks of a trained network. Default: 2.")]
 Corpus = Annotated[
     Path | None,
     typer.Option(

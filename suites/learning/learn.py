@@ -35,10 +35,11 @@ REACHES = (0, 1, 4, 19)  # upper ends of the classes in which accuracy is given
 
 
 def learn(case: Case, context: Context) -> Record:
-    """Train two blocks of a model at the case's length T, and test them on unseen rows at T, 2 T, … 16 T.
+    """Train blocks of a model at the case's length T, and test them on unseen rows at T, 2 T, … 16 T.
 
     losses: the mean losses of eight parts of the first seed's training; `updates_done` says where they end.
     accuracies: by `test_lengths`, averaged over seeds; None for a length that the backend refuses.
+    accuracies_by_reach: by test length, and by how many tokens back the answer depends on.
     chances, majority_accuracies: what guessing, and always giving the most frequent answer, would have.
     verdict: what was learned and up to where it holds, as a sentence; `learned` and `holds_to` are its parts.
     """
@@ -57,6 +58,7 @@ def learn(case: Case, context: Context) -> Record:
         rate=training.rates[0],
         seed=case.seed,
         updates=training.updates,
+        layers=training.layers,
         device=context.device,
         corpus=training.corpus,
     )
@@ -88,6 +90,7 @@ def described(task: Task, trials: Trials, backend: str) -> dict[str, Any]:
         "updates": first.job.updates,
         "updates_needed": [each.updates for each in trials.learned],
         "stopped_early": sum(each.accuracy >= ENOUGH for each in trials.learned),
+        "layers": first.job.layers,
         "seeds": len(trials.learned),
         "rate": trials.rate,
         "validation_by_rate": {f"{rate:g}": accuracy for rate, accuracy in trials.rates.items()},
@@ -110,7 +113,7 @@ class Tested:
     accuracies: list[list[float] | None] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
     majorities: list[float] = field(default_factory=list)
-    by_reach: dict[str, float] = field(default_factory=dict)
+    by_reach: dict[str, dict[str, float]] = field(default_factory=dict)
     reason: str = ""
 
     def numbers(self) -> dict[str, Any]:
@@ -187,7 +190,7 @@ def test(task: Task, learned: Sequence[Learned], backend: str, context: Context)
         found.losses.append(statistics.fmean(losses) if accuracies else None)
         found.majorities.append(statistics.fmean(majorities))
         if accuracies:
-            found.by_reach = _averaged(by_reach)
+            found.by_reach[str(T)] = _averaged(by_reach)
     return found
 
 

@@ -1,8 +1,8 @@
 """The process of one training, of several that run side by side: `python -m ... JOB LOG`.
 
-JOB is the JSON object that `trials` makes; the result is the checkpoint that it names. An exit code of 1
-means that the last line of the output says why there is none. A training that diverges has ended: its
-checkpoint says so.
+JOB is the JSON object that `trials` makes; the result is the checkpoint that it names. The output has a line
+per look at the losses. If the exit code is not 0, its last line says why there is no result; REFUSED means
+that the backend refuses the operands. A training that diverges has ended: its checkpoint says so.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from ssmperf import registry
+from ssmperf import Unsupported, registry
 
 from .training import Diverged, Job, train
+
+REFUSED = 3
 
 
 def main(text: str) -> None:
@@ -28,8 +31,12 @@ def main(text: str) -> None:
     job = Job(**asked["job"])
     if job.device.startswith("cuda"):
         torch.cuda.set_device(job.device)
-    with contextlib.suppress(Diverged):
-        train(job, checkpoint=Path(asked["checkpoint"]))
+    try:
+        with contextlib.suppress(Diverged):
+            train(job, checkpoint=Path(asked["checkpoint"]), on_step=partial(print, flush=True))
+    except Unsupported as error:
+        print(error, flush=True)
+        sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from ssmperf import Draw, Examples, Network, Task, registry
 
 from .data import VALIDATION, TrainingRows, scored, unseen
 
-LAYERS = 2
 VALIDATION_ROWS = 64
 TOKENS_AT_ONCE = 1 << 17  # in a forward pass without gradients
 BETAS, DECAY, WARM_UP, CLIP = (0.9, 0.98), 0.05, 0.1, 1.0
@@ -33,7 +32,7 @@ FORMAT = 1  # of a checkpoint
 class Job:
     """Everything that determines a training.
 
-    sizes: the model's shape, with the batch B and the length T of the training.
+    sizes: the model's shape, with the batch B and the length T of the training. layers: number of blocks.
     """
 
     model: str
@@ -44,6 +43,7 @@ class Job:
     seed: int
     updates: int
     device: str
+    layers: int = 2
     corpus: str | None = None
 
     @property
@@ -87,7 +87,7 @@ def build(job: Job, task: Task) -> Network:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(job.seed)
         network = Network(
-            job.model, job.sizes, layers=LAYERS, vocabulary=task.vocabulary, classes=task.classes
+            job.model, job.sizes, layers=job.layers, vocabulary=task.vocabulary, classes=task.classes
         )
     return network.to(job.device)
 
@@ -243,7 +243,8 @@ def _load(path: Path, job: Job, network: nn.Module, optimizer: torch.optim.Optim
     """Read a checkpoint of this job; a file of another one, or none, means the beginning."""
     if not path.exists():
         return _State()
-    kept = torch.load(path, map_location=job.device, weights_only=True)  # runs no code of the file
+    # runs no code of the file; on the CPU, since the optimiser counts its steps there
+    kept = torch.load(path, map_location="cpu", weights_only=True)
     if kept["job"] != job.fingerprint:
         return _State()
     network.load_state_dict(kept["network"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from ssmperf import Training, WorkerFailed, registry
+from ssmperf import Training, Unsupported, WorkerFailed, is_out_of_memory, registry
 
+from .process import REFUSED
 from .training import Diverged, Job, Learned, has_ended, train
 
 ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
@@ -76,7 +76,7 @@ def run_jobs(
 
     Raises:
         Unsupported: the backend refuses the operands.
-        WorkerFailed: the process of a training has failed.
+        WorkerFailed: the process of a training has failed. MemoryError: it lacked memory.
     """
     if at_once > 1 and len(jobs) > 1:
         assert folder is not None
@@ -102,30 +102,44 @@ def _result(job: Job, folder: Path | None, on_step: OnStep) -> Learned | Diverge
 
 def _run_processes(jobs: Sequence[Job], folder: Path, at_once: int, on_step: OnStep) -> None:
     """Run a process per training, so many at a time; each leaves the end of its training in the folder."""
-    waiting, running = list(jobs), dict[subprocess.Popen[bytes], Job]()
-    numbers = itertools.count()
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = list(jobs)
+    running: dict[subprocess.Popen[bytes], tuple[Job, Path]] = {}
+    heard = 0
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
-                running[_start(job, folder, folder / f"process{next(numbers)}.log")] = job
+                log = checkpoint_of(job, folder).with_suffix(".log")
+                running[_start(job, folder, log)] = job, log
             time.sleep(POLL_S)
+            told = sum(log.stat().st_size for _, log in running.values())
             for process in [each for each in running if each.poll() is not None]:
-                job = running.pop(process)
-                if process.returncode:
-                    log = Path(str(process.args[-1]))  # type: ignore[index]
-                    lines = log.read_text(errors="replace").strip().splitlines()
-                    said = lines[-1] if lines else f"exit code {process.returncode}"
-                    raise WorkerFailed(f"the training of seed {job.seed} at rate {job.rate:g}: {said}")
+                _check(process.returncode, *running.pop(process))
+                told = -1
+            if told != heard:
                 on_step(f"{len(waiting) + len(running)} of {len(jobs)} trainings are not done")
+                heard = told
     finally:
         for process in running:
             process.kill()
             process.wait()
 
 
+def _check(code: int, job: Job, log: Path) -> None:
+    """Raise what the process of a training says, unless it has ended well."""
+    if not code:
+        return
+    lines = log.read_text(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else f"exit code {code}"
+    if code == REFUSED:
+        raise Unsupported(said)
+    if is_out_of_memory(RuntimeError(said)):
+        raise MemoryError(said)
+    raise WorkerFailed(f"the training of seed {job.seed} at rate {job.rate:g}: {said}")
+
+
 def _start(job: Job, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    folder.mkdir(parents=True, exist_ok=True)
     asked = {
         "job": {**asdict(job), "sizes": dict(job.sizes)},
         "checkpoint": str(checkpoint_of(job, folder)),

@@ -28,17 +28,19 @@ def test_options_replace_the_presets_and_stand_in_the_command(tmp_path: Path) ->
         updates=7,
         seeds=4,
         rates="0.01,0.001",
+        layers=3,
         corpus=file,
         test_backend="sequential",
         side_by_side=2,
     )
     found, smoke = request.scale.training, PRESETS["smoke"].training
-    assert (found.updates, found.seeds, found.rates) == (7, 4, (0.001, 0.01))
+    assert (found.updates, found.seeds, found.rates, found.layers) == (7, 4, (0.001, 0.01), 3)
     assert (found.corpus, found.test_backend, found.side_by_side) == (str(file), "sequential", 2)
     assert (found.length, found.models) == (smoke.length, smoke.models)
     assert Training.from_json(found.to_json()) == found
     assert " ".join(request.options) == (
-        f"--updates 7 --seeds 4 --rates 0.001,0.01 --corpus {file} --test-backend sequential --side-by-side 2"
+        f"--updates 7 --seeds 4 --rates 0.001,0.01 --layers 3 --corpus {file} --test-backend sequential "
+        "--side-by-side 2"
     )
     assert Request.of("extrapolation", device="cpu", out=tmp_path / "run").scale.training == smoke
 

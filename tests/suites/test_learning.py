@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ssmperf.suites.learning import trials
 from ssmperf.suites.learning.cases import MODELS, quickest, sized
 from ssmperf.suites.learning.data import TrainingRows, majority
 from ssmperf.suites.learning.learn import accuracy_by_reach
@@ -19,7 +20,21 @@ from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
 from support.in_process import CEILINGS, records_of
 
 import ssmperf
-from ssmperf import IGNORED, Case, Draw, Examples, Network, Record, Shape, Status, Task, UnknownName, registry
+from ssmperf import (
+    IGNORED,
+    Case,
+    Draw,
+    Examples,
+    Network,
+    Record,
+    Shape,
+    Status,
+    Task,
+    UnknownName,
+    Unsupported,
+    WorkerFailed,
+    registry,
+)
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.lane import Events, household
 from ssmperf.plan.selection import Device, Selection
@@ -151,11 +166,24 @@ def test_trainings_side_by_side_are_those_one_after_another(tmp_path: Path) -> N
     run_jobs(jobs[:1], tmp_path, 1, lambda text: None)
     told = list[str]()
     beside = run_jobs(jobs, tmp_path, 2, told.append)
-    assert told == ["0 of 1 trainings are not done"]
+    assert told[-1] == "0 of 1 trainings are not done"
     after = run_jobs(jobs, None, 1, lambda text: None)
     for one, other in zip(beside, after, strict=True):
         assert isinstance(one, Learned) and isinstance(other, Learned)
         assert one.losses == pytest.approx(other.losses, rel=1e-6)
+
+
+def test_a_process_says_why_it_has_no_result(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for code, said, error in (
+        (3, "planted: nothing above 32 steps", Unsupported),
+        (1, "RuntimeError: DefaultCPUAllocator: can't allocate memory", MemoryError),
+        (1, "ValueError: planted", WorkerFailed),
+    ):
+        log.write_text(f"update 1 of 4\n{said}\n")
+        with pytest.raises(error, match=said.partition(":")[2].strip()):
+            trials._check(code, JOB, log)
+    trials._check(0, JOB, log)
 
 
 def test_the_best_learning_rate_is_taken_for_all_seeds() -> None:
