@@ -19,8 +19,8 @@ class Training:
     """How networks are trained.
 
     length, batch: T and B of the training. width: that of the residual stream, where sizes are not chosen.
-    layers: number of blocks. updates: the most updates of a training. seeds: number of trainings whose results
-        are averaged.
+    layers: number of blocks. updates: the most updates of a training.
+    seeds: number of trainings whose results are averaged.
     rates: learning rates, of which the best is taken.
     models, tasks: how many are trained unless some are named; None means all.
     corpus, test_backend, side_by_side: see `ssmperf.plan.learning.Learning`. None for the last means one
