@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, Chart
+from ssmperf import DIMENSIONS, Chart, Section
 
-from . import frames, units
+from . import frames, palette, units
 
+Look = tuple[str, tuple[str, str]]  # a colour, and a mark by its names in plotly and in matplotlib
 STANDINGS = ("competes", "beside", "wrong")  # in the order in which lines are listed
 _FACETS = {"model": "subject"}  # a bare recurrence has no model but a subject
 
@@ -24,7 +25,7 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval, empty without one),
     `text` (shown on hover), `standing` and `mark`. The last two are those of the point whose backend is
     furthest from competing, and lines that compete come first. Last come the chart's references, once per
-    panel and choice of axes; they have `reference` set.
+    panel and choice of axes; their `reference` is their place, from 1 on; that of other lines is 0.
     """
     x, y = chart.x, chart.y
     facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
@@ -70,7 +71,8 @@ def _references(
             if members:
                 line = _line((units.label(name), *others), members, told, axes)
                 texts = [f"{units.label(name)}: {units.number(name, row[name])}" for row in members]
-                found.append({**line, "standing": STANDINGS[0], "mark": "", "text": texts, "reference": True})
+                plain = {"standing": STANDINGS[0], "mark": "", "text": texts}
+                found.append({**line, **plain, "reference": 1 + chart.references.index(name)})
     return found
 
 
@@ -94,9 +96,26 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else -1
 
 
+def looks(table: pd.DataFrame, sections: Iterable[Section]) -> dict[str, Look]:
+    """Give a look to each backend, and to each line of the charts that draw something else than backends."""
+    found: dict[str, Look] = {}
+    others = {_FACETS.get(chart.series, chart.series) for section in sections for chart in section.charts}
+    for column in (*sorted((others - {"backend"}) & set(table)), "backend"):
+        names = [_text(name) for name in table[column].dropna().unique()]
+        baseline = frames.BASELINE if column == "backend" else ""
+        marks = palette.marks(names, baseline)
+        colours = palette.colours(names, baseline)
+        found |= {name: (colour, marks[name]) for name, colour in colours.items() if name}
+    return found
+
+
 def selectors(chart: Chart, rows: pd.DataFrame) -> list[str]:
     """List the axes that vary beside x, series, facet and shape: the reader picks a value of each."""
     used = {_FACETS.get(name, name) for name in (chart.x, chart.series, chart.facet)}
+    if chart.series != "backend":  # models are compared, each on a backend of its own
+        rows = rows[rows[chart.x].notna() & rows[chart.y].notna()]
+        if rows.groupby("subject")["backend"].nunique().le(1).all():
+            used.add("backend")
     if rows.groupby("subject")["operand_source"].nunique().le(1).all():
         used.add("operand_source")  # already part of a bare recurrence's name
     candidates = ["run", "environment", "device", "pass", "dtype", *frames.AXES]
@@ -125,7 +144,7 @@ def _line(key: tuple[Any, ...], rows: list[dict[str, Any]], chart: Chart, axes: 
         "text": [_hover(row, y) for row in rows],
         "standing": _standing(worst),
         "mark": _text(worst["mark"]),
-        "reference": False,
+        "reference": 0,
     }
 
 

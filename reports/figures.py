@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Chart, UsageError, report
+from ssmperf import Chart, Section, UsageError, report
 
-from . import charts, frames, palette, units
+from . import charts, frames, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ssmperf import Run
 
+REFERENCE_DASHES = (":", "--")
 _SIZE = (6.4, 4.0)  # inches
 
-Looks = tuple[dict[str, str], dict[str, str]]  # colours and marks, both by backend
+Looks = tuple[dict[str, str], dict[str, str]]  # colours and marks, both by series
 
 
 @report("figures")
@@ -38,9 +39,10 @@ def figures(runs: Sequence[Run], destination: Path | None = None) -> str:
         raise UsageError("figures are files: name the folder to write them to")
     folder = _folder(Path(destination))
     table = frames.frame(runs)
-    looks = _looks(table)
+    sections = frames.sections(runs, table)
+    looks = _looks(table, sections.values())
     count = 0
-    for name, section in frames.sections(runs, table).items():
+    for name, section in sections.items():
         rows = table[table["suite"] == name]
         for chart in section.charts:
             count += _draw_chart(folder, name, chart, rows, looks)
@@ -128,7 +130,8 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
         name = line["series"]
         if line["reference"]:
             shown = f"_{name}" if name in named else _label(line)
-            axes.plot(line["x"], line["y"], color="0.6", linestyle=":", linewidth=1.2, label=shown)
+            dash = REFERENCE_DASHES[(line["reference"] - 1) % len(REFERENCE_DASHES)]
+            axes.plot(line["x"], line["y"], color="0.6", linestyle=dash, linewidth=1.2, label=shown)
             named.add(name)
             continue
         interval = [line["below"], line["above"]] if line["below"] else None
@@ -141,7 +144,7 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
     if chart.log:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(EngFormatter(unit=units.unit(chart.y), sep=" "))
-    if chart.log and numeric:
+    if (chart.log or chart.log_x) and numeric:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.set_xlabel(_literal(units.axis_title(chart.x)))
@@ -167,10 +170,9 @@ def slug(text: str) -> str:
     return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _looks(table: pd.DataFrame) -> Looks:
-    names = [str(name) for name in table["backend"]]
-    marks = palette.marks(names, frames.BASELINE)
-    return palette.colours(names, frames.BASELINE), {name: mark for name, (_, mark) in marks.items()}
+def _looks(table: pd.DataFrame, sections: Iterable[Section]) -> Looks:
+    found = charts.looks(table, sections)
+    return {name: look[0] for name, look in found.items()}, {name: look[1][1] for name, look in found.items()}
 
 
 def _literal(text: str) -> str:

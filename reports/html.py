@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, report
 
-from . import best, contests, details, frames, palette, ranking, sections, units
+from . import best, charts, contests, details, frames, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         for name, section in frames.sections(runs, table).items()
     }
     views, drawn = _sections(parts)
-    names = [str(name) for name in table["backend"]]
-    marks = palette.marks(names, frames.BASELINE)
+    looks = charts.looks(table, [section for section, _ in parts.values()])
     found = contests.contests(runs)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
@@ -83,10 +82,7 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "sections": views,
         "problems": details.problems(table),
         "environments": details.environments(runs),
-        "looks": {
-            name: {"colour": colour, "mark": marks[name][0]}
-            for name, colour in palette.colours(names, frames.BASELINE).items()
-        },
+        "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
         "details": details.rows(rows for _, rows in parts.values()),
         "charts": drawn,
     }

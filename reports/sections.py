@@ -135,6 +135,7 @@ def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
         "ticks": _TICKS.get(units.suffix(chart.y), ".0e" if chart.log else "~g"),
         "unit": units.unit(chart.y) if units.suffix(chart.y) != "_per_s" else "",
         "log": chart.log,
+        "log_x": chart.log or chart.log_x,
         "facet": units.label(chart.facet),
         "axes": [
             {

@@ -49,11 +49,21 @@ SECTION = Section(
         Chart(
             x="test_lengths",
             y="accuracies",
+            series="model",
+            facet="operand_source",
             log=False,
+            log_x=True,
             title="Accuracy against length",
             references=("chances", "majority_accuracies"),
         ),
-        Chart(x="updates_done", y="losses", log=False, title="Loss while training"),
+        Chart(
+            x="updates_done",
+            y="losses",
+            series="model",
+            facet="operand_source",
+            log=False,
+            title="Loss while training",
+        ),
     ),
     conclusion="verdict",
 )

@@ -62,7 +62,7 @@
     return lines.map((line) => {
       if (line.reference) {
         return {
-          type: "scatter", mode: "lines", x: line.x, y: line.y, line: { color: css("--soft"), width: 1.2, dash: "dot" },
+          type: "scatter", mode: "lines", x: line.x, y: line.y, line: { color: css("--soft"), width: 1.2, dash: line.reference % 2 ? "dot" : "dash" },
           text: line.text.map(escape), hovertemplate: "%{text}<extra></extra>",
         };
       }
@@ -95,7 +95,7 @@
     const xs = lines.flatMap((line) => line.x);
     const numeric = xs.every((x) => typeof x === "number");
     const across = numeric
-      ? { ...grid, type: chart.log && Math.min(...xs) > 0 ? "log" : "linear", tickvals: ticks(xs), ticktext: ticks(xs).map(short) }
+      ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: ticks(xs), ticktext: ticks(xs).map(short) }
       : { ...grid, type: "category" };
     const at = single && numeric ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });

@@ -26,7 +26,7 @@ class Chart:
     """A line chart: one panel per value of `facet`, one line per value of `series`.
 
     x, y: record fields. If both hold lists of equal length, each record is a line of its own.
-    log: whether the axes are logarithmic.
+    log: whether the axes are logarithmic. log_x: whether x alone is.
     title: defaults to "y against x".
     references: record fields, lists as long as x's, that are drawn as faint lines: what y is to be compared
         with, such as the accuracy of guessing.
@@ -39,6 +39,7 @@ class Chart:
     log: bool = True
     title: str = ""
     references: tuple[str, ...] = ()
+    log_x: bool = False
 
     @classmethod
     def from_json(cls, data: Any) -> Chart:

@@ -49,14 +49,28 @@ def test_references_are_drawn_once_and_intervals_are_taken_apart() -> None:
     rows = table(record("sequential", **LISTS), record("blelloch", **LISTS), record("chunkwise"))
     (panel,) = charts.panels(chart, rows).values()
     assert [(line["series"], line["reference"]) for line in panel] == [
-        ("blelloch", False),
-        ("sequential", False),
-        ("by chance", True),
+        ("blelloch", 0),
+        ("sequential", 0),
+        ("by chance", 1),
     ]
     for line in panel[:2]:
         assert line["below"] == pytest.approx([0.1, 0.1]) and line["above"] == pytest.approx([0.1, 0.2])
     assert (panel[2]["x"], panel[2]["y"]) == ([2, 4], [0.5, 0.5]) and not panel[2]["below"]
     assert Chart.from_json(dataclasses.asdict(chart)) == chart
+
+
+def test_models_can_be_lines_each_on_a_backend_of_its_own() -> None:
+    chart = Chart(x="lengths", y="accuracies", series="model", facet="operand_source", log=False)
+    mamba = record("triton", **LISTS)
+    mamba = dataclasses.replace(mamba, case=dataclasses.replace(mamba.case, model="mamba"))
+    rows = table(record("sequential", **LISTS), mamba, record("chunkwise"))
+    assert charts.selectors(chart, rows) == []
+    (panel,) = charts.panels(chart, rows).values()
+    assert [line["series"] for line in panel] == ["hgrn", "mamba"]
+    looks = charts.looks(rows, [Section("", "", (), charts=(chart,))])
+    assert {"hgrn", "mamba", "sequential", "triton", "chunkwise"} <= set(looks) and "" not in looks
+    backends = charts.looks(rows, [])
+    assert {name: looks[name] for name in backends} == backends and looks["hgrn"] != looks["mamba"]
 
 
 def test_the_sentence_of_a_record_is_told(tmp_path: Path) -> None:
