@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import contests, frames, ranking, units
+from . import contests, crossings, frames, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -85,6 +85,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _groups(console, rows, section)
         _repeats(console, rows, runs)
     _sums(console, contests.contests_of(rows, section.rank))
+    _crossings(console, crossings.crossings(rows, section.rank))
     if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
         console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
     if len(rows) <= MOST_ROWS and any(
@@ -103,6 +104,16 @@ def _sums(console: Console, found: Sequence[contests.Contest]) -> None:
         console.print(Text(f"  {contests.statement(contest)}", style="dim"))
     if len(split) > MOST_SUMS:
         console.print(Text(f"  and {len(split) - MOST_SUMS} more: ssmperf best", style="dim"))
+
+
+def _crossings(console: Console, found: Sequence[crossings.Crossing]) -> None:
+    """Print one line per place where another backend takes over as T grows."""
+    for crossing in found[:MOST_SUMS]:
+        console.print(Text(f"  {crossing.statement}", style="dim"))
+    if len(found) > MOST_SUMS:
+        console.print(
+            Text(f"  and {len(found) - MOST_SUMS} more crossings: the page has them all", style="dim")
+        )
 
 
 def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
@@ -194,7 +205,8 @@ def _status(row: dict[str, Any]) -> Text:
 def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
     """Print model × backend, in as many tables below one another as the width asks for."""
     found = matrix(rows, section)
-    first = max(map(len, ["model", *map(units.plain, found.rows)])) + 2
+    labels = {row: units.plain(found.label(row)) for row in found.rows}
+    first = max(map(len, ["model", *labels.values()])) + 2
     texts = {key: _matrix_cell(cell, section.rank) for key, cell in found.cells.items()}
     widths = {}
     for name in found.backends:
@@ -208,7 +220,7 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
             grid.add_column(heading, justify="right", no_wrap=True, min_width=widths[name] - 2)
         for row in found.rows:
             cells = [texts.get((row, name), Text("")) for name in chunk]
-            grid.add_row(Text(units.plain(row), style="cyan"), *cells)
+            grid.add_row(Text(labels[row], style="cyan"), *cells)
         console.print(Padding(grid, (0, 0, 1, 1)))
     console.print(Text(f"  {_legend(section)}", style="dim"))
 

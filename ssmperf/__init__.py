@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from ssmperf.operands.time_axis import steps
     from ssmperf.operands.values import Values, call_of, specs
     from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
-    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
+    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, predicted_call_s, refusal
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
@@ -122,7 +122,7 @@ _LAZY = {
     "operands.time_axis": ("steps",),
     "operands.values": ("Values", "call_of", "specs"),
     "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
-    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
+    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "predicted_call_s", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
@@ -249,6 +249,7 @@ __all__ = [
     "pass_of",
     "peak_bytes",
     "phases",
+    "predicted_call_s",
     "prepare_analytic",
     "product",
     "recurrence",

@@ -1,10 +1,13 @@
-"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime."""
+"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime.
+
+Operands have specs: what a kernel sees of them besides their values.
+"""
 
 from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
 
 VOCABULARY = 256  # the values of a byte
+_B, _T = 2, 3  # of the draw whose specs stand for those of all batches and lengths
 
 
 @functools.lru_cache(maxsize=2)
@@ -110,3 +114,32 @@ def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
     if value.is_complex():
         dtype = torch.promote_types(dtype, torch.float32).to_complex()
     return value.detach().to(dtype).contiguous().clone()
+
+
+def operand_specs(model: str, shape: Shape) -> Hashable:
+    """Give the specs of a model's operands; models of one recurrence with equal ones are equal to a kernel.
+
+    Batch and length do not matter. What is no tensor, such as an option of the recurrence, counts by value.
+    """
+    return _specs(model, shape.with_(B=1, T=1))
+
+
+@functools.cache
+def _specs(model: str, shape: Shape) -> Hashable:
+    try:
+        operands = _draw(model, shape, "meta")
+    except (RuntimeError, NotImplementedError):  # a model that looks at its values
+        operands = _draw(model, shape, "cpu")
+    return frozenset((name, _spec(value)) for name, value in operands.items() if value is not None)
+
+
+def _draw(model: str, shape: Shape, device: str) -> dict[str, Any]:
+    with torch.random.fork_rng(devices=[]), torch.device(device), torch.no_grad():
+        torch.manual_seed(0)
+        layer = registry.model(model).cls(shape)
+        operands: dict[str, Any] = layer.float().operands(torch.randn(_B, _T, layer.width))
+    return operands
+
+
+def _spec(value: Any) -> Hashable:
+    return (tuple(value.shape), value.is_complex()) if isinstance(value, Tensor) else repr(value)

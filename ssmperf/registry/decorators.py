@@ -205,6 +205,8 @@ def suite(
     levels: tuple[str, ...] = ("op",),
     passes: tuple[str, ...] = TRAINING_PASSES,
     sources: tuple[str, ...] = (),
+    same_operands: bool = False,
+    case_s: Mapping[str, float] | None = None,
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments) as a suite.
 
@@ -213,6 +215,9 @@ def suite(
     passes: passes that its cases can have; "decode" is one token from a given state.
     sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
         task/mqar.
+    same_operands: whether models whose operands have the same specs are measured once, if all models are.
+    case_s: seconds that a case usually takes by device type, beside its calls, to forecast how long a run
+        takes.
 
     Raises:
         DuplicateName: the name is taken.
@@ -220,7 +225,9 @@ def suite(
 
     def register(cls: T) -> T:
         declared = {"name": name, "section": section, "fresh_process": fresh_process, "levels": levels}
-        for attribute, value in (declared | {"passes": passes, "sources": sources}).items():
+        declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
+        declared["case_s"] = {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}
+        for attribute, value in declared.items():
             setattr(cls, attribute, value)
         tables.add("suite", name, cls(), cls)
         return cls

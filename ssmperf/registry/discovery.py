@@ -149,6 +149,12 @@ def foreign(kind: str, label: str) -> bool:
     return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
 
 
+def from_peers(label: str) -> bool:
+    """Tell whether a backend, OWNER/NAME, is built in around a kernel of another package."""
+    origin = tables.origins.get(("backend", label))
+    return origin is not None and _built_in(origin.module) and origin.module.endswith(f".{PEERS}")
+
+
 def plugins_of(kind: str, label: str) -> tuple[str, ...]:
     """List the plug-in files that must be loaded for an entry: none for a built-in or installed one."""
     origin = _origin(kind, label)

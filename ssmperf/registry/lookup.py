@@ -17,6 +17,7 @@ from ssmperf.registry.discovery import (
     MODELS,
     backend_files,
     discover,
+    from_peers,
     import_once,
     submodules,
 )
@@ -145,6 +146,11 @@ def backend_names(of: str) -> list[str]:
         registered = {entry.name for entry in tables.entries["backend"].values() if entry.of == owner}
         names |= backend_files(owner) | registered
     return sorted(names)
+
+
+def is_peer(of: str, name: str) -> bool:
+    """Tell whether a listed backend is a built-in one around other people's kernel."""
+    return any(from_peers(f"{owner}/{name}") for owner in _owners(of))
 
 
 def backends(of: str) -> list[Backend]:

@@ -133,6 +133,8 @@ class Suite(Protocol):
     levels: tuple[str, ...]
     passes: tuple[str, ...]
     sources: tuple[str, ...]
+    same_operands: bool
+    case_s: Mapping[str, float]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """List the cases of a selection, including those that a backend will refuse."""
