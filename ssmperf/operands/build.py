@@ -1,4 +1,7 @@
-"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime."""
+"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime.
+
+A model's log gates may be changed: no decay, more or less of it, or exact resets.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands import corpus
+from ssmperf.operands.decay import change_decay
 from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
+from ssmperf.registry.regimes import decay_of
 
 VOCABULARY = 256  # the values of a byte
 
@@ -48,8 +53,12 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
         text).
     """
     recurrence = registry.recurrence(case.recurrence)
-    if case.operand_source == "model" and case.model is not None:
+    change = decay_of(case.operand_source)
+    if case.model is not None and (case.operand_source == "model" or change is not None):
         wide = _model_operands(case, draw, device)
+        if change is not None:
+            kind = registry.model(case.model).gate
+            wide = change_decay(recurrence, kind, wide, change, _seed(case, draw))
     else:
         wide = _regime_operands(case, recurrence, draw, device)
     narrow = {
