@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from ssmperf import (
-    BYTES_PER_SECOND,
     DECAY,
     REGIMES,
     RESET,
@@ -27,30 +27,29 @@ from ssmperf import (
     suite,
 )
 
-from .stability_numbers import measure_stability
+from .stability_numbers import measure_stability, predicted_cpu_s
 
 SECTION = Section(
     title="Stability",
     question="Up to which decay and which length is each backend right, and how far from float64 is it?",
     columns=(
         "error_output",
-        "error_final_state",
-        "error_bound",
-        "bound_holds",
-        "decay_span",
         "first_wrong_step",
         "first_nan_step",
-        "largest_finite_error",
-        "largest_state",
         "deterministic",
-        "tf32_difference",
         "gate_dtype_difference",
+        "tf32_difference",
         "phase_drift",
+        "largest_state",
+        "bound_holds",
+        "error_bound",
+        "decay_span",
+        "error_final_state",
+        "largest_finite_error",
     ),
     split=("dtype", "T"),
     charts=(
         Chart(x="T", y="error_output", title="Error against length"),
-        Chart(x="decay_span", y="error_output", title="Error against decay span"),
         Chart(x="steps", y="error_envelope", title="Error along the sequence"),
         Chart(x="T", y="largest_state", title="Largest state against length, in float64"),
         Chart(x="T", y="phase_drift", title="Phase drift against length"),
@@ -69,9 +68,7 @@ ON_CPU = 65536  # the longest length on a CPU
 # Beyond it, only the operands that show most: a model's own, and those without decay.
 MOST_SOURCES = 65536
 MIXED = 4096  # the longest length of a recurrence whose oracle takes one step after another
-CPU_LONGEST_S = 1.0  # of a call, as predicted
-CPU_BYTES_PER_SECOND = BYTES_PER_SECOND / 1500
-CPU_SECONDS_PER_LAUNCH = 1e-5
+CPU_LONGEST_S = 0.5  # of a call, as predicted
 
 
 @suite("stability", section=SECTION, sources=(DECAY,))
@@ -82,7 +79,7 @@ class Stability:
     (`decay/CHANGE`): log gates multiplied by a factor, where 0 is no decay at all, and exact resets at some
     steps. A model without log gates has its own operands alone. If no model is named, one model stands for
     all with the same recurrence and kind of gate. Widths are those of the preset `smoke`, since errors depend
-    on length and decay. A length is left out where a CPU's call is predicted to take more than a second.
+    on length and decay. A length is left out where a call on a CPU is predicted to take half a second.
 
     Recurrences that are named, or all recurrences if regimes but no models are named, run bare under the
     regimes: those named or all, with the recurrence's usual gates.
@@ -104,11 +101,11 @@ class Stability:
                 passes=("forward",),
                 dtypes=("float32", "bfloat16"),
                 cache="hot",
-                shapes=lambda shapes, subject=subject: growing(shapes, subject, selection),
+                shapes=partial(growing, subject, selection),
                 about=(subject,),
             )
             for case in found:
-                if selection.sizes or case.device != "cpu" or is_affordable(case):
+                if selection.sizes or case.device != "cpu" or predicted_cpu_s(case) <= CPU_LONGEST_S:
                     yield case
 
     def measure(self, case: Case, context: Context) -> Record:
@@ -165,10 +162,8 @@ def own_sources(name: str, *, few: bool) -> list[str]:
 
 def regime_subjects(selection: Selection) -> Iterator[PlannedSubject]:
     """List the recurrences named, or all if regimes but no models are named, under gate regimes."""
-    named = selection.models
-    if named is None:
-        named = registry.recurrences() if selection.regimes else ()
-    for name in named:
+    every = tuple(registry.recurrences()) if selection.regimes else ()
+    for name in every if selection.models is None else selection.models:
         if name not in registry.recurrences():
             continue
         for regime in selection.regimes or REGIMES:
@@ -192,7 +187,7 @@ def usual_sources(recurrence: str, regime: str) -> list[str]:
     return [f"{regime}/{usual}"] if usual in entry.gate_kinds else []
 
 
-def growing(shapes: tuple[Shape, ...], subject: PlannedSubject, selection: Selection) -> tuple[Shape, ...]:
+def growing(subject: PlannedSubject, selection: Selection, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Take one sequence of each length, in geometric steps, as far as the subject and the device allow."""
     longest = max(LENGTHS)
     if selection.device.type == "cpu":
@@ -203,16 +198,3 @@ def growing(shapes: tuple[Shape, ...], subject: PlannedSubject, selection: Selec
         longest = min(longest, MOST_SOURCES)
     lengths = FEW_LENGTHS if selection.scale.thinned else LENGTHS
     return tuple(shapes[0].with_(B=1, T=length) for length in lengths if length <= longest)
-
-
-def is_affordable(case: Case) -> bool:
-    """Tell whether a call on a CPU is predicted to take at most a second, by its launches and workspace."""
-    if registry.import_problem(case.owner, case.backend):
-        return True  # which the plan refuses, with the reason
-    backend = registry.backend(case.owner, case.backend)
-    kind = registry.model(case.model).gate if case.model else case.operand_source.partition("/")[2]
-    launches = backend.launches(case.shape) if backend.launches else 0.0
-    itemsize = 8 if kind.endswith("_complex") or case.dtype == "float64" else 4
-    workspace = backend.workspace(case.shape, itemsize, kind) if backend.workspace else 0.0
-    seconds = launches * CPU_SECONDS_PER_LAUNCH + workspace / CPU_BYTES_PER_SECOND
-    return seconds <= CPU_LONGEST_S

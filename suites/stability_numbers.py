@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,13 +34,17 @@ ALONG_TIME = (
 )
 PIECES = 16  # into which the sequence is divided, each with its largest error and state
 LONGEST_STATES = 4096  # steps up to which the states along the sequence are computed
-REPEATED = range(256, 1025)  # lengths at which the backend is called again, on the same and on other operands
+# The backend is called again, on the same and on other operands, at lengths in this range,
+REPEATED = range(256, 1025)
+REPEATED_CPU_S = 0.1  # if a call on a CPU is predicted to take no longer.
+CPU_SECONDS_PER_LAUNCH = 1e-5
+CPU_BYTES_PER_SECOND = 3e8  # of the workspace, most of which holds exponentials
 
 
 def measure_stability(case: Case, context: Context) -> Record:
     """Judge one call along its sequence, and see what changes the result.
 
-    decay_span: the largest sum over time of a channel's log gates' magnitudes.
+    decay_span: the largest sum over time of a channel's log gates' magnitudes; infinite with resets.
     error_bound, bound_holds: the bound that an approximate backend declares for this decay span, and whether
         the error is within it.
     first_wrong_step: the first step whose error is above the tolerance of the whole output.
@@ -61,7 +66,7 @@ def measure_stability(case: Case, context: Context) -> Record:
     values = judging.values(0)
     bound = judging.bound(values.operands)
     numbers: dict[str, Any] = {
-        "decay_span": decay_span(context.recurrence(case), values.operands),
+        "decay_span": span_of(case, values.operands),
         "error_bound": bound,
     }
     ends, envelope = context.memoised(case, "state_envelope", lambda: state_envelope(case, values.operands))
@@ -70,7 +75,8 @@ def measure_stability(case: Case, context: Context) -> Record:
     except Unsupported as refused:
         verdict = Verdict(Status.UNSUPPORTED, str(refused) or "the backend gave no reason")
     else:
-        if case.shape["T"] in REPEATED:
+        cheap = case.device != "cpu" or predicted_cpu_s(case) <= REPEATED_CPU_S
+        if cheap and case.shape["T"] in REPEATED:
             numbers |= repeated(case, context, values.operands)
     error = verdict.errors.get("output")
     largest = max(envelope) if envelope else verdict.extra.get("largest_final_state")
@@ -108,6 +114,27 @@ def repeated(case: Case, context: Context, operands: Mapping[str, Any]) -> dict[
         with tf32_allowed():
             found["tf32_difference"] = relative_error(call(operands), first)
     return found
+
+
+def span_of(case: Case, operands: Mapping[str, Any]) -> float:
+    """Compute the decay span of operands, which is infinite if a log gate is −∞."""
+    recurrence = registry.recurrence(case.recurrence)
+    logs = [value for name, value in operands.items() if name in recurrence.gates and name.startswith("log_")]
+    if any(isinstance(value, Tensor) and bool(torch.isinf(value).any()) for value in logs):
+        return math.inf
+    return decay_span(recurrence, operands)
+
+
+def predicted_cpu_s(case: Case) -> float:
+    """Predict the time of a call on a CPU from the launches and the workspace that the backend declares."""
+    if registry.import_problem(case.owner, case.backend):
+        return 0.0
+    backend = registry.backend(case.owner, case.backend)
+    kind = registry.model(case.model).gate if case.model else case.operand_source.partition("/")[2]
+    launches = backend.launches(case.shape) if backend.launches else 0.0
+    itemsize = 8 if kind.endswith("_complex") or case.dtype == "float64" else 4
+    workspace = backend.workspace(case.shape, itemsize, kind) if backend.workspace else 0.0
+    return launches * CPU_SECONDS_PER_LAUNCH + workspace / CPU_BYTES_PER_SECOND
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:

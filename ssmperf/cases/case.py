@@ -73,7 +73,8 @@ class Case:
 
     `model` is None for a case of a bare recurrence. `operand_source` is "model" (the model's parameterisation
     of embedded text), "decay/CHANGE" (the same with another decay), a gate regime with a gate kind such as
-    "sigmoid/key", or a source that a suite declares. The pass "decode" processes one token, T = 1, from a given state.
+    "sigmoid/key", or a source that a suite declares. The pass "decode" processes one
+    token, T = 1, from a given state.
 
     Raises:
         UnknownName, UsageError: the value of an axis is illegal.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssmperf.cases.record import Record, Status
+from ssmperf.cases.record import Status
 
 BROKEN = (Status.WRONG, Status.NAN, Status.UNSUPPORTED)
 
@@ -40,23 +41,31 @@ class Envelope:
             return "not tried"
         if not self.largest:
             return "right nowhere"
-        return "right to " + ", ".join(_limit(name, value) for name, value in self.largest.items())
+        return f"right to {self.limits}"
+
+    @property
+    def limits(self) -> str:
+        """The values as text, such as `decay span 88.2, T 8,192`."""
+        return ", ".join(_limit(name, value) for name, value in self.largest.items())
 
 
-def envelope_of(records: Iterable[Record], fields: Sequence[str]) -> Envelope:
-    """Find the envelope of the records of one backend, which agree in all that it does not name.
+def envelope_of(cases: Iterable[tuple[str, Mapping[str, Any]]], fields: Sequence[str]) -> Envelope:
+    """Find the envelope of one backend from its cases, which agree in all that the envelope does not name.
 
     A wrong result limits it, and so does a refusal of the operands themselves, but none of the plan's, which
-    knows no operands. Of all boxes of values that hold no such case, it is the one with the most right cases;
-    of several, that with the largest values, the last field first.
+    knows no operands. Cases that lack a finite value of a field, such as the decay span of resets, do not
+    count. Of all boxes of values that hold no broken case, it is the one with the most right cases; of
+    several, that with the largest values, the last field first.
+
+    cases: the status of each, and its numbers and sizes by name.
     """
-    points = []
-    for record in records:
-        values = tuple(value_of(record, name) for name in fields)
-        if record.status is Status.OK or record.status in BROKEN:
-            points.append((values, record.status is Status.OK))
-    known = [([value for value in values if value is not None], good) for values, good in points]
-    known = [(values, good) for values, good in known if len(values) == len(fields)]
+    points = [
+        (tuple(value_of(numbers, name) for name in fields), status == Status.OK)
+        for status, numbers in cases
+        if status == Status.OK or status in BROKEN
+    ]
+    finite = [([value for value in values if value is not None], good) for values, good in points]
+    known = [(values, good) for values, good in finite if len(values) == len(fields)]
     right = [values for values, good in known if good]
     broken = [values for values, good in known if not good]
     if not right:
@@ -79,10 +88,12 @@ def envelope_of(records: Iterable[Record], fields: Sequence[str]) -> Envelope:
     return Envelope(dict(zip(fields, corner, strict=True)), frozenset(fields[place] for place in limited))
 
 
-def value_of(record: Record, name: str) -> float | None:
-    """Read a number of a record, or a size of its shape; None if it has none."""
-    value: Any = record.numbers.get(name, dict(record.case.shape).get(name))
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def value_of(numbers: Mapping[str, Any], name: str) -> float | None:
+    """Read a finite number by its name; None if there is none."""
+    value = numbers.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _inside(values: Sequence[float], corner: Sequence[float]) -> bool:
@@ -90,6 +101,6 @@ def _inside(values: Sequence[float], corner: Sequence[float]) -> bool:
 
 
 def _limit(name: str, value: float) -> str:
-    """Write a limit: a whole number with separators, such as `T 8,192`; else three digits, `decay span 88.2`."""
+    """Write a limit such as `T 8,192`; one that is no whole number has three digits, `decay span 88.2`."""
     text = f"{value:,.0f}" if value >= 1000 or float(value).is_integer() else f"{value:.3g}"
     return f"{name.replace('_', ' ')} {text}"

@@ -1,4 +1,4 @@
-"""The decay of operands: their span, on which error bounds of approximate backends depend; and other decay."""
+"""The decay of operands: its span, on which declared error bounds depend, and changes of it."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ class Standing:
     """How the backend of a record stands in the comparison to which the record belongs.
 
     name: "competes"; "beside", for a backend that is never first, since it is approximate by declaration,
-        computes another function, was not judged, or is beyond its envelope; or the status that keeps it out. That is the record's own
-        status, or "wrong" or "nan" if another record shows the backend to be so.
+        computes another function, was not judged, or is beyond its envelope; or the status that keeps it
+        out. That is the record's own status, or "wrong" or "nan" if another record shows the backend to be
+        so.
     mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
         there is nothing to add to the record's status.
     reason: the reason in full, None if the backend competes.
@@ -93,13 +94,16 @@ class Envelopes:
             if not tried:
                 continue
             if key not in self._found:
-                self._found[key] = envelope_of(tried, fields)
+                self._found[key] = envelope_of(map(_status_and_numbers, tried), fields)
             envelope = self._found[key]
             values = {name: _value(record, name, tried) for name in fields}
             name = envelope.exceeded(values)
             if name is not None:
                 mark = f"beyond its {name.replace('_', ' ')}"
-                return mark, f"{suite}: {envelope} in {record.case.dtype}; here {_written(name, values[name])}"
+                return (
+                    mark,
+                    f"{suite}: {envelope} in {record.case.dtype}; here {_written(name, values[name])}",
+                )
         return None
 
     def _key(self, record: Record, suite: str) -> Hashable:
@@ -163,25 +167,28 @@ def _value(record: Record, name: str, tried: Iterable[Record]) -> float | None:
 
     Only tried records with the same source of operands count; None if there are none.
     """
-    value = value_of(record, name)
+    value = value_of(_status_and_numbers(record)[1], name)
     if value is not None:
         return value
     source, length = record.case.operand_source, record.case.shape["T"]
     known = [
         found * length / other.case.shape["T"]
         for other in tried
-        if other.case.operand_source == source and (found := value_of(other, name)) is not None
+        if other.case.operand_source == source
+        and (found := value_of(_status_and_numbers(other)[1], name)) is not None
     ]
     return max(known, default=None)
+
+
+def _status_and_numbers(record: Record) -> tuple[str, dict[str, Any]]:
+    return str(record.status), {**record.numbers, **record.case.shape}
 
 
 def _written(name: str, value: float | None) -> str:
     return f"{name.replace('_', ' ')} is {value:,.5g}"
 
 
-def _standing(
-    record: Record, incorrect: Iterable[Record], beyond: tuple[str, str] | None = None
-) -> Standing:
+def _standing(record: Record, incorrect: Iterable[Record], beyond: tuple[str, str] | None = None) -> Standing:
     """Judge a record by itself, by the incorrect records that concern it, and by its backend's envelope."""
     if record.status in INCORRECT:
         return Standing(str(record.status), reason=record.reason)
