@@ -21,6 +21,7 @@ from ssmperf.judge.verdict import Verdict, judge_answer
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import subject_of
 from ssmperf.plan.selection import is_regime
+from ssmperf.registry.regimes import MODEL, decay_of
 
 CHUNK = 64  # usual length of a chunk
 DRAW = 1  # the number of the draw on which a case's gradients are judged
@@ -79,7 +80,8 @@ def examine(case: Case, *, device: str, nonce: int) -> Examination:
     Raises:
         UsageError: the case is judged by something else than its recurrence, such as a closed form.
     """
-    if not (case.operand_source == "model" or is_regime(case.operand_source)):
+    source = case.operand_source
+    if not (source == MODEL or decay_of(source) is not None or is_regime(source)):
         raise UsageError(
             f"{case.operand_source} is judged by an answer of its own: there is nothing to diagnose"
         )

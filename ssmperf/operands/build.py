@@ -22,7 +22,7 @@ from ssmperf.operands.decay import change_decay
 from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
-from ssmperf.registry.regimes import decay_of
+from ssmperf.registry.regimes import MODEL, decay_of
 
 VOCABULARY = 256  # the values of a byte
 
@@ -54,7 +54,7 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
     """
     recurrence = registry.recurrence(case.recurrence)
     change = decay_of(case.operand_source)
-    if case.model is not None and (case.operand_source == "model" or change is not None):
+    if case.model is not None and (case.operand_source == MODEL or change is not None):
         wide = _model_operands(case, draw, device)
         if change is not None:
             kind = registry.model(case.model).gate

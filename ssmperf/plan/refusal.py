@@ -6,7 +6,7 @@ from ssmperf import registry
 from ssmperf.cases.case import Case, split_source
 from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
-from ssmperf.registry.regimes import decay_of
+from ssmperf.registry.regimes import MODEL, decay_of
 
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
@@ -26,7 +26,7 @@ def gate_kind(case: Case) -> str | None:
 
 def _known(source: str) -> bool:
     """Tell whether operands of a source have the gate kind that the model or the source names."""
-    return source == "model" or is_regime(source) or decay_of(source) is not None
+    return source == MODEL or is_regime(source) or decay_of(source) is not None
 
 
 def refusal(case: Case, selection: Selection) -> str | None:

@@ -12,6 +12,7 @@ REGIMES = (
     "ones",
 )  # fmt: skip
 
+MODEL = "model"  # the source of a model's own operands
 # begins the source of a model's own operands with another decay: decay/0, decay/10, decay/reset
 DECAY = "decay"
 RESET = "reset"
