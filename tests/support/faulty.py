@@ -5,6 +5,7 @@ Each is right otherwise. FAULTY_FOLDER in the environment names a folder for the
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def varies(log_a, b, initial_state=None, *, phase=None) -> Result:
 
 @ssmperf.backend("scan", name="faulty_turns", gates=("const_complex", "data_complex"))
 def turns(log_a, b, initial_state=None, *, phase=None) -> Result:
-    """Sum phases in float32 from the first step, where they grow without limit."""
-    total = torch.complex(log_a.expand(b.shape), phase.expand(b.shape)).cumsum(1)
+    """Sum phases in float32 from the first step, with a full turn in each, so that they grow."""
+    total = torch.complex(log_a.expand(b.shape), phase.expand(b.shape) + math.tau).cumsum(1)
     states = torch.exp(total) * (b * torch.exp(-total)).cumsum(1)
     return states, states[:, -1]
