@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.case import DECAY, PASSES, RESET, TRAINING_PASSES, Case, axes, decay_of, split_source
 from ssmperf.cases.envelope import Envelope, envelope_of
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Record, Status
@@ -39,7 +39,7 @@ from ssmperf.registry.decorators import (
     report,
     suite,
 )
-from ssmperf.registry.regimes import DECAY, REGIMES, RESET, decay_of
+from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:

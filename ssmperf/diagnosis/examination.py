@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import MODEL, Case, decay_of
 from ssmperf.cases.failure import failure_of
 from ssmperf.cases.record import Status
 from ssmperf.diagnosis.explain import added, evidence_of, findings_of
@@ -21,7 +21,6 @@ from ssmperf.judge.verdict import Verdict, judge_answer
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import subject_of
 from ssmperf.plan.selection import is_regime
-from ssmperf.registry.regimes import MODEL, decay_of
 
 CHUNK = 64  # usual length of a chunk
 DRAW = 1  # the number of the draw on which a case's gradients are judged

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands import corpus
@@ -22,7 +22,6 @@ from ssmperf.operands.decay import change_decay
 from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
-from ssmperf.registry.regimes import MODEL, decay_of
 
 VOCABULARY = 256  # the values of a byte
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.cases.case import RESET
 from ssmperf.errors import UnknownName, Unsupported
 from ssmperf.operands.time_axis import has_time, length_of
 from ssmperf.registry.declarations import Recurrence
-from ssmperf.registry.regimes import RESET
 
 # Log gates whose exponential just underflows to zero.
 VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}

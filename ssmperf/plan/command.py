@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, axes
-from ssmperf.registry.regimes import DECAY
+from ssmperf.cases.case import DECAY, Case, axes
 
 
 def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:

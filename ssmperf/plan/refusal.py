@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
-from ssmperf.registry.regimes import MODEL, decay_of
 
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6

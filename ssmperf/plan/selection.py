@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import chosen_axes, split_source
+from ssmperf.cases.case import MODEL, chosen_axes, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.plan.sizes import Sizes
 from ssmperf.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
-from ssmperf.registry.regimes import MODEL, REGIMES
+from ssmperf.registry.regimes import REGIMES
 
 
 @dataclass(frozen=True, slots=True)
