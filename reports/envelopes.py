@@ -20,7 +20,7 @@ EARLIEST = "first_"  # begins the names of fields whose least value is the worst
 class Line:
     """All cases of a subject and a backend.
 
-    right_to: the envelope as text; by dtype, if it differs between dtypes.
+    right_to: the envelope's limits by field, as text; by dtype, if they differ between dtypes.
     counts: how many cases there are, by status.
     worst: the worst value by field, as text; errors by dtype, such as `1.2e-06 / 3.4e-03`. Fields without a
         value are left out.
@@ -28,7 +28,7 @@ class Line:
 
     subject: str
     backend: str
-    right_to: str
+    right_to: Mapping[str, str]
     counts: Mapping[str, int]
     worst: Mapping[str, str]
 
@@ -75,13 +75,20 @@ def worst(name: str, values: Iterable[Any]) -> Any:
     return min(numbers) if name.startswith(EARLIEST) else max(numbers)
 
 
-def _right_to(rows: pd.DataFrame, fields: Sequence[str]) -> str:
-    """Write the envelope of each dtype; once, if it is the same for all."""
+def _right_to(rows: pd.DataFrame, fields: Sequence[str]) -> dict[str, str]:
+    """Write the envelope's limits by field: one per dtype, as `8,192 / 512`, or one if they are the same."""
+    found = [
+        envelope_of([(str(row["status"]), row) for row in frames.records(members)], fields)
+        for _, members in rows.groupby("dtype", sort=False)
+    ]
     texts = {
-        str(dtype): envelope_of([(str(row["status"]), row) for row in frames.records(members)], fields)
-        for dtype, members in rows.groupby("dtype", sort=False)
+        name: [_limit(envelope.largest.get(name), tried=envelope.tried) for envelope in found]
+        for name in fields
     }
-    shown = {dtype: envelope.limits or str(envelope) for dtype, envelope in texts.items()}
-    if len(set(shown.values())) == 1:
-        return next(iter(shown.values()))
-    return " · ".join(f"{dtype}: {text}" for dtype, text in shown.items())
+    return {name: each[0] if len(set(each)) == 1 else " / ".join(each) for name, each in texts.items()}
+
+
+def _limit(value: float | None, *, tried: bool) -> str:
+    if value is None:
+        return "nowhere" if tried else "–"
+    return f"{value:,.0f}" if value >= 1000 or value.is_integer() else f"{value:.3g}"

@@ -199,12 +199,20 @@ def _envelopes(console: Console, rows: pd.DataFrame, section: Section) -> None:
     found = envelopes.lines(rows, section)
     run = [line for line in found if set(line.counts) != {"unsupported"} or line.worst]
     columns = [name for name in section.columns if any(name in line.worst for line in run)]
-    headings = ["model", "backend", "right to", *map(units.label, columns), "cases"]
+    limits = [units.label(name) for name in section.envelope]
+    columns = [name for name in columns if name not in section.envelope]
+    headings = [
+        "model",
+        "backend",
+        *(f"right to {limits[0]}", *limits[1:]),
+        *map(units.label, columns),
+        "cases",
+    ]
     cells = [
         [
             Text(line.subject, style="cyan"),
             Text(line.backend),
-            Text(line.right_to),
+            *(Text(line.right_to[name]) for name in section.envelope),
             *(Text(line.worst.get(name, "–")) for name in columns),
             Text(", ".join(f"{count} {status}" for status, count in line.counts.items())),
         ]
@@ -213,7 +221,7 @@ def _envelopes(console: Console, rows: pd.DataFrame, section: Section) -> None:
     dropped = _narrow(console.width, headings, cells)
     grid = _grid()
     for place, heading in enumerate(headings):
-        number = 3 <= place < len(headings) - 1
+        number = 2 <= place < len(headings) - 1
         grid.add_column(heading, justify="right" if number else "left", no_wrap=place < 2 or number)
     for line in cells:
         grid.add_row(*line)

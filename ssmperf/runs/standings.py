@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.envelope import Envelope, envelope_of, value_of
+from ssmperf.cases.envelope import BROKEN, Envelope, envelope_of, value_of
 from ssmperf.cases.record import Record, Status
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def standings(run: Run) -> list[Standing]:
 class Envelopes:
     """The envelopes of a run's backends, by the suites that give some.
 
-    An envelope is that of a backend for a model (or a bare recurrence), dtype, device and environment.
+    An envelope is that of a backend for a model (or a bare recurrence), dtype, device and environment. What
+    is right on the same source of operands at the same or a greater length is inside, whatever others say.
     """
 
     def __init__(self, run: Run, fields: Mapping[str, tuple[str, ...]]) -> None:
@@ -91,7 +92,7 @@ class Envelopes:
         for suite, fields in self._fields.items():
             key = self._key(record, suite)
             tried = self._records.get(key)
-            if not tried:
+            if not tried or _seen_right(record, tried):
                 continue
             if key not in self._found:
                 self._found[key] = envelope_of(map(_status_and_numbers, tried), fields)
@@ -160,6 +161,14 @@ def _subject(run: Run, record: Record) -> Hashable:
     case = record.case
     subject = (case.recurrence, case.model, case.operand_source)
     return (environment_of(run, record), case.backend, subject, case.dtype, case.device)
+
+
+def _seen_right(record: Record, tried: Iterable[Record]) -> bool:
+    """Tell whether cases with a record's source of operands are right up to its length."""
+    length, source = record.case.shape["T"], record.case.operand_source
+    same = [other for other in tried if other.case.operand_source == source]
+    broken = any(other.status in BROKEN and other.case.shape["T"] <= length for other in same)
+    return not broken and any(o.status is Status.OK and o.case.shape["T"] >= length for o in same)
 
 
 def _value(record: Record, name: str, tried: Iterable[Record]) -> float | None:
