@@ -67,7 +67,7 @@ FEW_LENGTHS = (64, 512, 4096)
 ON_CPU = 65536  # the longest length on a CPU
 # Beyond it, only the operands that show most: a model's own, and those without decay.
 MOST_SOURCES = 65536
-# the longest lengths of a recurrence whose oracle takes one step after another
+# the longest lengths of a recurrence whose oracle takes one step, or one lag, after another
 MIXED, FEW_MIXED = 4096, 512
 CPU_LONGEST_S = 0.3  # of a call, as predicted
 
@@ -203,7 +203,8 @@ def growing(subject: PlannedSubject, selection: Selection, shapes: tuple[Shape, 
     longest = max(LENGTHS)
     if selection.device.type == "cpu":
         longest = min(longest, ON_CPU)
-    if registry.recurrence(subject.recurrence).mixes_state:
+    recurrence = registry.recurrence(subject.recurrence)
+    if recurrence.stepwise or not recurrence.has_state:
         longest = min(longest, FEW_MIXED if selection.scale.thinned else MIXED)
     if subject.source not in (MODEL, f"{DECAY}/0"):
         longest = min(longest, MOST_SOURCES)

@@ -33,7 +33,7 @@ ALONG_TIME = (
     "phase_drift",
 )
 PIECES = 16  # into which the sequence is divided, each with its largest error and state
-LONGEST_STATES = 4096  # steps up to which the states along the sequence are computed
+LONGEST_STATES = 1024  # steps up to which the states along the sequence are computed
 # The backend is called again, on the same and on other operands, at lengths in this range,
 REPEATED = range(256, 1025)
 REPEATED_CPU_S = 0.1  # if a call on a CPU is predicted to take no longer.

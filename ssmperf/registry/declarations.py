@@ -46,7 +46,7 @@ class Recurrence:
     family: str = ""
     operand_shapes: Mapping[str, str] = field(default_factory=dict)
     decay_operands: Mapping[str, tuple[str, ...]] | None = None
-    mixes_state: bool = False
+    stepwise: bool = False
 
     def __post_init__(self) -> None:
         owner = f"recurrence {self.name!r}"

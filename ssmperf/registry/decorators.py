@@ -44,7 +44,7 @@ def recurrence(
     family: str = "",
     operand_shapes: Mapping[str, str] | None = None,
     decay_operands: Mapping[str, tuple[str, ...]] | None = None,
-    mixes_state: bool = False,
+    stepwise: bool = False,
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -66,8 +66,8 @@ def recurrence(
         (see `ssmperf.cases.pattern`). `ssmperf.compute` refuses others.
     decay_operands: kind of gate (up to its first underscore) -> operands that multiply its log gates, such as
         `{"exp": ("A",)}`, where log gates are no operands themselves. None: all gates named `log_...`.
-    mixes_state: whether a step mixes elements of the state. The float64 oracle then takes one step after
-        another, so that very long sequences are not judged.
+    stepwise: whether a step is not affine and diagonal in the state, because it mixes elements or is
+        nonlinear. The float64 oracle then takes one step after another, and suites avoid very long sequences.
     """
 
     def register(function: F) -> F:
@@ -88,7 +88,7 @@ def recurrence(
             family,
             operand_shapes or {},
             decay_operands,
-            mixes_state,
+            stepwise,
         )
         tables.add("recurrence", name, entry, function)
         return function

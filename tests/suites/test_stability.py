@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.suites.stability import LENGTHS, MIXED, usual_sources
-from ssmperf.suites.stability_numbers import PIECES, state_envelope
+from ssmperf.suites.stability_numbers import PIECES, state_envelope, tf32_allowed
 from support.in_process import records_of
 
 from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
@@ -230,6 +230,14 @@ def grown() -> list[Record]:
         axis=["T=64,80,256,512", "C=4"],
         dtype="float32",
     )
+
+
+def test_tf32_is_allowed_for_a_while() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    with pytest.raises(ZeroDivisionError), tf32_allowed():
+        assert torch.backends.cuda.matmul.allow_tf32
+        raise ZeroDivisionError
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def by_place(records: list[Record], backend: str) -> dict[tuple[str, int], Record]:
