@@ -9,11 +9,12 @@ import pytest
 import torch
 from ssmperf.suites.stability import LENGTHS, MIXED, usual_sources
 from ssmperf.suites.stability_numbers import PIECES, state_envelope, tf32_allowed
+from support.commands import repeated
 from support.in_process import records_of
 
 from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
 from ssmperf.operands.build import build_operands
-from ssmperf.plan import make_plan
+from ssmperf.plan import command_that_repeats, make_plan
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.trial.judge import errors_along_time
 
@@ -182,6 +183,12 @@ def test_lengths_reach_a_million_steps_on_a_gpu_and_loops_only_a_part() -> None:
     assert 4096 <= reached["hgrn", "sequential"] < 2**20
     assert reached["deltanet", "hillis_steele"] == MIXED
     assert {case.shape["B"] for case in plan.to_run} == {1}
+
+
+def test_a_command_repeats_one_source_of_a_model() -> None:
+    cases = [case for case in planned(models=("gla",)) if case.shape["T"] == 64 and case.dtype == "float32"]
+    assert len({str(case) for case in cases}) == len(cases) == 4
+    assert [repeated(command_that_repeats(case)) for case in cases] == [[case] for case in cases]
 
 
 def planned(**choices: Any) -> list[Case]:
