@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import Section, envelope_of
+from ssmperf import Envelope, Section, envelope_of
 
 from . import frames, units
 
@@ -81,14 +81,14 @@ def _right_to(rows: pd.DataFrame, fields: Sequence[str]) -> dict[str, str]:
         envelope_of([(str(row["status"]), row) for row in frames.records(members)], fields)
         for _, members in rows.groupby("dtype", sort=False)
     ]
-    texts = {
-        name: [_limit(envelope.largest.get(name), tried=envelope.tried) for envelope in found]
-        for name in fields
-    }
+    texts = {name: [_limit(envelope, name) for envelope in found] for name in fields}
     return {name: each[0] if len(set(each)) == 1 else " / ".join(each) for name, each in texts.items()}
 
 
-def _limit(value: float | None, *, tried: bool) -> str:
+def _limit(envelope: Envelope, name: str) -> str:
+    """Write the limit in one field; with ≥ if nothing wrong was found beyond what was tried."""
+    value = envelope.largest.get(name)
     if value is None:
-        return "nowhere" if tried else "–"
-    return f"{value:,.0f}" if value >= 1000 or value.is_integer() else f"{value:.3g}"
+        return "nowhere" if envelope.tried else "–"
+    text = f"{value:,.0f}" if value >= 1000 or value.is_integer() else f"{value:.3g}"
+    return text if name in envelope.limited else f"≥{text}"

@@ -227,7 +227,10 @@ def _envelopes(console: Console, rows: pd.DataFrame, section: Section) -> None:
         grid.add_row(*line)
     console.print(Padding(grid, (0, 0, 1, 1)))
     dtypes = " / ".join(map(str, dict.fromkeys(rows["dtype"])))
-    legend = f"right to: the largest values up to which all cases are right; then the worst ({dtypes})"
+    legend = (
+        "right to: the largest values up to which all cases are right; "
+        f"≥: nothing wrong was found beyond; then the worst ({dtypes})"
+    )
     console.print(Text(f"  {legend}", style="dim"))
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
