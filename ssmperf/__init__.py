@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.case import DECAY, PASSES, RESET, TRAINING_PASSES, Case, axes, decay_of, split_source
+from ssmperf.cases.envelope import Envelope, envelope_of
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import DIMENSIONS, Shape
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from ssmperf.measure.provenance import fell_back, launched_kernels
     from ssmperf.measure.stopwatch import Timing
     from ssmperf.operands.build import build_operands
-    from ssmperf.operands.decay import decay_span
+    from ssmperf.operands.decay import check_change, decay_span
     from ssmperf.operands.dtypes import dtype_of, widen
     from ssmperf.operands.samplers import log_gates, phases
     from ssmperf.operands.time_axis import steps
@@ -116,7 +117,7 @@ _LAZY = {
     "measure.provenance": ("fell_back", "launched_kernels"),
     "measure.stopwatch": ("Timing",),
     "operands.build": ("build_operands",),
-    "operands.decay": ("decay_span",),
+    "operands.decay": ("check_change", "decay_span"),
     "operands.dtypes": ("dtype_of", "widen"),
     "operands.samplers": ("log_gates", "phases"),
     "operands.time_axis": ("steps",),
@@ -138,10 +139,12 @@ _HOME = {name: module for module, names in _LAZY.items() for name in names}
 __all__ = [
     "BROKEN",
     "BYTES_PER_SECOND",
+    "DECAY",
     "DIMENSIONS",
     "EXIT_MEANS",
     "PASSES",
     "REGIMES",
+    "RESET",
     "SECONDS_PER_LAUNCH",
     "TRAINING_PASSES",
     "VERDICTS",
@@ -160,6 +163,7 @@ __all__ = [
     "Context",
     "Cost",
     "DuplicateName",
+    "Envelope",
     "ExitCode",
     "History",
     "Identity",
@@ -214,6 +218,7 @@ __all__ = [
     "call_of",
     "carry",
     "check",
+    "check_change",
     "check_properties",
     "commit_text",
     "compare",
@@ -221,8 +226,10 @@ __all__ = [
     "compute",
     "consulting",
     "count_parameters",
+    "decay_of",
     "decay_span",
     "dtype_of",
+    "envelope_of",
     "family",
     "fell_back",
     "first_length",

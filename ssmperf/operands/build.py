@@ -1,6 +1,7 @@
 """Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime.
 
-Operands have specs: what a kernel sees of them besides their values.
+A model's log gates may be changed: no decay, more or less of it, or exact resets. Operands have specs: what a
+kernel sees of them besides their values.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands import corpus
+from ssmperf.operands.decay import change_decay
 from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
@@ -52,8 +54,12 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
         text).
     """
     recurrence = registry.recurrence(case.recurrence)
-    if case.operand_source == "model" and case.model is not None:
+    change = decay_of(case.operand_source)
+    if case.model is not None and (case.operand_source == MODEL or change is not None):
         wide = _model_operands(case, draw, device)
+        if change is not None:
+            kind = registry.model(case.model).gate
+            wide = change_decay(recurrence, kind, wide, change, _seed(case, draw))
     else:
         wide = _regime_operands(case, recurrence, draw, device)
     narrow = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
 
@@ -19,9 +19,14 @@ MEMORY_SHARE = 0.6  # of the device's memory; operands, gradients and the oracle
 
 def gate_kind(case: Case) -> str | None:
     """Name the kind of gate that a case's operands hold; None if only the operands themselves show it."""
-    if case.operand_source != "model" and not is_regime(case.operand_source):
+    if not _known(case.operand_source):
         return None
     return registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
+
+
+def _known(source: str) -> bool:
+    """Tell whether operands of a source have the gate kind that the model or the source names."""
+    return source == MODEL or is_regime(source) or decay_of(source) is not None
 
 
 def refusal(case: Case, selection: Selection) -> str | None:
@@ -62,11 +67,7 @@ def _confined(case: Case, backend: Backend) -> str | None:
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
     """Refuse a preset's case on a GPU if its call is predicted to take too long or too much memory."""
-    if (
-        case.device == "cpu"
-        or selection.sizes
-        or not (case.operand_source == "model" or is_regime(case.operand_source))
-    ):
+    if case.device == "cpu" or selection.sizes or not _known(case.operand_source):
         return None
     memory_bytes = _workspace_bytes(backend, case, gate_kind(case) or "")
     memory = selection.device.memory_bytes

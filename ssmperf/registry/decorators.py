@@ -43,6 +43,8 @@ def recurrence(
     linear: tuple[str, ...] = (),
     family: str = "",
     operand_shapes: Mapping[str, str] | None = None,
+    decay_operands: Mapping[str, tuple[str, ...]] | None = None,
+    stepwise: bool = False,
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -62,6 +64,10 @@ def recurrence(
     family: the algebraic family, such as "F1 elementwise".
     operand_shapes: the shapes that operands may have, such as `{"b": "B T C", "log_a": "broadcast B T C"}`
         (see `ssmperf.cases.pattern`). `ssmperf.compute` refuses others.
+    decay_operands: kind of gate (up to its first underscore) -> operands that multiply its log gates, such as
+        `{"exp": ("A",)}`, where log gates are no operands themselves. None: all gates named `log_...`.
+    stepwise: whether a step is not affine and diagonal in the state, because it mixes elements or is
+        nonlinear. The float64 oracle then takes one step after another, and suites avoid very long sequences.
     """
 
     def register(function: F) -> F:
@@ -81,6 +87,8 @@ def recurrence(
             linear,
             family,
             operand_shapes or {},
+            decay_operands,
+            stepwise,
         )
         tables.add("recurrence", name, entry, function)
         return function
