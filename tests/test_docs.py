@@ -19,7 +19,7 @@ from ssmperf.tune import tables as configurations
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-SOURCES = ("ssmperf", "impls", "suites", "reports", "tests", "ci")
+SOURCES = ("ssmperf", "impls", "suites", "reports", "claims", "tests", "ci")
 LARGEST = 2_000_000  # bytes of docs/
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
