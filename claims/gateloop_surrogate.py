@@ -1,4 +1,4 @@
-"""GateLoop, section 3.3 and Fig. 3: products of gates, taken apart for attention, leave the range of floats."""
+"""GateLoop, section 3.3 and Fig. 3: products of gates that attention needs leave the range of floats."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ STABLE = ("surrogate", "sequential")
     place="Section 3.3 and Fig. 3",
     statement="As attention, cumulative products of gates underflow; as a recurrence, they do not.",
     printed="no number. Our own figure: float32 ends at a span of 88.7, the log of its largest number",
-    runs="attention by eqs. 14-21 as printed, `surrogate_raw`, `surrogate` and `sequential`, float32, constant "
-    "gates with a span Σ -log a from 10 to 10,000; right is an error below 0.001 from float64",
+    runs="attention by eqs. 14-21 as printed, `surrogate_raw`, `surrogate` and `sequential`, float32, "
+    "constant gates with a span Σ -log a from 10 to 10,000; right is an error below 0.001 from float64",
     scaled="one head of width 4, T = 64, 256 and 1,024",
-    rule="agrees: the largest span at which the printed form is right lies below that of the recurrence, and our "
-    "own figure lies between the last right and the first wrong span",
+    rule="agrees: the largest span at which the printed form is right lies below that of the recurrence, "
+    "and our own figure lies between the last right and the first wrong span",
     budget_s=60,
     has_smoke=True,
 )
@@ -80,7 +80,7 @@ class Surrogate:
 
 
 def turning_point(form: Callable[..., Tensor], T: int, device: str) -> dict[str, float | None]:
-    """Find the last span at which a form is right and the first at which it is wrong; None if there is none."""
+    """Find the last span at which a form is right and the first at which it is wrong; None without one."""
     last: float | None = None
     for span in SPANS:
         if not is_right(form, T, span, device):

@@ -42,8 +42,8 @@ GATES = 3  # of an expanded HGRN: forget, input and output, each with its own ex
     printed="Table 2: nd², ≈ d², d², d² + n², nd, d² + n; Table 5: 44.66 M",
     runs=f"parameters of one expansion at d = {d}, n = {n}, and of the network of Table 5",
     scaled="nothing",
-    rule=f"agrees: the count is the formula's value, within {ABOUT:.0%} where it is printed with ≈, and rounds to "
-    "44.66 M; disagrees: it is not",
+    rule=f"agrees: the count is the formula's value, within {ABOUT:.0%} where it is printed with ≈, and "
+    "rounds to 44.66 M; disagrees: it is not",
     budget_s=30,
 )
 class Parameters:

@@ -36,8 +36,8 @@ FITTED = "the width inside the GLU, which the paper does not state, was fitted t
     statement="The language models of the grid have 43 to 46 million parameters.",
     printed="Table 4: 19 rows, 43.45 to 44.51 M; Table 5: 43.78 M; Table 6: 46.07 M",
     runs=f"parameters of networks of {LAYERS} blocks, d = {D}, k = {K}, with tied embeddings",
-    scaled="nothing. The rows' codes are read off their order and counts, since the printed ones were lost. Nine "
-    "rows need widths of the GLU (550, 554, 793) that the paper does not state",
+    scaled="nothing. The rows' codes are read off their order and counts, since the printed ones were "
+    "lost. Nine rows need widths of the GLU (550, 554, 793) that the paper does not state",
     rule="agrees: our count rounds to the printed one. Rows with a fitted width are shown and decide nothing",
     budget_s=60,
 )

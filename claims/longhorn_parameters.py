@@ -25,8 +25,8 @@ ROWS: dict[str, tuple[str, Any, tuple[int, int] | None, tuple[str, str], bool]] 
     "RWKV": ("rwkv5", RWKV, None, ("124.4", "354.8"), False),
 }
 NOTES = {
-    "Longhorn, 350M": "its block is Mamba's without A: 48 · 2048 · 16 parameters fewer than the printed 371.5 M "
-    "of Mamba are 370.0 M, and no sizes that both networks share give 128.6 and 369.8",
+    "Longhorn, 350M": "its block is Mamba's without A: 48 · 2048 · 16 parameters fewer than the printed "
+    "371.5 M of Mamba are 370.0 M, and no sizes that both networks share give 128.6 and 369.8",
     "RWKV, 120M": "counted as RWKV-5; the paper does not say which version it trained",
     "RWKV, 350M": "counted as RWKV-5; the paper does not say which version it trained",
 }
@@ -39,10 +39,11 @@ NOTES = {
     statement="The networks that are compared have these numbers of parameters.",
     printed="120M class: Longhorn 128.6 M, Mamba 129.2, GLA 123.8, RetNet 129.1, RWKV 124.4; "
     "350M class: 369.8, 371.5, 361.1, 373.2, 354.8",
-    runs="parameters of whole networks (blocks, tied embeddings of 50,304 tokens), counted without allocating",
+    runs="parameters of whole networks (blocks, tied embeddings of 50,304 tokens), counted without "
+    "allocating",
     scaled="nothing. Sizes that the paper does not state are those of the layer's own paper",
-    rule="agrees: our count rounds to the printed one; disagrees: it does not; cannot tell: it does not, and the "
-    "paper does not state the sizes",
+    rule="agrees: our count rounds to the printed one; disagrees: it does not; cannot tell: it does not, "
+    "and the paper does not state the sizes",
     budget_s=30,
 )
 class Parameters:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from ssmperf.cases.record import Record
@@ -190,14 +190,14 @@ def agree_on_number(printed: str, ours: Estimate | None, *, full_size: bool = Tr
     half = 0.5 * 10.0 ** -len(found[1] or "")
     value = float(found[0])
     slack = 1e-9 * max(abs(value), half)  # half of the last digit has no exact float
-    return _inside(value - half - slack, value + half + slack, ours, full_size, why, f"{printed}, rounded")
+    return _inside(value - half - slack, value + half + slack, ours, full_size, why, printed)
 
 
 def agree_on_range(
     low: float, high: float, ours: Estimate | None, *, full_size: bool = True, why: str = ""
 ) -> Judged:
     """Judge the claim that a number lies in a range, such as 20 to 40×."""
-    return _inside(low, high, ours, full_size, why, f"the printed range, {low:g} to {high:g}")
+    return _inside(low, high, ours, full_size, why, f"{low:g} to {high:g}")
 
 
 def agree_on_equality(ratio: Estimate | None, margin: float, why: str = "") -> Judged:
@@ -257,8 +257,8 @@ def _inside(low: float, high: float, ours: Estimate | None, full_size: bool, why
         return Agreement.CANNOT_TELL, "not measured at the paper's size or on its device"
     our_low, our_high = _bounds(ours)
     if our_low <= high and our_high >= low:
-        return Agreement.AGREES, f"our interval holds {what}"
-    return Agreement.DISAGREES, f"our interval lies outside of {what}"
+        return Agreement.AGREES, f"our interval meets {what}"
+    return Agreement.DISAGREES, f"our interval does not meet {what}"
 
 
 def _unknown(why: str, *estimates: Estimate | None) -> Judged | None:
@@ -285,5 +285,5 @@ def _least(*counts: int | None) -> int | None:
     return min((each for each in counts if each is not None), default=None)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
