@@ -20,7 +20,7 @@ BACKENDS = ("triton", "blelloch")  # the second where there is no GPU
 @claim(
     "longhorn:speed",
     paper=papers.LONGHORN,
-    place="Section 3.3",
+    place="the text on the implementation",
     statement="Longhorn is as fast as Mamba.",
     printed="no number",
     runs="throughput of `longhorn` and `mamba`, the recurrence alone and the whole block, forward and "

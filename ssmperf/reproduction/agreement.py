@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from ssmperf.cases.record import Record
 
 CONFIDENCE = 0.95
+LARGEST_WHOLE = 1e15  # beyond it, a count has an exponent
+SCALES = {  # of a unit, the largest first
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
+    "B": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+}
 PRINTED = re.compile(r"[-+]?\d+(?:\.(\d+))?")
 
 
@@ -98,13 +103,16 @@ class Estimate:
         return Estimate(value, self.low / other.high, self.high / other.low, "×", n)
 
     def __str__(self) -> str:
-        whole = self.low == self.high == self.value and float(self.value).is_integer()
-        number = f"{self.value:,.0f}" if whole and abs(self.value) < 1e15 else f"{self.value:.5g}"
-        number += f"{'' if self.unit in ('', '×') else ' '}{self.unit}"
+        size, unit = _scale(self.value, self.unit)
+        value = self.value / size
+        exact = self.low == self.high == self.value
+        whole = exact and value.is_integer() and abs(value) < LARGEST_WHOLE
+        number = f"{value:,.0f}" if whole else f"{value:.5g}" if exact else f"{value:.4g}"
+        number += f"{'' if unit in ('', '×') else ' '}{unit}"
         if self.bounds is None:
             return f"{number} (no interval)"
-        low, high = self.bounds
-        return number if low == high else f"{number} [{low:.4g}, {high:.4g}]"
+        low, high = (each / size for each in self.bounds)
+        return number if exact else f"{number} [{low:.4g}, {high:.4g}]"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object, which `from_json` reads."""
@@ -254,11 +262,12 @@ def _inside(low: float, high: float, ours: Estimate | None, full_size: bool, why
     if (unknown := _unknown(why, ours)) is not None:
         return unknown
     if not full_size:
-        return Agreement.CANNOT_TELL, "not measured at the paper's size or on its device"
+        return Agreement.CANNOT_TELL, "not measured at the paper's size and on its device"
     our_low, our_high = _bounds(ours)
+    subject = "it" if our_low == our_high else "its interval"
     if our_low <= high and our_high >= low:
-        return Agreement.AGREES, f"our interval meets {what}"
-    return Agreement.DISAGREES, f"our interval does not meet {what}"
+        return Agreement.AGREES, f"{subject} meets {what}"
+    return Agreement.DISAGREES, f"{subject} does not meet {what}"
 
 
 def _unknown(why: str, *estimates: Estimate | None) -> Judged | None:
@@ -279,6 +288,12 @@ def _verb(agreement: Agreement, count: int) -> str:
     if agreement is Agreement.CANNOT_TELL:
         return "cannot be told"
     return str(agreement) if count == 1 else str(agreement).removesuffix("s")
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """Choose the multiple of a unit in which a number is shown."""
+    scales = SCALES.get(unit, ((1.0, unit),))
+    return next((each for each in scales if abs(value) >= each[0]), scales[-1])
 
 
 def _least(*counts: int | None) -> int | None:

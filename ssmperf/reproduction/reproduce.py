@@ -149,10 +149,15 @@ def judge(claim: Claim, numbers: Mapping[str, Mapping[str, Any]], *, smoke: bool
     """Judge the numbers of a claim's pieces. At tiny sizes, nothing can be told of claims that have them."""
     findings = tuple(claim.work.conclude(numbers))
     if smoke and claim.has_smoke:
-        findings = tuple(replace(each, judged=(Agreement.CANNOT_TELL, ONLY_TRIED)) for each in findings)
+        findings = tuple(replace(each, judged=(Agreement.CANNOT_TELL, _tried(each))) for each in findings)
         return ClaimResult(claim, findings, Agreement.CANNOT_TELL, ONLY_TRIED)
     agreement, reason = taken_together(findings)
     return ClaimResult(claim, findings, agreement, reason)
+
+
+def _tried(finding: Finding) -> str:
+    """Say that nothing is told at tiny sizes, with the reason if nothing could be told anyway."""
+    return f"{ONLY_TRIED}; {finding.reason}" if finding.agreement is Agreement.CANNOT_TELL else ONLY_TRIED
 
 
 def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[str] | None) -> ClaimResult:
