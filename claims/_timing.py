@@ -10,13 +10,12 @@ from ssmperf import ClaimSetting, Estimate, Finding, Record, Status, agree_on_or
 
 ROUNDS = 5  # fresh processes, the fewest that have an interval
 TIMEOUT_S = 300.0
-FIELDS = {"latency_s": "s", "tokens_per_s": "tokens/s"}
 
 
-def timed(setting: ClaimSetting, name: str, **choices: Any) -> dict[str, Any]:
+def timed(setting: ClaimSetting, name: str, *, rounds: int = ROUNDS, **choices: Any) -> dict[str, Any]:
     """Run the throughput suite in the piece's folder, or continue the run that is there.
 
-    name: of the run's folder. choices: keywords of `ssmperf.run`.
+    name: of the run's folder. rounds: in fresh processes each. choices: other keywords of `ssmperf.run`.
 
     Returns:
         `{"cases": [...]}`: each case with its status and reason, and with its numbers if it is ok.
@@ -27,8 +26,8 @@ def timed(setting: ClaimSetting, name: str, **choices: Any) -> dict[str, Any]:
         out=setting.folder / name,
         resume=True,
         device=setting.device,
-        preset="smoke" if setting.smoke else "standard",
-        rounds=1 if setting.smoke else ROUNDS,
+        preset="standard" if setting.on_gpu and not setting.smoke else "smoke",
+        rounds=1 if setting.smoke else rounds,
         timeout=TIMEOUT_S,
         **choices,
     )

@@ -66,6 +66,7 @@ class Surrogate:
                     "cumulative products underflow",
                     {name: ends[name] for name in names},
                     agree_on_order(ends[stable], ends[PRINTED_FORM]),
+                    note=f"{max(SPANS):,.0f} is the largest span that was tried",
                 )
             for form in (PRINTED_FORM, RAW):
                 yield Finding(

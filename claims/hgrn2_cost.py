@@ -40,7 +40,7 @@ class Cost:
 
     def measure(self, piece: str, setting: ClaimSetting) -> Mapping[str, Any]:
         B, T, width, head = SIZES[setting.preset]
-        common = {"level": "block", "pass_": PASS}
+        common: dict[str, Any] = {"level": "block", "pass_": PASS}
         if piece == OUTER:
             sizes = [f"H={width // head}", f"K={head}", f"V={head}"]
             backend = "triton" if setting.on_gpu else "chunkwise"

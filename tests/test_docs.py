@@ -103,6 +103,13 @@ def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> No
     assert sum(record.status is Status.OK for record in done.records) >= 10
 
 
+@pytest.mark.parametrize("plugin", ["gla:parameters"], indirect=True)
+def test_the_example_claim_is_run_and_judged(plugin: Path, tmp_path: Path) -> None:
+    registry.load_plugin(plugin)
+    (found,) = ssmperf.reproduce("gla:parameters", out=tmp_path / "out", device="cpu").results
+    assert found.agreement is ssmperf.Agreement.AGREES
+
+
 def test_the_example_table_can_be_searched(own_registrations: None, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
     (code,) = [block for block in blocks if "Table(" in block]

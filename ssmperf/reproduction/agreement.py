@@ -198,14 +198,19 @@ def agree_on_number(printed: str, ours: Estimate | None, *, full_size: bool = Tr
     half = 0.5 * 10.0 ** -len(found[1] or "")
     value = float(found[0])
     slack = 1e-9 * max(abs(value), half)  # half of the last digit has no exact float
-    return _inside(value - half - slack, value + half + slack, ours, full_size, why, printed)
+    if ours is not None and ours.low == ours.high:
+        words = f"rounds to {printed}", f"does not round to {printed}"
+    else:
+        words = f"holds {printed}", f"does not hold {printed}"
+    return _inside(value - half - slack, value + half + slack, ours, full_size, why, words)
 
 
 def agree_on_range(
     low: float, high: float, ours: Estimate | None, *, full_size: bool = True, why: str = ""
 ) -> Judged:
     """Judge the claim that a number lies in a range, such as 20 to 40×."""
-    return _inside(low, high, ours, full_size, why, f"{low:g} to {high:g}")
+    words = f"reaches {low:g} to {high:g}", f"lies outside of {low:g} to {high:g}"
+    return _inside(low, high, ours, full_size, why, words)
 
 
 def agree_on_equality(ratio: Estimate | None, margin: float, why: str = "") -> Judged:
@@ -258,7 +263,10 @@ def over_seeds(values: Sequence[float], unit: str = "") -> Estimate:
     return Estimate(mean, mean - half, mean + half, unit, n)
 
 
-def _inside(low: float, high: float, ours: Estimate | None, full_size: bool, why: str, what: str) -> Judged:
+def _inside(
+    low: float, high: float, ours: Estimate | None, full_size: bool, why: str, words: tuple[str, str]
+) -> Judged:
+    """Judge whether an estimate reaches into a range. words: for that, and for the opposite."""
     if (unknown := _unknown(why, ours)) is not None:
         return unknown
     if not full_size:
@@ -266,8 +274,8 @@ def _inside(low: float, high: float, ours: Estimate | None, full_size: bool, why
     our_low, our_high = _bounds(ours)
     subject = "it" if our_low == our_high else "its interval"
     if our_low <= high and our_high >= low:
-        return Agreement.AGREES, f"{subject} meets {what}"
-    return Agreement.DISAGREES, f"{subject} does not meet {what}"
+        return Agreement.AGREES, f"{subject} {words[0]}"
+    return Agreement.DISAGREES, f"{subject} {words[1]}"
 
 
 def _unknown(why: str, *estimates: Estimate | None) -> Judged | None:

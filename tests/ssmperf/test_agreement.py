@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ssmperf import (
@@ -28,6 +28,7 @@ from ssmperf.reproduction.agreement import taken_together
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 OPPOSITE = {YES: NO, NO: YES, UNSURE: UNSURE}
+anything = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 positive = st.floats(1e-6, 1e6)
 
 
@@ -41,6 +42,7 @@ def finding(agreement: Agreement, decides: bool = True) -> Finding:
     return Finding("what", "1", {}, (agreement, "because"), decides)
 
 
+@anything
 @given(estimates(), estimates())
 def test_an_order_is_told_by_disjoint_intervals_alone(one: Estimate, other: Estimate) -> None:
     found, reason = agree_on_order(one, other)
@@ -52,6 +54,7 @@ def test_an_order_is_told_by_disjoint_intervals_alone(one: Estimate, other: Esti
         assert (found is YES) == (one.value > other.value)
 
 
+@anything
 @given(estimates(), st.floats(1.0001, 3))
 def test_a_wider_interval_never_decides_what_a_narrower_one_leaves_open(one: Estimate, factor: float) -> None:
     assert one.low is not None and one.high is not None
@@ -88,6 +91,7 @@ def test_a_printed_number_stands_for_all_that_round_to_it() -> None:
         agree_on_number("about 3", Estimate.exact(3))
 
 
+@anything
 @given(st.floats(0.01, 100), st.floats(0.01, 0.5))
 def test_the_same_is_what_lies_within_the_margin_both_ways(ratio: float, margin: float) -> None:
     there = agree_on_equality(Estimate.exact(ratio), margin)[0]
@@ -119,6 +123,7 @@ def test_an_interval_over_seeds_holds_the_mean_as_often_as_it_says() -> None:
         over_seeds([1.0, math.nan])
 
 
+@anything
 @given(estimates(), estimates())
 def test_a_quotient_holds_all_quotients_and_survives_json(one: Estimate, other: Estimate) -> None:
     ratio = one.over(other)
