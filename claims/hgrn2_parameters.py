@@ -38,7 +38,7 @@ GATES = 3  # of an expanded HGRN: forget, input and output, each with its own ex
     "hgrn2:parameters",
     paper=papers.HGRN2,
     place="Tables 2 and 5",
-    statement="Expansions of the state by other means than a full map need no more parameters than d².",
+    statement="Expanding the state takes about d² parameters, or nd, instead of the nd² of a full map.",
     printed="Table 2: nd², ≈ d², d², d² + n², nd, d² + n; Table 5: 44.66 M",
     runs=f"parameters of one expansion at d = {d}, n = {n}, and of the network of Table 5",
     scaled="nothing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -87,7 +88,8 @@ def reproduce(
     else:
         display.write_report("table", found, None, of="claims")
     if html:
-        display.write_report("html", found, html, of="claims")
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            display.write_report("html", found, html, of="claims")
     if not as_json:
         print(f"results written to {folder}")
     raise typer.Exit(found.exit_code)

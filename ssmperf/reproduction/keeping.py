@@ -121,7 +121,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, data: Mapping[str, Any]) -> None:
     """Write JSON so that the file is either the old or the new one. Raises ValueError for NaN."""
-    temporary = file.with_name(f"{file.name}.tmp")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # several processes may share a folder
     with temporary.open("w") as out:
         json.dump(data, out, indent=1, allow_nan=False)
         out.write("\n")

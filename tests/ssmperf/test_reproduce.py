@@ -159,7 +159,7 @@ def test_the_verb_prints_keeps_and_draws(
     code, text, err = verb(monkeypatch, capsys, *words, "--html", page)
     assert code == 0 and all(part in text for part in ("disagrees", "half of it", "one: 0.5", out))
     assert "paper:order: one" in err and "disagrees" in Path(page).read_text()
-    code, text, _ = verb(monkeypatch, capsys, *words, "--resume", "--json")
+    code, text, _ = verb(monkeypatch, capsys, *words, "--resume", "--json", "--html", page)
     assert code == 0 and json.loads(text)["claims"][0]["agreement"] == "disagrees"
     for wrong in (["--all", "paper:order"], ["--html", page], ["paper:odrer"]):
         code, _, err = verb(monkeypatch, capsys, *wrong)
