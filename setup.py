@@ -1,7 +1,7 @@
 """Lists the packages; everything else is in pyproject.toml.
 
-The folders impls, suites, reports and claims are imported as ssmperf.impls, ssmperf.suites,
-ssmperf.reports and ssmperf.claims. find_packages sees every sub-folder, so a new one cannot be missing from a wheel.
+The folders impls, suites, reports and claims are imported as ssmperf.impls, ssmperf.suites, ssmperf.reports
+and ssmperf.claims. find_packages sees every sub-folder, so a new one cannot be missing from a wheel.
 """
 
 from setuptools import find_packages, setup

@@ -168,13 +168,13 @@ def test_the_verb_prints_keeps_and_draws(
 
 def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: Path) -> None:
     texts = dict.fromkeys(("paper", "place", "statement", "printed", "runs", "scaled", "rule"), HOSTILE)
-    register(values={"one": 0.5, "two": 1.0}, **texts)
+    register(values={"one": 0.5, "two": 1.0}, text=HOSTILE, **texts)
     found = reproduced(tmp_path)
     drawn = str(registry.report("html", "claims")(found, None))
     page = Page(drawn)
     assert page.open == [] and not page.having(src="x") and "\x1b" not in drawn
     assert not [found for _, found in page.elements if "onerror" in found or "src" in found]
-    assert sum(HOSTILE.replace("\x1b", " ") in text for text in page.texts) >= 6
+    assert sum(HOSTILE.replace("\x1b", " ") in text for text in page.texts) >= 9
     words = " ".join(page.texts)
     assert "larger" in words and "one: 0.5" in words and found.conclusion in page.texts
     assert drawn == str(registry.report("html", "claims")(found, None))
