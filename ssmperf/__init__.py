@@ -26,12 +26,13 @@ from ssmperf.errors import (
     UsageError,
     WorkerFailed,
 )
-from ssmperf.registry.checks import Analytic, Comparison, Compute, Identity
+from ssmperf.registry.checks import Analytic, Claim, Comparison, Compute, Identity
 from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, limit
 from ssmperf.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
 from ssmperf.registry.decorators import (
     analytic,
     backend,
+    claim,
     family,
     identity,
     model,
@@ -79,6 +80,18 @@ if TYPE_CHECKING:
     from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
     from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, predicted_call_s, refusal
     from ssmperf.plan.selection import Selection, is_regime
+    from ssmperf.reproduction.agreement import (
+        Agreement,
+        Estimate,
+        Finding,
+        agree_on_equality,
+        agree_on_number,
+        agree_on_order,
+        agree_on_range,
+        over_seeds,
+    )
+    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, reproduce
+    from ssmperf.reproduction.setting import ClaimSetting
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
@@ -125,6 +138,18 @@ _LAZY = {
     "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
     "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "predicted_call_s", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
+    "reproduction.agreement": (
+        "Agreement",
+        "Estimate",
+        "Finding",
+        "agree_on_equality",
+        "agree_on_number",
+        "agree_on_order",
+        "agree_on_range",
+        "over_seeds",
+    ),
+    "reproduction.reproduce": ("ClaimResult", "Reproduction", "reproduce"),
+    "reproduction.setting": ("ClaimSetting",),
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
@@ -148,6 +173,7 @@ __all__ = [
     "SECONDS_PER_LAUNCH",
     "TRAINING_PASSES",
     "VERDICTS",
+    "Agreement",
     "Analytic",
     "Backend",
     "BackendLike",
@@ -158,13 +184,18 @@ __all__ = [
     "CaseHistory",
     "Ceilings",
     "Chart",
+    "Claim",
+    "ClaimResult",
+    "ClaimSetting",
     "Comparison",
     "Compute",
     "Context",
     "Cost",
     "DuplicateName",
     "Envelope",
+    "Estimate",
     "ExitCode",
+    "Finding",
     "History",
     "Identity",
     "Judging",
@@ -181,6 +212,7 @@ __all__ = [
     "Probe",
     "Record",
     "Recurrence",
+    "Reproduction",
     "Run",
     "RunComparison",
     "Section",
@@ -203,6 +235,10 @@ __all__ = [
     "Verdict",
     "WorkerFailed",
     "ab",
+    "agree_on_equality",
+    "agree_on_number",
+    "agree_on_order",
+    "agree_on_range",
     "analytic",
     "available_memory_bytes",
     "axes",
@@ -220,6 +256,7 @@ __all__ = [
     "check",
     "check_change",
     "check_properties",
+    "claim",
     "commit_text",
     "compare",
     "compare_runs",
@@ -253,6 +290,7 @@ __all__ = [
     "model",
     "models",
     "note_again",
+    "over_seeds",
     "pass_of",
     "peak_bytes",
     "phases",
@@ -264,6 +302,7 @@ __all__ = [
     "rehearse",
     "relative_error",
     "report",
+    "reproduce",
     "run",
     "saved_bytes",
     "specs",

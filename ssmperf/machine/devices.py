@@ -68,6 +68,16 @@ def cuda_count() -> int:
     return torch.cuda.device_count()
 
 
+def name_of(device: str) -> str | None:
+    """Name the GPU behind a torch device such as cuda:0, as NVML does; None if NVML does not say."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    index = int(device.partition(":")[2] or 0)
+    name = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(_physical(index)))
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def _checked(index: int, count: int) -> str:
     if index >= count:
         have = f"cuda:0 to cuda:{count - 1}" if count else "none"

@@ -1,4 +1,4 @@
-"""The decorators that register recurrences, backends, models, families, checks, suites and report formats."""
+"""The decorators by which everything registers itself, from recurrences and backends to claims of papers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ssmperf.cases.case import DTYPES, TRAINING_PASSES
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.registry import lookup, tables
-from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.checks import Analytic, Claim, Identity
 from ssmperf.registry.cost import CostModel
 from ssmperf.registry.declarations import (
+    DEVICES,
     Backend,
     Family,
     ModelEntry,
@@ -256,5 +257,51 @@ def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
     def register(function: F) -> F:
         tables.add("report", name, function, function, of=of)
         return function
+
+    return register
+
+
+def claim(
+    name: str,
+    *,
+    paper: str,
+    place: str,
+    statement: str,
+    printed: str,
+    runs: str,
+    scaled: str,
+    rule: str,
+    budget_s: float,
+    device: str = "cpu",
+    budget_of: str = "claim",
+    has_smoke: bool = False,
+    version: int = 1,
+) -> Callable[[T], T]:
+    """Register the decorated class (constructed without arguments, see `Work`) as a claim of a paper.
+
+    name: the paper and the claim, as `longhorn:parameters`.
+    paper: title, year and arXiv number. place: section, table or figure.
+    statement: the claim in a sentence. printed: its number or numbers, as the paper prints them.
+    runs: what is run. scaled: what is smaller than in the paper, or another device.
+    rule: what counts as agreeing, in a sentence.
+    device: "cpu" if two cores suffice; "cuda" if it needs a GPU.
+    budget_s: how long it may take there. budget_of: "claim", or "piece" if each piece has this budget.
+    has_smoke: whether `--preset smoke` makes it tiny. The verdict is then that nobody can tell.
+    version: raised when what a piece measures has changed, so that older results are not used.
+
+    Raises:
+        DuplicateName: the name is taken.
+        UsageError: the name has no colon, or there is no such device.
+    """
+    if device not in DEVICES:
+        raise UsageError(f"claim {name!r}: unknown device {device!r} (valid: {', '.join(DEVICES)})")
+
+    def register(cls: T) -> T:
+        entry = Claim(
+            name, paper, place, statement, printed, runs, scaled, rule, device, budget_s, budget_of,
+            has_smoke, version, cls(),
+        )  # fmt: skip
+        tables.add("claim", name, entry, cls)
+        return cls
 
     return register

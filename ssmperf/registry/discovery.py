@@ -30,7 +30,7 @@ NOT_BACKENDS = ("common", PEERS, "analytic")
 INSTALLED = "installed plug-in "  # how the registry calls what an entry point names
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
-BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
+BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points
 
 plugin_files: list[Path] = []
 _discovered: set[str] = set()

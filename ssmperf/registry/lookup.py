@@ -9,7 +9,7 @@ from typing import Any
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import DuplicateName, UnknownName, UsageError
 from ssmperf.registry import tables
-from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.checks import Analytic, Claim, Identity
 from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence
 from ssmperf.registry.discovery import (
     IDENTITIES,
@@ -196,6 +196,18 @@ def suites() -> dict[str, Any]:
     """List all suites by name."""
     discover("suites")
     return dict(sorted(tables.entries["suite"].items()))
+
+
+def claim(name: str) -> Claim:
+    """Look up a claim of a paper. Raises UnknownName."""
+    found: Claim = tables.get("claim", claims(), name)
+    return found
+
+
+def claims() -> dict[str, Claim]:
+    """List all claims of papers by name."""
+    discover("claims")
+    return dict(sorted(tables.entries["claim"].items()))
 
 
 def report(name: str, of: str | None = None) -> Any:
