@@ -35,6 +35,11 @@ _LABELS = {
     "chances": "by chance",
     "majority_accuracies": "most frequent answer",
     "majority_accuracy": "most frequent answer",
+    "first_wrong_step": "first wrong",
+    "first_nan_step": "first NaN",
+    "deterministic": "same bits",
+    "gate_dtype_difference": "bf16 gates",
+    "tf32_difference": "tf32",
 }
 
 

@@ -51,6 +51,7 @@ def run(
     time: float | None = None,
     precision: float | str | None = None,
     samples: int | None = None,
+    peers: bool = False,
     **axes: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
@@ -74,9 +75,9 @@ def run(
             the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
             means the preset's.
         updates: the most updates of a training. seeds: number of trainings whose results are averaged.
-            rates: learning rates to choose from. layers: number of blocks. corpus: a text file, or a folder
-            of them, to learn. test_backend: tests trained networks. side_by_side: trainings at a time on a
-            device. None means the preset's, the standard library's sources, and the backend that trained.
+            rates: learning rates to choose from. layers: number of blocks. corpus: file or folder of text to
+            learn. test_backend: tests trained networks. side_by_side: trainings at a time on a device.
+        peers: whether other people's kernels are measured, too, if no backends are named.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -106,6 +107,7 @@ def run(
         time=time,
         precision=precision,
         samples=samples,
+        peers=peers,
         **axes,
     )
     return execute(request)

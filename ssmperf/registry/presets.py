@@ -60,6 +60,7 @@ class Preset:
     min_samples: least number of fresh samples, even if they take longer than the longest time.
     threads: number of threads of a worker on a CPU; None means torch's default.
     thinned: whether suites that do not ask about growth with T take one shape of several.
+    growth: factor between the lengths of a curve of times, at a constant number of tokens; None for no curve.
     training: how networks are trained.
     """
 
@@ -69,6 +70,7 @@ class Preset:
     threads: int | None
     thinned: bool
     training: Training
+    growth: int | None
     relative_width: float = 0.01
     min_samples: int = 5
 
@@ -90,6 +92,7 @@ PRESETS = {
         1,
         thinned=True,
         training=Training(32, 32, 32, updates=100, seeds=2, rates=(5e-3,), models=4, tasks=2),
+        growth=2,
     ),
     "standard": Preset(
         (2048,),
@@ -98,6 +101,7 @@ PRESETS = {
         threads=None,
         thinned=False,
         training=Training(64, 256, 64, updates=2000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
+        growth=4,
     ),
     "long": Preset(
         (65536,),
@@ -108,6 +112,7 @@ PRESETS = {
         training=Training(
             256, 128, 64, updates=8000, seeds=3, rates=(5e-4, 1e-3, 5e-3, 1e-2), models=None, tasks=None
         ),
+        growth=None,
     ),
 }
 ON_CPU, ON_GPU = "smoke", "standard"  # the default presets
