@@ -60,11 +60,12 @@ def glances(parts: Mapping[str, tuple[Section, pd.DataFrame]]) -> list[Glance]:
     found: dict[tuple[Any, ...], Glance] = {}
     questions = set()
     for section, rows in parts.values():
-        kind = {"_s": "slowness", "_bytes": "memory"}.get(units.suffix(section.rank or ""))
-        if kind and section.rank in rows:
+        rank = section.rank
+        kind = {"_s": "slowness", "_bytes": "memory"}.get(units.suffix(rank)) if rank else None
+        if rank and kind and rank in rows:
             questions.add(kind)
-            _compare(found, rows, section.rank, kind)
-        elif not section.rank and rows["error_ratio"].notna().any():
+            _compare(found, rows, rank, kind)
+        elif not rank and rows["error_ratio"].notna().any():
             questions.add("error")
             _judge(found, rows)
     if len(questions) < LEAST_QUESTIONS:
