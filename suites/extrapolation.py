@@ -14,6 +14,7 @@ from ssmperf import (
     Selection,
     Shape,
     Status,
+    Training,
     decay_span,
     pass_of,
     product,
@@ -21,7 +22,7 @@ from ssmperf import (
     suite,
 )
 
-from .learning.cases import TASK, is_learned, learned_cases
+from .learning.cases import TASK, forecast_s, is_learned, learned_cases
 from .learning.learn import learn
 from .throughput import timed_record
 
@@ -97,6 +98,10 @@ class Extrapolation:
             about=subjects(selection, families=False),
         )
         yield from learned_cases(selection, self.name)
+
+    def forecast_s(self, case: Case, training: Training) -> float | None:
+        """Forecast the seconds of a learned case; others take what cases usually take."""
+        return forecast_s(case, training) if is_learned(case) else None
 
     def measure(self, case: Case, context: Context) -> Record:
         if is_learned(case):

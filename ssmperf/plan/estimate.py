@@ -1,7 +1,8 @@
 """How long a run will take: a rough forecast, before anything is measured.
 
 A case takes what cases of its suite usually take, and so many calls of the length that its backend's
-declarations predict. A kernel that is compiled takes that time once for each of its kinds of operands.
+declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is compiled
+takes that time once for each of its kinds of operands.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.plan.refusal import gate_kind, predicted_call_s
+from ssmperf.registry.presets import ON_CPU, PRESETS, Training
 
 CALLS = 16  # of a case: judged, warming up, traced, and at least five that are timed
 START_S = {"cpu": 3.0, "cuda": 8.0}  # until the first case of a round runs
@@ -18,12 +20,20 @@ COMPILE_S = 3.0
 LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
 
 
-def expected_s(cases: Iterable[Case], *, rounds: int = 1, devices: int = 1) -> float:
-    """Forecast the seconds of a run that measures some cases in each of its rounds, on some devices."""
+def expected_s(
+    cases: Iterable[Case], *, rounds: int = 1, devices: int = 1, training: Training | None = None
+) -> float:
+    """Forecast the seconds of a run that measures some cases in each of its rounds, on some devices.
+
+    training: how the run trains networks; None means as the smoke preset does.
+    """
+    how = PRESETS[ON_CPU].training if training is None else training
     first, start_s, kernels = 0.0, 0.0, set()
     for case in cases:
         start_s = START_S[case.device]
-        first += registry.suite(case.suite).case_s[case.device] + CALLS * predicted_call_s(case)
+        suite = registry.suite(case.suite)
+        own_s = suite.forecast_s(case, how) if hasattr(suite, "forecast_s") else None
+        first += suite.case_s[case.device] + CALLS * predicted_call_s(case) if own_s is None else own_s
         if case.device == "cuda" and registry.backend(case.owner, case.backend).kernels:
             passes = "forward" if case.pass_ in ("forward", "decode") else "backward"
             kernels.add((case.recurrence, case.backend, gate_kind(case), case.dtype, passes))

@@ -139,7 +139,12 @@ def plan(request: Request) -> str:
     counts = [f"{len(measured)} to run", f"{len(made.refused)} skipped with a reason"]
     if stand_ins:
         counts.insert(1, f"{len(stand_ins.leaders)} as another model with the same operands")
-    seconds = expected_s(measured, rounds=request.rounds or 1, devices=len(request.devices))
+    seconds = expected_s(
+        measured,
+        rounds=request.rounds or 1,
+        devices=len(request.devices),
+        training=request.scale.training,
+    )
     where = _place(request.selection.device)
     last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {_duration(seconds)}{where}"
     return "\n".join([*lines, last])

@@ -24,13 +24,11 @@ from ssmperf import (
 )
 
 from . import verdict
-from .cases import task_name
+from .cases import GROWTH, TEST_ROWS, task_name
 from .data import TEST, majority, scored, unseen
 from .training import ENOUGH, Diverged, Job, Learned, right
 from .trials import Trials, search
 
-TEST_ROWS = 128
-GROWTH = (1, 2, 4, 8, 16)  # lengths of the tests, as multiples of that of the training
 REACHES = (0, 1, 4, 19)  # upper ends of the classes in which accuracy is given
 
 

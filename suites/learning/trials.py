@@ -16,10 +16,10 @@ import torch
 
 from ssmperf import Training, Unsupported, WorkerFailed, is_out_of_memory, registry
 
+from .cases import ON_GPU
 from .process import REFUSED
 from .training import Diverged, Job, Learned, has_ended, train
 
-ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
 PROCESS = "ssmperf.suites.learning.process"  # the module that a training's own process runs
 POLL_S = 0.1
 OnStep = Callable[[str], None]

@@ -37,6 +37,7 @@ from ssmperf import (
 )
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.lane import Events, household
+from ssmperf.plan.estimate import expected_s
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.registry.presets import PRESETS
 
@@ -325,6 +326,15 @@ def test_a_task_that_does_not_exist_is_named() -> None:
     with pytest.raises(UnknownName, match="memory_horizon"):
         cases(models=("hgrn",), regimes=("task/nothing",))
     assert learned(cases(models=("hgrn",), passes=("forward",))) == []
+
+
+def test_a_forecast_grows_with_the_updates_and_shrinks_side_by_side() -> None:
+    case, *_ = learned(cases(models=("mingru",), regimes=("task/mqar",)))
+    training = replace(TRAINING, updates=100, seeds=5)
+    one = expected_s([case], training=training)
+    assert expected_s([case], training=replace(training, updates=1000)) > 5 * one
+    many = replace(training, updates=10**5)
+    assert expected_s([case], training=replace(many, side_by_side=4)) < expected_s([case], training=many) / 2
 
 
 def test_the_pace_rises_and_falls_to_zero() -> None:
