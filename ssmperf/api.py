@@ -77,7 +77,7 @@ def run(
         updates: the most updates of a training. seeds: number of trainings whose results are averaged.
             rates: learning rates to choose from. layers: number of blocks. corpus: file or folder of text to
             learn. test_backend: tests trained networks. side_by_side: trainings at a time on a device.
-        peers: whether other people's kernels are measured, too, if no backends are named.
+        peers: whether `throughput` times other people's kernels, too, if no backends are named.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
