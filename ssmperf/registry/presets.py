@@ -48,7 +48,7 @@ class Preset:
 
 PRESETS = {
     # one thread: these shapes are too small to split, and threads that wait for each other add noise
-    "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=4),
+    "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=5),
     "standard": Preset(
         (2048,), 0.05, 0.2, threads=None, thinned=False, train_length=256, trained_models=None
     ),
