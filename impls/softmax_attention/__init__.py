@@ -2,11 +2,13 @@
 
 o_n = Σ_{m≤n} softmax_m(q_n·k_m + Σ_{m<j≤n} log f_j) v_m. See docs/recurrences.md#softmax_attention.
 
-It is no recurrence: the state that continues a sequence is the cache of all its keys and values.
+It is no recurrence: the state that continues a sequence is the cache of all its keys and values. No query
+needs the one before, so the definition is the formula with all pairs; only the forget gates run in steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +35,7 @@ OPERAND_SHAPES = {
     "initial_state": "B S H W",  # W is K + V, with a forget gate K + V + 1
 }
 LEAST_WEIGHT = 0.1  # of a sampled cache's keys
-LONGEST = 65536  # steps of a reference, whose loop takes minutes there
+LONGEST = 65536  # steps of a reference, whose time and states between segments grow with their square
 
 
 def gate_kind(operands: Mapping[str, Any]) -> str:
@@ -52,7 +54,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     operands = sum(specs[name].nbytes for name in ("q", "k", "v", "log_f") if name in specs)
     output = specs["v"].nbytes
     width = max(specs["k"].itemsize, specs["v"].itemsize, 4 if "log_f" in specs else 0)
-    cached = B * T * H * (K + V + ("log_f" in specs)) * width
+    cached = B * T * H * (K + V + int("log_f" in specs)) * width
     forward = Cost(operands + output + cached, 2 * (K + V) * pairs, pairs)
     backward = Cost(2 * operands + output, 4 * (K + V) * pairs, pairs)
     return Cost.of_pass(pass_, forward, backward, specs)
@@ -123,7 +125,7 @@ def softmax_attention(
     log_f: Tensor | None = None,
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """o_n = Σ_{m≤n} p_nm v_m, p_n = softmax_m(q_n·k_m + Σ_{m<j≤n} log f_j), one query after another.
+    """o_n = Σ_{m≤n} p_nm v_m, p_n = softmax_m(q_n·k_m + Σ_{m<j≤n} log f_j), all queries at once.
 
     The state is the cache: a row per earlier step with its key, its value and, with a forget gate, its
     weight: the product of all forget gates since then. A key of weight 0 is forgotten for good, and the
@@ -149,22 +151,22 @@ def softmax_attention(
     for operand in (q, k, v, log_f):
         wide = wide if operand is None else torch.promote_types(wide, operand.dtype)
     S = 0 if initial_state is None else initial_state.shape[1]
-    keys, values = k.to(wide), v.to(wide)
-    log_weight = keys.new_zeros(B, H, S)
+    keys, values, log_weight = k.to(wide), v.to(wide), q.new_zeros(B, H, S, dtype=wide)
     if initial_state is not None:
         past = parted(initial_state.to(wide), K, v.shape[-1])
         keys, values = torch.cat([past[0], keys], dim=1), torch.cat([past[1], values], dim=1)
         if log_f is not None:
             log_weight = log_weights_of(initial_state[..., -1].to(wide)).mT
-    keys, values = (x.transpose(1, 2).contiguous() for x in (keys, values))  # (B, H, S + T, ·)
-    gates = [None] * T if log_f is None else log_f.to(wide).unbind(1)
-    outputs = []
-    for n, (q_n, log_f_n) in enumerate(zip(q.to(wide).unbind(1), gates, strict=True), start=S + 1):
-        if log_f_n is not None:
-            log_weight = log_weight + log_f_n.unsqueeze(-1)
-        log_weight = torch.cat([log_weight, log_weight.new_zeros(B, H, 1)], dim=-1)
-        scores = (keys[:, :, :n] @ q_n.unsqueeze(-1)).squeeze(-1)  # (B, H, n)
-        weights = torch.softmax(scores + log_weight, dim=-1)
-        outputs.append((weights.unsqueeze(-2) @ values[:, :, :n]).squeeze(-2))
+    place = torch.arange(S + T, device=q.device)
+    later = log_weight.new_full((B, H, T), -math.inf)
+    log_weight, rows = torch.cat([log_weight, later], dim=-1), []
+    for n in range(T):  # the log weights of all keys, as the query of step n sees them
+        if log_f is not None:
+            log_weight = log_weight + log_f[:, n].to(wide).unsqueeze(-1)
+        log_weight = torch.where(place == S + n, 0, log_weight)
+        rows.append(log_weight)
+    q, keys, values = (x.transpose(1, 2) for x in (q.to(wide), keys, values))  # (B, H, steps, ·)
+    weights = torch.softmax(q @ keys.mT + torch.stack(rows, dim=-2), dim=-1)
+    output = (weights @ values).transpose(1, 2)
     weight = None if log_f is None else torch.exp(log_weight).mT
-    return torch.stack(outputs, dim=1).to(v.dtype), joined(k, v, initial_state, weight)
+    return output.to(v.dtype), joined(k, v, initial_state, weight)

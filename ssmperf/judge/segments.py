@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import UsageError
+from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import cut
 from ssmperf.operands.values import grows
@@ -55,9 +56,11 @@ def measure_step(
     count = min(2, length)
     try:
         kept_bytes, after = _kept(definition, operands, timed, state, count)
-        if count == 2 and grows(definition, {**operands, "initial_state": state}, length):
+        rows = 0 if state is None else state.shape[TIME]
+        may_grow = count == 2 and after.dim() > TIME + 1 and after.shape[TIME] == rows + count
+        if may_grow and grows(definition, {**operands, "initial_state": state}, length):
             # the last step keeps the most; what is kept once for all steps is left out
-            full = after.new_zeros(after.shape[0], after.shape[1] + length - 4, *after.shape[2:])
+            full = after.new_zeros(after.shape[0], rows + length - count, *after.shape[2:])
             of_one, of_two = (_kept(definition, operands, timed, full, steps)[0] for steps in (1, 2))
             return Step(full.numel(), max(of_two - of_one, 1), grows=True)
     except torch.OutOfMemoryError:

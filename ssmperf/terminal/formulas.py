@@ -73,7 +73,8 @@ def _costs(
         cost, suffix = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
     except TypeError:
         shape = entry.presets["standard"][0]
-        shape = shape.with_(T=1) if pass_ == "decode" else shape
+        if pass_ == "decode":
+            (shape,) = one_token([shape], grows=entry.grows)
         sizes = {symbol: shape[letter] for letter, symbol in letters.items()}
         numbers = {
             name: Spec(tuple(sizes.get(axis, axis) for axis in spec.shape), spec.itemsize, spec.complex)
