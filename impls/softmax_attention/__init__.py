@@ -49,7 +49,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     A query meets every key up to its own: two products and an exponential. Each product has two gradients.
     """
     B, T, H, K, V = (shape[letter] for letter in "BTHKV")
-    past = specs["initial_state"].shape[1] if "initial_state" in specs else 0
+    past = specs["initial_state"].shape[1] if pass_ == "decode" else 0
     pairs = B * H * (T * (T + 1) / 2 + T * past)
     operands = sum(specs[name].nbytes for name in ("q", "k", "v", "log_f") if name in specs)
     output = specs["v"].nbytes
