@@ -1,6 +1,7 @@
 """Adds up the JUnit files of the test steps: `python ci/totals.py FILE...`.
 
-The last line is the sum; the one before it says what became of the tests that need a GPU (the file gpu.xml).
+The last line is the sum. The one before it says what became of the tests that need a GPU: those of the file
+gpu.xml, and those that other steps have skipped because there is none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
+
+NO_GPU = re.compile(r"reason needs (a|two) CUDA device")  # why tests are skipped where there is none
 
 
 def outcomes(file: Path) -> Counter[str]:
@@ -37,11 +40,18 @@ def summary(counts: Counter[str]) -> str:
     return f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
 
 
+def need_gpu(counts: Counter[str]) -> Counter[str]:
+    """Of a step's tests, those that were skipped because there is no GPU."""
+    found = Counter({key: count for key, count in counts.items() if NO_GPU.match(key)})
+    return found + Counter(skipped=found.total())
+
+
 def main(files: list[str]) -> None:
     steps = {Path(file).stem: outcomes(Path(file)) for file in files}
-    if "gpu" in steps:
-        reasons = [key.removeprefix("reason ") for key in steps["gpu"] if key.startswith("reason ")]
-        print(f"GPU tests: {summary(steps['gpu'])}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+    gpu = sum((counts if name == "gpu" else need_gpu(counts) for name, counts in steps.items()), Counter())
+    if "gpu" in steps or gpu:
+        reasons = sorted(key.removeprefix("reason ") for key in gpu if key.startswith("reason "))
+        print(f"GPU tests: {summary(gpu)}" + (f" ({'; '.join(reasons)})" if reasons else ""))
     print(f"tests: {summary(sum(steps.values(), Counter()))}")
 
 

@@ -21,6 +21,8 @@ STEP = """<testsuites><testsuite>
 <testcase name="c"><skipped message="needs a CUDA device"/></testcase>
 </testsuite></testsuites>"""
 
+OTHER_SKIP = '<testcase name="a"><skipped message="needs g++"/></testcase>'
+
 
 class TestTotals:
     def test_the_last_line_is_the_sum_of_the_steps(
@@ -30,8 +32,17 @@ class TestTotals:
             (tmp_path / name).write_text(STEP)
         totals.main([str(tmp_path / "gpu.xml"), str(tmp_path / "unit.xml")])
         gpu, total = capsys.readouterr().out.splitlines()
-        assert gpu == "GPU tests: 1 passed, 1 failed, 1 skipped (needs a CUDA device)"
+        assert gpu == "GPU tests: 1 passed, 1 failed, 2 skipped (needs a CUDA device)"
         assert total == "tests: 2 passed, 2 failed, 2 skipped"
+
+    def test_without_a_gpu_step_the_skipped_ones_are_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "unit.xml").write_text(STEP.replace('<testcase name="a"/>', OTHER_SKIP))
+        totals.main([str(tmp_path / "unit.xml")])
+        gpu, total = capsys.readouterr().out.splitlines()
+        assert gpu == "GPU tests: 0 passed, 0 failed, 1 skipped (needs a CUDA device)"
+        assert total == "tests: 0 passed, 1 failed, 2 skipped"
 
 
 SANITIZER = """#!/bin/bash

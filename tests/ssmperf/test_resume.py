@@ -20,7 +20,7 @@ DTYPES = "float32,bfloat16"
 AXES = ("T=5,9,12", "C=2")
 ARGS = ("run", "--suite", "correctness", "--models", MODELS, "--backends", BACKENDS, "--dtype", DTYPES,
         "--device", "cpu", *(word for axis in AXES for word in ("--axis", axis)))  # fmt: skip
-ENDINGS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGKILL)  # a new run, then resumed ones
+ENDINGS = (signal.SIGKILL, signal.SIGINT, signal.SIGKILL)  # a new run, then resumed ones
 
 
 def start(path: Path, *more: str) -> subprocess.Popen[bytes]:

@@ -70,15 +70,15 @@ def histories(draw: Draw, count: int, runs: int = RUNS) -> list[Array]:
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_makes_hardly_any_step(noise: str) -> None:
-    """At most 2 % of histories without a change have a step of any size. More than 4 of 40: p < 0.002."""
-    alarms = sum(any(changes_of(logs)) for logs in histories(NOISES[noise], 40))
-    assert alarms <= 4
+    """At most 2 % of histories without a change have a step of any size. More than 3 of 20: p < 0.001."""
+    alarms = sum(any(changes_of(logs)) for logs in histories(NOISES[noise], 20))
+    assert alarms <= 3
 
 
 @pytest.mark.parametrize(("noise", "least"), [("normal", 0.95), ("common", 0.95), ("heavy", 0.88)])
 def test_planted_steps_are_found_beside_their_run_and_no_others(noise: str, least: float) -> None:
     right = others = planted = 0
-    for seed, logs in enumerate(histories(NOISES[noise], 30)):
+    for seed, logs in enumerate(histories(NOISES[noise], 12)):
         random = np.random.default_rng((8, seed))
         places = {case: int(random.integers(4, RUNS - 3)) for case in range(5)}
         for case, place in places.items():
@@ -96,12 +96,12 @@ def test_planted_steps_are_found_beside_their_run_and_no_others(noise: str, leas
 
 def test_the_size_of_a_step_lies_in_its_interval() -> None:
     inside = total = 0
-    for logs in histories(normal, 20):
+    for logs in histories(normal, 10):
         logs[:5, 12:] += math.log(1.08)
         for change in (change for each in changes_of(logs)[:5] for change in each):
             total += 1
             inside += change.interval[0] <= math.log(1.08) <= change.interval[1]
-    assert total >= 98 and inside >= 0.95 * total
+    assert total >= 49 and inside >= 0.95 * total
 
 
 def test_several_steps_of_a_case_are_all_found() -> None:
@@ -177,28 +177,28 @@ def test_a_constant_number_that_changes_once_is_a_step() -> None:
 
 def test_flat_runs_raise_no_alarm() -> None:
     """At most 2 % of flat histories, and fewer at ±1 %, where a rise by 2.5 % over 30 runs is no noise."""
-    assert sum(bool(creeps_of(logs)) for logs in histories(normal, 100)) <= 1
-    assert sum(bool(creeps_of(logs)) for logs in histories(wide, 60)) <= 5
+    assert sum(bool(creeps_of(logs)) for logs in histories(normal, 50)) <= 1
+    assert sum(bool(creeps_of(logs)) for logs in histories(wide, 30)) <= 4
 
 
 def test_nightly_looks_at_flat_runs_seldom_raise_an_alarm() -> None:
     """21 looks at 20 cases: about 8 % of histories."""
     raised = sum(
         any(creeps_of(logs[:, :runs]) for runs in range(LEAST_RUNS, RUNS + 1))
-        for logs in histories(normal, 12)
+        for logs in histories(normal, 6)
     )
-    assert raised <= 4
+    assert raised <= 3
 
 
 def test_a_slow_creep_raises_the_alarm_by_the_tenth_run() -> None:
     tenth = twelfth = 0
-    for logs in histories(normal, 60, runs=12):
+    for logs in histories(normal, 30, runs=12):
         logs[4] += 0.005 * np.arange(12)
         seen = [4 in creeps_of(logs[:, :runs]) for runs in (10, 11, 12)]
         tenth += seen[0]
         twelfth += any(seen)
-    assert tenth >= 0.75 * 60
-    assert twelfth >= 0.9 * 60
+    assert tenth >= 0.75 * 30
+    assert twelfth >= 0.9 * 30
 
 
 def test_within_one_percent_a_slow_creep_always_raises_the_alarm_by_the_tenth_run() -> None:
