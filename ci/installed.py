@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("ssmperf", "impls", "suites", "reports")
+ROOMS = ("ssmperf", "impls", "suites", "reports", "claims")
 COMMAND = Path(sys.executable).with_name("ssmperf")
 
 # A backend that is wrong on purpose: it forgets the recurrence.
@@ -35,7 +35,7 @@ def main(repository: Path) -> None:
 
 
 def nothing_is_missing(repository: Path) -> None:
-    """Every file of the four folders is in the wheel."""
+    """Every file of the five folders is in the wheel."""
     import ssmperf
 
     installed = Path(ssmperf.__file__).parent

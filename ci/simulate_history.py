@@ -1,6 +1,6 @@
 """How often `ssmperf history` is wrong, by simulation through the functions that find steps and creeps.
 
-    python ci/simulate_history.py                    all rows, about half an hour on one core
+    python ci/simulate_history.py                    all rows, hours on one core
     python ci/simulate_history.py --noise normal --histories 20
     python ci/simulate_history.py --out FILE         write the rows as JSON, too
     python ci/simulate_history.py --read FILE        print the table of what was written

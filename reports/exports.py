@@ -130,7 +130,7 @@ def _matrix_table(rows: pd.DataFrame, section: Section) -> str:
 
     found = matrix(ranking.ranked(rows, section.rank), section)
     lines = [
-        [escape(row), *(_matrix_cell(found.cells.get((row, name))) for name in found.backends)]
+        [escape(found.label(row)), *(_matrix_cell(found.cells.get((row, name))) for name in found.backends)]
         for row in found.rows
     ]
     return tabulate(lines, ["", *map(escape, found.backends)], tablefmt="pipe", disable_numparse=True)

@@ -117,7 +117,7 @@ def _dots(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -
 
 
 def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) -> None:
-    from matplotlib.ticker import EngFormatter, FuncFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogFormatterSciNotation
 
     colours, marks = looks
     dashes = ("-", "--", ":", "-.")
@@ -134,7 +134,11 @@ def _lines(axes: Axes, chart: Chart, lines: list[dict[str, Any]], looks: Looks) 
     numeric = all(isinstance(x, (int, float)) for line in lines for x in line["x"])
     if chart.log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(EngFormatter(unit=units.unit(chart.y), sep=" "))
+        unit = units.unit(chart.y)
+        # engineering prefixes are for quantities: an error of "3 µ" is hard to read
+        axes.yaxis.set_major_formatter(
+            EngFormatter(unit=unit, sep=" ") if unit else LogFormatterSciNotation()
+        )
     if chart.log and numeric:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))

@@ -44,7 +44,7 @@ def _view(rows: pd.DataFrame, section: Section) -> dict[str, Any]:
         "backends": [*map(units.plain, found.backends)],
         "rows": [
             (
-                units.plain(row),
+                units.plain(found.label(row)),
                 [
                     (units.plain(name), _heat(found.cells.get((row, name)), section.rank))
                     for name in found.backends

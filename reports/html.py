@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, report
 
-from . import best, contests, details, frames, palette, ranking, sections, units
+from . import best, contests, details, frames, joined, palette, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
         "best": _best(found) if found else None,
+        "glances": glance_views(joined.glances(parts)),
         "runs": run_views(runs, table),
         "summary": _summary(table, list(parts.values())),
         "sections": views,
@@ -90,6 +91,23 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "details": details.rows(rows for _, rows in parts.values()),
         "charts": drawn,
     }
+
+
+def glance_views(found: Sequence[joined.Glance]) -> list[dict[str, Any]]:
+    """Give the texts of each line of all suites at a glance; `first` marks the first one of a place."""
+    lines: list[dict[str, Any]] = []
+    for each in found:
+        first = not lines or lines[-1]["place"] != each.place
+        texts = (
+            units.ratio(each.slowness),
+            units.ratio(each.memory),
+            "–" if each.error is None else f"{each.error:.2g}",
+            "–" if each.longest is None else f"{each.longest:,}",
+        )
+        kept_out = "" if each.standing == "competes" else each.mark or each.standing
+        lines.append({"place": each.place, "backend": each.backend, "front": each.front, "first": first,
+                      "numbers": texts, "mark": kept_out})  # fmt: skip
+    return lines
 
 
 def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:

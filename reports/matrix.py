@@ -55,14 +55,22 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Matrix:
-    """Cells by row and backend; a pair without cases has no cell."""
+    """Cells by row and backend; a pair without cases has no cell.
+
+    elsewhere: the models on whose operands the times of a row were measured, if those are not its own.
+    """
 
     cells: Mapping[tuple[str, str], Cell]
+    elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> list[str]:
         """List the rows' names, in alphabetical order."""
         return sorted({row for row, _ in self.cells})
+
+    def label(self, row: str) -> str:
+        """Give a row's name, and as which models it was timed: "mingru (as hgrn)"."""
+        return f"{row} (as {self.elsewhere[row]})" if row in self.elsewhere else row
 
     @property
     def backends(self) -> list[str]:
@@ -73,7 +81,19 @@ class Matrix:
 def matrix(table: pd.DataFrame, section: Section) -> Matrix:
     """Make the matrix of a frame that `ranked` returned, with the rows and the note that a section names."""
     groups = table.groupby([section.rows, "backend"], sort=True)
-    return Matrix({(str(row), str(name)): _cell(rows, section.note) for (row, name), rows in groups})
+    cells = {(str(row), str(name)): _cell(rows, section.note) for (row, name), rows in groups}
+    return Matrix(cells, _elsewhere(table, section))
+
+
+def _elsewhere(table: pd.DataFrame, section: Section) -> dict[str, str]:
+    """Name for each row the models as which its cases were timed."""
+    if "timed_as" not in table:
+        return {}
+    copies = table[table["timed_as"].notna()]
+    return {
+        str(row): ", ".join(dict.fromkeys(map(units.plain, names)))
+        for row, names in copies.groupby(section.rows, sort=True)["timed_as"]
+    }
 
 
 def _cell(rows: pd.DataFrame, note: str | None) -> Cell:

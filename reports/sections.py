@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import Chart, Section
 
-from . import charts, contests, frames, heat, ranking, units
+from . import charts, contests, crossings, frames, heat, maps, ranking, units
 
 FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")
 _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_bytes_per_s": "~s",
@@ -47,6 +47,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
         "filters": _filters(rows, filters),
         "matrices": heat.matrices(rows, section),
         "matrix_rows": section.rows,
+        "maps": maps.maps(rows, section),
         "rank": units.label(section.rank) if section.rank else None,
         "first": "fastest" if units.suffix(section.rank or "") == "_s" else "least",
         "sums": [
@@ -54,6 +55,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
             for contest in contests.contests_of(rows, section.rank)
             if contest["winners"]
         ],
+        "crossings": [crossing.statement for crossing in crossings.crossings(rows, section.rank)],
         "charts": [chart for chart in drawn if chart["panels"]],
         "statuses": frames.status_counts(rows),
         "wins": list(ranking.wins(rows).items()),

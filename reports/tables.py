@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import contests, frames, ranking, units
+from . import contests, crossings, envelopes, frames, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -73,7 +73,10 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
     question = units.plain(section.question)
     console.print(Text(f"  {question}" if question else "", style="dim"))
     console.print()
-    if len(rows) > MOST_ROWS:
+    if section.envelope:
+        _envelopes(console, rows, section)
+        _failures(console, rows, runs)
+    elif len(rows) > MOST_ROWS:
         _matrix(console, rows, section)
         _failures(console, rows, runs)
         shown = " ".join(units.plain(run.path) for run in runs)
@@ -85,6 +88,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _groups(console, rows, section)
         _repeats(console, rows, runs)
     _sums(console, contests.contests_of(rows, section.rank))
+    _crossings(console, crossings.crossings(rows, section.rank))
     if "converged" in rows and (rows["converged"] == False).any():  # noqa: E712
         console.print(Text("  ~ the interval did not settle in the time allowed", style="dim"))
     if len(rows) <= MOST_ROWS and any(
@@ -103,6 +107,16 @@ def _sums(console: Console, found: Sequence[contests.Contest]) -> None:
         console.print(Text(f"  {contests.statement(contest)}", style="dim"))
     if len(split) > MOST_SUMS:
         console.print(Text(f"  and {len(split) - MOST_SUMS} more: ssmperf best", style="dim"))
+
+
+def _crossings(console: Console, found: Sequence[crossings.Crossing]) -> None:
+    """Print one line per place where another backend takes over as T grows."""
+    for crossing in found[:MOST_SUMS]:
+        console.print(Text(f"  {crossing.statement}", style="dim"))
+    if len(found) > MOST_SUMS:
+        console.print(
+            Text(f"  and {len(found) - MOST_SUMS} more crossings: the page has them all", style="dim")
+        )
 
 
 def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
@@ -191,10 +205,56 @@ def _status(row: dict[str, Any]) -> Text:
     return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text
 
 
+def _envelopes(console: Console, rows: pd.DataFrame, section: Section) -> None:
+    """Print one line per subject and backend: up to where it is right, and the worst of each number."""
+    found = envelopes.lines(rows, section)
+    run = [line for line in found if set(line.counts) != {"unsupported"} or line.worst]
+    columns = [name for name in section.columns if any(name in line.worst for line in run)]
+    limits = [units.label(name) for name in section.envelope]
+    columns = [name for name in columns if name not in section.envelope]
+    headings = [
+        "model",
+        "backend",
+        *(f"right to {limits[0]}", *limits[1:]),
+        *map(units.label, columns),
+        "cases",
+    ]
+    cells = [
+        [
+            Text(line.subject, style="cyan"),
+            Text(line.backend),
+            *(Text(line.right_to[name]) for name in section.envelope),
+            *(Text(line.worst.get(name, "–")) for name in columns),
+            Text(", ".join(f"{count} {status}" for status, count in line.counts.items())),
+        ]
+        for line in run
+    ]
+    dropped = _narrow(console.width, headings, cells)
+    grid = _grid()
+    for place, heading in enumerate(headings):
+        number = 2 <= place < len(headings) - 1
+        grid.add_column(heading, justify="right" if number else "left", no_wrap=place < 2 or number)
+    for line in cells:
+        grid.add_row(*line)
+    console.print(Padding(grid, (0, 0, 1, 1)))
+    dtypes = " / ".join(map(str, dict.fromkeys(rows["dtype"])))
+    legend = (
+        "right to: the largest values up to which all cases are right; "
+        f"≥: nothing wrong was found beyond; then the worst ({dtypes})"
+    )
+    console.print(Text(f"  {legend}", style="dim"))
+    if dropped:
+        console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
+    refused = sorted({line.backend for line in found} - {line.backend for line in run})
+    if refused:
+        console.print(Text(f"  unsupported in all cases: {', '.join(refused)}", style="dim"))
+
+
 def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
     """Print model × backend, in as many tables below one another as the width asks for."""
     found = matrix(rows, section)
-    first = max(map(len, ["model", *map(units.plain, found.rows)])) + 2
+    labels = {row: units.plain(found.label(row)) for row in found.rows}
+    first = max(map(len, ["model", *labels.values()])) + 2
     texts = {key: _matrix_cell(cell, section.rank) for key, cell in found.cells.items()}
     widths = {}
     for name in found.backends:
@@ -208,7 +268,7 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
             grid.add_column(heading, justify="right", no_wrap=True, min_width=widths[name] - 2)
         for row in found.rows:
             cells = [texts.get((row, name), Text("")) for name in chunk]
-            grid.add_row(Text(units.plain(row), style="cyan"), *cells)
+            grid.add_row(Text(labels[row], style="cyan"), *cells)
         console.print(Padding(grid, (0, 0, 1, 1)))
     console.print(Text(f"  {_legend(section)}", style="dim"))
 

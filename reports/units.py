@@ -32,6 +32,11 @@ _LABELS = {
     "speedup": "vs sequential",
     "error_ratio": "error / tolerance",
     "subject": "model",
+    "first_wrong_step": "first wrong",
+    "first_nan_step": "first NaN",
+    "deterministic": "same bits",
+    "gate_dtype_difference": "bf16 gates",
+    "tf32_difference": "tf32",
 }
 
 

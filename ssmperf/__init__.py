@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.case import PASSES, TRAINING_PASSES, Case, axes, split_source
+from ssmperf.cases.case import DECAY, PASSES, RESET, TRAINING_PASSES, Case, axes, decay_of, split_source
+from ssmperf.cases.envelope import Envelope, envelope_of
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import DIMENSIONS, Shape
@@ -25,12 +26,13 @@ from ssmperf.errors import (
     UsageError,
     WorkerFailed,
 )
-from ssmperf.registry.checks import Analytic, Comparison, Compute, Identity
+from ssmperf.registry.checks import Analytic, Claim, Comparison, Compute, Identity
 from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, limit
 from ssmperf.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
 from ssmperf.registry.decorators import (
     analytic,
     backend,
+    claim,
     family,
     identity,
     model,
@@ -70,14 +72,26 @@ if TYPE_CHECKING:
     from ssmperf.measure.provenance import fell_back, launched_kernels
     from ssmperf.measure.stopwatch import Timing
     from ssmperf.operands.build import build_operands
-    from ssmperf.operands.decay import decay_span
+    from ssmperf.operands.decay import check_change, decay_span
     from ssmperf.operands.dtypes import dtype_of, widen
     from ssmperf.operands.samplers import log_gates, phases
     from ssmperf.operands.time_axis import steps
     from ssmperf.operands.values import Values, call_of, specs
     from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
-    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
+    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, predicted_call_s, refusal
     from ssmperf.plan.selection import Selection, is_regime
+    from ssmperf.reproduction.agreement import (
+        Agreement,
+        Estimate,
+        Finding,
+        agree_on_equality,
+        agree_on_number,
+        agree_on_order,
+        agree_on_range,
+        over_seeds,
+    )
+    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, reproduce
+    from ssmperf.reproduction.setting import ClaimSetting
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
@@ -116,14 +130,26 @@ _LAZY = {
     "measure.provenance": ("fell_back", "launched_kernels"),
     "measure.stopwatch": ("Timing",),
     "operands.build": ("build_operands",),
-    "operands.decay": ("decay_span",),
+    "operands.decay": ("check_change", "decay_span"),
     "operands.dtypes": ("dtype_of", "widen"),
     "operands.samplers": ("log_gates", "phases"),
     "operands.time_axis": ("steps",),
     "operands.values": ("Values", "call_of", "specs"),
     "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
-    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "refusal"),
+    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "predicted_call_s", "refusal"),
     "plan.selection": ("Selection", "is_regime"),
+    "reproduction.agreement": (
+        "Agreement",
+        "Estimate",
+        "Finding",
+        "agree_on_equality",
+        "agree_on_number",
+        "agree_on_order",
+        "agree_on_range",
+        "over_seeds",
+    ),
+    "reproduction.reproduce": ("ClaimResult", "Reproduction", "reproduce"),
+    "reproduction.setting": ("ClaimSetting",),
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
@@ -138,13 +164,16 @@ _HOME = {name: module for module, names in _LAZY.items() for name in names}
 __all__ = [
     "BROKEN",
     "BYTES_PER_SECOND",
+    "DECAY",
     "DIMENSIONS",
     "EXIT_MEANS",
     "PASSES",
     "REGIMES",
+    "RESET",
     "SECONDS_PER_LAUNCH",
     "TRAINING_PASSES",
     "VERDICTS",
+    "Agreement",
     "Analytic",
     "Backend",
     "BackendLike",
@@ -155,12 +184,18 @@ __all__ = [
     "CaseHistory",
     "Ceilings",
     "Chart",
+    "Claim",
+    "ClaimResult",
+    "ClaimSetting",
     "Comparison",
     "Compute",
     "Context",
     "Cost",
     "DuplicateName",
+    "Envelope",
+    "Estimate",
     "ExitCode",
+    "Finding",
     "History",
     "Identity",
     "Judging",
@@ -177,6 +212,7 @@ __all__ = [
     "Probe",
     "Record",
     "Recurrence",
+    "Reproduction",
     "Run",
     "RunComparison",
     "Section",
@@ -199,6 +235,10 @@ __all__ = [
     "Verdict",
     "WorkerFailed",
     "ab",
+    "agree_on_equality",
+    "agree_on_number",
+    "agree_on_order",
+    "agree_on_range",
     "analytic",
     "available_memory_bytes",
     "axes",
@@ -214,15 +254,19 @@ __all__ = [
     "call_of",
     "carry",
     "check",
+    "check_change",
     "check_properties",
+    "claim",
     "commit_text",
     "compare",
     "compare_runs",
     "compute",
     "consulting",
     "count_parameters",
+    "decay_of",
     "decay_span",
     "dtype_of",
+    "envelope_of",
     "family",
     "fell_back",
     "first_length",
@@ -246,9 +290,11 @@ __all__ = [
     "model",
     "models",
     "note_again",
+    "over_seeds",
     "pass_of",
     "peak_bytes",
     "phases",
+    "predicted_call_s",
     "prepare_analytic",
     "product",
     "recurrence",
@@ -256,6 +302,7 @@ __all__ = [
     "rehearse",
     "relative_error",
     "report",
+    "reproduce",
     "run",
     "saved_bytes",
     "specs",

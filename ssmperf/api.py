@@ -50,6 +50,7 @@ def run(
     time: float | None = None,
     precision: float | str | None = None,
     samples: int | None = None,
+    peers: bool = False,
     **axes: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
@@ -72,6 +73,7 @@ def run(
         time: longest time for sampling a case in a round, in seconds. precision: stop when the interval of
             the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
             means the preset's.
+        peers: whether other people's kernels are measured, too, if no backends are named.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -101,6 +103,7 @@ def run(
         time=time,
         precision=precision,
         samples=samples,
+        peers=peers,
         **axes,
     )
     return execute(request)

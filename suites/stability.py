@@ -1,131 +1,185 @@
-"""Where does each backend lose accuracy? Error against float64 over decay regime, length and dtype."""
+"""Up to where is each backend right? Error against float64 over length, decay and dtype."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-import torch
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 
 from ssmperf import (
+    DECAY,
     REGIMES,
+    RESET,
     Case,
     Chart,
     Context,
-    Judging,
     PlannedSubject,
     Record,
     Section,
     Selection,
     Shape,
-    Status,
-    Unsupported,
-    Verdict,
     bare_subjects,
-    decay_span,
+    check_change,
+    decay_of,
     product,
     registry,
-    steps,
     suite,
-    widen,
 )
+
+from .stability_numbers import measure_stability, predicted_cpu_s
 
 SECTION = Section(
     title="Stability",
-    question="How far is each backend from float64 as gates decay faster and sequences grow?",
+    question="Up to which decay and which length is each backend right, and how far from float64 is it?",
     columns=(
         "error_output",
-        "error_final_state",
-        "error_bound",
-        "bound_holds",
-        "decay_span",
+        "first_wrong_step",
         "first_nan_step",
-        "largest_finite_error",
+        "deterministic",
+        "gate_dtype_difference",
+        "tf32_difference",
+        "phase_drift",
         "largest_state",
+        "bound_holds",
+        "error_bound",
+        "decay_span",
+        "error_final_state",
+        "largest_finite_error",
     ),
     split=("dtype", "T"),
     charts=(
         Chart(x="T", y="error_output", title="Error against length"),
         Chart(x="steps", y="error_envelope", title="Error along the sequence"),
-        Chart(x="steps", y="state_envelope", title="Largest state along the sequence, in float64"),
+        Chart(x="T", y="largest_state", title="Largest state against length, in float64"),
+        Chart(x="T", y="phase_drift", title="Phase drift against length"),
     ),
+    envelope=("decay_span", "T"),
+    map=("operand_source", "T", "error_output"),
 )
 
-GROWTH = (1, 8)  # lengths, as multiples of the preset's shortest
-ALONG_TIME = ("first_nan_step", "largest_finite_error", "error_envelope")
-PIECES = 16  # into which the sequence is divided, each with its largest error and state
+MODEL = "model"
+CHANGES = ("0", "0.1", "10", RESET)  # of a model's own decay
+# of the same, where a preset takes few shapes
+FEW_CHANGES = ("0", "10", RESET)
+LENGTHS = (256, 4096, 65536, 1048576)
+FEW_LENGTHS = (64, 512, 4096)
+ON_CPU = 65536  # the longest length on a CPU
+# Beyond it, only the operands that show most: a model's own, and those without decay.
+MOST_SOURCES = 65536
+# the longest lengths of a recurrence whose oracle takes one step, or one lag, after another
+MIXED, FEW_MIXED = 4096, 512
+CPU_LONGEST_S = 0.3  # of a call, as predicted
 
 
-@suite("stability", section=SECTION)
+@suite("stability", section=SECTION, sources=(DECAY,))
 class Stability:
-    """One case per bare recurrence, regime, gate kind, length and dtype: forward, from a zero state.
+    """One case per model, backend, source of operands, length and dtype: forward, from a zero state.
 
-    first_nan_step: the first step with a value that is not finite.
-    largest_finite_error: the largest error of a finite value, relative to the largest float64 output.
-    bound_holds: whether the error is within the bound that an approximate backend declares for this decay
-        span.
-    error_envelope: the largest error in each piece of the sequence, relative like the above. The pieces end
-        before `steps`.
-    state_envelope: the largest magnitude in the float64 state at the end of each piece.
-    largest_state: the largest of these.
+    The sources are the model's own operands at its start (`model`), and the same with another decay
+    (`decay/CHANGE`): log gates multiplied by a factor, where 0 is no decay at all, and exact resets at some
+    steps. A model without log gates has its own operands alone. If no model is named, one model stands for
+    all with the same recurrence and kind of gate. Widths are those of the preset `smoke`, since errors depend
+    on length and decay. See `is_wanted` for what is left out to save time.
 
-    An error is wrong if it is above the tolerance and above the declared bound. A model stands for its
-    recurrence with its gate kind. If no regimes are named, all of them are drawn, with the recurrence's usual
-    gates.
+    Recurrences that are named, or all recurrences if regimes but no models are named, run bare under the
+    regimes: those named or all, with the recurrence's usual gates.
+
+    See `stability_numbers.measure_stability` for the numbers. An error is wrong if it is above the tolerance
+    and above the declared bound.
     """
 
     name: str
     section: Section
 
     def cases(self, selection: Selection) -> Iterable[Case]:
-        return product(
-            selection,
-            self.name,
-            passes=("forward",),
-            dtypes=("float32", "bfloat16"),
-            cache="hot",
-            shapes=growing,
-            about=regime_subjects(selection),
-        )
+        # widths do not matter to stability, and long sequences of wide operands would not fit
+        narrow = replace(selection, preset="smoke")
+        for subject in (*model_subjects(narrow), *regime_subjects(narrow)):
+            found = product(
+                selection,
+                self.name,
+                passes=("forward",),
+                dtypes=("float32", "bfloat16"),
+                cache="hot",
+                shapes=partial(growing, subject, selection),
+                about=(subject,),
+            )
+            yield from (case for case in found if is_wanted(case, selection))
 
     def measure(self, case: Case, context: Context) -> Record:
-        judging = Judging(case, context)
-        values = judging.values(0)
-        span = decay_span(context.recurrence(case), values.operands)
-        bound = judging.bound(values.operands)
-        ends, envelope = context.memoised(
-            case, "state_envelope", lambda: state_envelope(case, values.operands)
-        )
-        try:
-            verdict = judging.once(ends=ends)
-        except Unsupported as refused:
-            verdict = Verdict(Status.UNSUPPORTED, str(refused) or "the backend gave no reason")
-        error = verdict.errors.get("output")
-        return context.record(
-            case,
-            verdict,
-            decay_span=span,
-            error_bound=bound,
-            bound_holds=None if bound is None or error is None else error <= bound,
-            steps=list(ends),
-            state_envelope=None if envelope is None else list(envelope),
-            largest_state=None if envelope is None else max(envelope),
-            **{name: verdict.extra.get(name) for name in ALONG_TIME},
-        )
+        return measure_stability(case, context)
+
+
+def is_wanted(case: Case, selection: Selection) -> bool:
+    """Tell whether a default case is worth its time.
+
+    Not on a CPU if its call is predicted to take long. Where a preset takes few shapes and no model is named,
+    bfloat16 is tried on the models' own operands alone.
+    """
+    few = selection.scale.thinned and selection.models is None and selection.dtypes is None
+    if few and case.dtype == "bfloat16" and case.model and case.operand_source != MODEL:
+        return False
+    return bool(selection.sizes) or case.device != "cpu" or predicted_cpu_s(case) <= CPU_LONGEST_S
+
+
+def model_subjects(selection: Selection) -> Iterator[PlannedSubject]:
+    """List the models named, or one per recurrence and kind of gate, with their own and changed operands."""
+    if selection.models is None and selection.regimes and not any(map(is_own, selection.regimes)):
+        return
+    for name in model_names(selection):
+        entry = registry.model(name)
+        shapes = registry.shapes(entry, selection.preset_name)
+        for source in selection.regimes or own_sources(name, few=selection.scale.thinned):
+            regime, _, kind = source.partition("/")
+            if is_own(source):
+                if decay_of(source) is not None:
+                    check_change(kind)
+                yield PlannedSubject(entry.recurrence, source, shapes, name)
+            elif regime in REGIMES and kind in ("", entry.gate):
+                yield PlannedSubject(entry.recurrence, source, shapes, name)
+
+
+def is_own(source: str) -> bool:
+    """Tell whether a source is a model's own operands, as they are or with another decay."""
+    return source == MODEL or decay_of(source) is not None
+
+
+def model_names(selection: Selection) -> list[str]:
+    """List the models named, or else the first one of each recurrence and kind of gate."""
+    if selection.models is not None:
+        return [name for name in selection.models if name not in registry.recurrences()]
+    firsts: dict[tuple[str, str], str] = {}
+    for name in registry.models():
+        entry = registry.model(name)
+        if ":" not in name:
+            firsts.setdefault((entry.recurrence, entry.gate), name)
+    return list(firsts.values())
+
+
+def own_sources(name: str, *, few: bool) -> list[str]:
+    """List a model's sources: its own operands, and those with a changed decay that its gates can have."""
+    entry = registry.model(name)
+    recurrence = registry.recurrence(entry.recurrence)
+    if not recurrence.log_gates(entry.gate):
+        return [MODEL]
+    changes = [
+        change
+        for change in (FEW_CHANGES if few else CHANGES)
+        if change != RESET or recurrence.resets(entry.gate)
+    ]
+    return [MODEL, *(f"{DECAY}/{change}" for change in changes)]
 
 
 def regime_subjects(selection: Selection) -> Iterator[PlannedSubject]:
-    """List the recurrences named, or those of the models named, under gate regimes."""
-    regimes = selection.regimes or tuple(REGIMES)
-    for name in dict.fromkeys(selection.models or registry.recurrences()):
-        recurrence = registry.recurrence_of(name)
-        for regime in regimes:
-            if name != recurrence:
-                sources = [f"{regime.partition('/')[0]}/{registry.model(name).gate}"]
-            else:
-                sources = [regime] if selection.regimes else usual_sources(recurrence, regime)
-            yield from bare_subjects(selection, (recurrence,), sources)
+    """List the recurrences named, or all if regimes but no models are named, under gate regimes."""
+    every = tuple(registry.recurrences()) if selection.regimes else ()
+    for name in every if selection.models is None else selection.models:
+        if name not in registry.recurrences():
+            continue
+        for regime in selection.regimes or REGIMES:
+            sources = [regime] if selection.regimes else usual_sources(name, regime)
+            yield from bare_subjects(selection, (name,), sources)
 
 
 def usual_sources(recurrence: str, regime: str) -> list[str]:
@@ -144,30 +198,15 @@ def usual_sources(recurrence: str, regime: str) -> list[str]:
     return [f"{regime}/{usual}"] if usual in entry.gate_kinds else []
 
 
-def growing(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Take one sequence of the shortest shape, and one of eight times its length."""
-    shortest = min(shapes, key=lambda shape: shape["T"])
-    return tuple(shortest.with_(B=1, T=shortest["T"] * factor) for factor in GROWTH)
-
-
-def state_envelope(
-    case: Case, operands: Mapping[str, Any]
-) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
-    """Find the ends of the sequence's pieces, and the largest magnitude in the float64 state at each of them.
-
-    None for a recurrence without a state.
-    """
-    T = case.shape["T"]
-    pieces = min(PIECES, T)
-    ends = tuple(T * piece // pieces for piece in range(1, pieces + 1))
-    recurrence = registry.recurrence(case.recurrence)
-    if not recurrence.has_state:
-        return ends, None
-    operands = {name: widen(value, torch.float64) for name, value in operands.items()}
-    state, largest, start = None, [], 0
-    with torch.no_grad():
-        for end in ends:
-            _, state = recurrence.definition(**steps(operands, start, end, T), initial_state=state)
-            largest.append(float(state.abs().max()))
-            start = end
-    return ends, tuple(largest)
+def growing(subject: PlannedSubject, selection: Selection, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Take one sequence of each length, in geometric steps, as far as the subject and the device allow."""
+    longest = max(LENGTHS)
+    if selection.device.type == "cpu":
+        longest = min(longest, ON_CPU)
+    recurrence = registry.recurrence(subject.recurrence)
+    if recurrence.stepwise or not recurrence.has_state:
+        longest = min(longest, FEW_MIXED if selection.scale.thinned else MIXED)
+    if subject.source not in (MODEL, f"{DECAY}/0"):
+        longest = min(longest, MOST_SOURCES)
+    lengths = FEW_LENGTHS if selection.scale.thinned else LENGTHS
+    return tuple(shapes[0].with_(B=1, T=length) for length in lengths if length <= longest)

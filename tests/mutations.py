@@ -219,7 +219,7 @@ def tree(folder: Path) -> None:
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=hidden)
     shutil.copy(ROOT / "pyproject.toml", folder)
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=hidden)
-    for room in ("impls", "suites", "reports"):
+    for room in ("impls", "suites", "reports", "claims"):
         shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=hidden)
 
 

@@ -19,7 +19,7 @@ from ssmperf.tune import tables as configurations
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-SOURCES = ("ssmperf", "impls", "suites", "reports", "tests", "ci")
+SOURCES = ("ssmperf", "impls", "suites", "reports", "claims", "tests", "ci")
 LARGEST = 2_000_000  # bytes of docs/
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
@@ -101,6 +101,13 @@ def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> No
     )  # fmt: skip
     assert {record.status for record in done.records} <= {Status.OK, Status.UNSUPPORTED}
     assert sum(record.status is Status.OK for record in done.records) >= 10
+
+
+@pytest.mark.parametrize("plugin", ["gla:parameters"], indirect=True)
+def test_the_example_claim_is_run_and_judged(plugin: Path, tmp_path: Path) -> None:
+    registry.load_plugin(plugin)
+    (found,) = ssmperf.reproduce("gla:parameters", out=tmp_path / "out", device="cpu").results
+    assert found.agreement is ssmperf.Agreement.AGREES
 
 
 def test_the_example_table_can_be_searched(own_registrations: None, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ FLOORS = (
     ("runs",),
     ("tune", "trends"),
     ("execute",),
-    ("versions",),
+    ("versions", "reproduction"),
     ("api", "direct", "starter", "terminal", "verification"),
     ("cli", "pytest_plugin"),
 )

@@ -12,9 +12,9 @@ import pytest
 import ssmperf
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("impls", "suites", "reports")
+ROOMS = ("impls", "suites", "reports", "claims")
 SOURCE = ("ssmperf", *ROOMS)
-PUBLIC_ONLY = ("suites", "reports")  # take of the core what a plug-in may take
+PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
 NO_RECURRENCES = ("models", "identities", "_triton")
@@ -140,6 +140,9 @@ PLANTED = {
     "reports/deeper.py": ("def f():\n    import ssmperf.runs.store", "no public name"),
     "reports/package.py": ("from ssmperf import runs", "no public name"),
     "reports/deeper_registry.py": ("from ssmperf.registry import suites", "no public name"),
+    "claims/public.py": ("from ssmperf import claim, registry\nfrom ._timing import timed", None),
+    "claims/nosy.py": ("from ..suites.training import train", "leaves claims/"),
+    "claims/deeper.py": ("from ssmperf.reproduction import agreement", "no public name"),
     "reports/bare.py": ("import suites.throughput", "no importable name"),
     "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
     "ssmperf/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),
@@ -194,7 +197,7 @@ def is_empty(body: list[ast.stmt]) -> bool:
     return all(isinstance(statement, (ast.Pass, ast.Continue)) for statement in body)
 
 
-@pytest.mark.parametrize("folder", ["ssmperf", "suites", "reports"])
+@pytest.mark.parametrize("folder", ["ssmperf", "suites", "reports", "claims"])
 def test_nothing_read_is_executed(folder: str) -> None:
     """Runs are read from files that others wrote: no pickle, eval or exec."""
     unsafe = []

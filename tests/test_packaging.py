@@ -1,4 +1,4 @@
-"""The wheel holds every file of the four folders: setup.py's lists, checked against the folders.
+"""The wheel holds every file of the five folders: setup.py's lists, checked against the folders.
 
 Building and installing the wheel is a step of ci/test.
 """
@@ -22,6 +22,7 @@ ROOMS = {
     "ssmperf.impls": "impls",
     "ssmperf.suites": "suites",
     "ssmperf.reports": "reports",
+    "ssmperf.claims": "claims",
 }
 
 
@@ -56,7 +57,7 @@ def test_packages_map_to_their_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("ssmperf", "impls", "impls/new_recurrence", "suites", "suites/tasks", "reports"):
+    for folder in ("ssmperf", "impls", "impls/new_recurrence", "suites", "suites/tasks", "reports", "claims"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").touch()
     packages = computed(tmp_path, monkeypatch)["packages"]

@@ -129,6 +129,7 @@ def gate_factors(log_a: Tensor) -> Tensor:
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
     linear=("v", "initial_state"),
+    stepwise=True,
 )
 def delta_rule(
     q: Tensor,

@@ -104,6 +104,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     state_shape=lambda shape: (shape["B"], 3, shape["C"]),
     sample_state=sample_state,
     decay_span=decay_span,
+    stepwise=True,
 )
 def ratio_scan(
     log_w: Tensor,

@@ -117,6 +117,7 @@ def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
     state_shape=lambda shape: (shape["B"], shape["C"]),
     sample_state=sample_state,
     decay_span=lambda operands: 0.0,
+    stepwise=True,
 )
 def rnn(
     x: Tensor,

@@ -81,6 +81,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     sample=sample,
     state_shape=lambda shape: (shape["B"], shape["D"], shape["N"]),
     decay_span=decay_span,
+    decay_operands={"exp": ("A",), "const": ("A",)},
     linear=("x", "initial_state"),
 )
 def selective_scan(

@@ -116,6 +116,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     sample_state=sample_state,
     decay_span=decay_span,
     grows=True,
+    stepwise=True,
     longest=LONGEST,
 )
 def softmax_attention(

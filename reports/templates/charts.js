@@ -32,15 +32,21 @@
   const rank = (line) => standings.indexOf(line.standing);
   const label = (line) => line.mark ? `${line.series} (${line.mark})` : line.series;
 
-  function ticks(xs) {
+  function ticks(xs, logarithmic) {
     const values = [...new Set(xs)].sort((a, b) => a - b);
+    if (values.length > 6 && logarithmic && values[0] > 0) { // among many values, powers of two are read best
+      const [first, last] = [Math.ceil(Math.log2(values[0])), Math.floor(Math.log2(values.at(-1)))];
+      const apart = Math.max(1, Math.ceil((last - first) / 6));
+      const powers = Array.from({ length: Math.max(0, last - first) + 1 }, (_, i) => 2 ** (first + i));
+      if (first < last) return powers.filter((_, i) => i % apart === 0);
+    }
     const step = Math.ceil(values.length / 6);
     return values.filter((_, i) => i % step === 0);
   }
 
   function quantity(value, chart) {
     if (chart.ticks === "~%") return `${Number((100 * value).toPrecision(2))}%`;
-    if (chart.ticks !== "~s") return value.toExponential(0);
+    if (chart.ticks !== "~s") return value.toExponential(Number(value.toExponential(0)) === value ? 0 : 1);
     const power = Math.floor(Math.log10(value) / 3 + 1e-9);
     const prefix = { "-4": "p", "-3": "n", "-2": "µ", "-1": "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P" }[power];
     return prefix === undefined ? value.toExponential(0) : `${Number((value / 1000 ** power).toPrecision(2))}${chart.unit && " "}${prefix}${chart.unit}`;
@@ -52,6 +58,8 @@
     for (let power = Math.floor(Math.log10(low)) - 1; power <= Math.ceil(Math.log10(high)); power += 1) {
       for (const step of steps) found.push(Number(`${step}e${power}`));
     }
+    // round values may all lie outside a narrow range: its own ends are then the ticks
+    if (low < high && found.filter((value) => value >= low && value <= high).length < 2) return [low, high];
     const inside = found.filter((value) => value >= low / 3 && value <= high * 3);
     return inside.length > 9 ? inside.filter((_, i) => i % 2 === 0) : inside;
   }
@@ -89,7 +97,7 @@
     const xs = lines.flatMap((line) => line.x);
     const numeric = xs.every((x) => typeof x === "number");
     const across = numeric
-      ? { ...grid, type: chart.log && Math.min(...xs) > 0 ? "log" : "linear", tickvals: ticks(xs), ticktext: ticks(xs).map(short) }
+      ? { ...grid, type: chart.log && Math.min(...xs) > 0 ? "log" : "linear", tickvals: ticks(xs, chart.log), ticktext: ticks(xs, chart.log).map(short) }
       : { ...grid, type: "category" };
     const at = single && numeric ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });

@@ -31,6 +31,10 @@ LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: as t
 LEVELS = ("op", "block")  # a recurrence alone, or a model's whole layer
 TIMINGS = ("native", "end-to-end")
 CACHES = ("cold", "hot")
+MODEL = "model"  # the source of a model's own operands
+# begins the source of a model's own operands with another decay: decay/0, decay/10, decay/reset
+DECAY = "decay"
+RESET = "reset"
 SEEDS = 2**63
 TORCH_DTYPE = ("torch", "dtype")  # the type of torch's dtypes, which this module does not import
 JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Python
@@ -63,6 +67,12 @@ def split_source(source: str) -> tuple[str, str | None]:
     return regime, kind or None
 
 
+def decay_of(source: str) -> str | None:
+    """Name the change of a source DECAY/CHANGE, such as `0.1` or `reset`; None for any other source."""
+    kind, change = split_source(source)
+    return change if kind == DECAY else None
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One point to measure: suite × model × backend × shape × the axes below.
@@ -72,8 +82,9 @@ class Case:
     of the command line.
 
     `model` is None for a case of a bare recurrence. `operand_source` is "model" (the model's parameterisation
-    of embedded text), a gate regime with a gate kind such as "sigmoid/key", or a source that a suite
-    declares. The pass "decode" processes one token, T = 1, from a given state.
+    of embedded text), "decay/CHANGE" (the same with another decay), a gate regime with a gate kind such as
+    "sigmoid/key", or a source that a suite declares. The pass "decode" processes one
+    token, T = 1, from a given state.
 
     Raises:
         UnknownName, UsageError: the value of an axis is illegal.
@@ -213,6 +224,8 @@ class Case:
 
     def __str__(self) -> str:
         text = f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
+        if self.model is not None and decay_of(self.operand_source) is not None:
+            text += f" {self.operand_source}"
         for name, declared in axes().items():
             value = getattr(self, name)
             if declared.text is not None and value != declared.default:

@@ -11,6 +11,7 @@ from ssmperf.cases.place import place_of
 from ssmperf.cli import comparing as comparing
 from ssmperf.cli import measuring as measuring
 from ssmperf.cli import reading as reading
+from ssmperf.cli import reproducing as reproducing
 from ssmperf.cli import starting as starting
 from ssmperf.cli import tracing as tracing
 from ssmperf.cli.app import app, fail

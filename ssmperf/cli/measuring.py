@@ -66,7 +66,15 @@ def run(
         str | None,
         typer.Option(metavar="HEX", help="Secret on which all values depend, to repeat a run's case."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and measure nothing.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Measure other people's kernels, too. Naming one does as well.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the plan and its time, and measure nothing. Plans for a GPU without one."
+        ),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 3 if a case is neither ok nor unsupported.")
     ] = False,
@@ -76,7 +84,6 @@ def run(
     """Measure the selected models and backends, and write a run folder."""
     from ssmperf.execute.request import Request
     from ssmperf.execute.run import execute
-    from ssmperf.plan.plan import make_plan
     from ssmperf.terminal import display
     from ssmperf.tune import files
 
@@ -102,10 +109,12 @@ def run(
         precision=precision,
         samples=samples,
         argv=sys.argv[1:],
+        peers=peers,
+        planning=dry_run,
         **axes,
     )
     if dry_run:
-        print(display.plan(make_plan(request.selection, request.suites)))
+        print(display.plan(request))
         return
     try:
         result = execute(request, display.progress(debug=debug))

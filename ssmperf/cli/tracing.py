@@ -1,4 +1,4 @@
-"""The verbs that look over time: history, bisect."""
+"""The verbs that look back in time: history, bisect."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import MODEL, Case, decay_of
 from ssmperf.cases.failure import failure_of
 from ssmperf.cases.record import Status
 from ssmperf.diagnosis.explain import added, evidence_of, findings_of
@@ -79,7 +79,8 @@ def examine(case: Case, *, device: str, nonce: int) -> Examination:
     Raises:
         UsageError: the case is judged by something else than its recurrence, such as a closed form.
     """
-    if not (case.operand_source == "model" or is_regime(case.operand_source)):
+    source = case.operand_source
+    if not (source == MODEL or decay_of(source) is not None or is_regime(source)):
         raise UsageError(
             f"{case.operand_source} is judged by an answer of its own: there is nothing to diagnose"
         )

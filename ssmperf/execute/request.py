@@ -14,11 +14,11 @@ from typing import Any
 from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
-from ssmperf.execute.nonce import as_text, parse
 from ssmperf.machine import devices as devices_
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.presets import Preset
+from ssmperf.trial.nonce import as_text, parse
 from ssmperf.tune.files import CURATED, Tuning
 
 Names = str | Sequence[str]
@@ -148,16 +148,20 @@ def select(
     backends: Names | None = None,
     preset: str | None = None,
     axis: Names = (),
+    peers: bool = False,
+    planning: bool = False,
     **choices: Any,
 ) -> tuple[Selection, tuple[str, ...]]:
     """Make a selection from the arguments of `ssmperf.run`, and list the torch devices to run it on.
 
+    planning: whether a GPU may be named that is not here, since nothing will run on it.
     choices: values by the keyword of an axis of `Case`; names for an axis that takes many values.
 
     Raises:
         UsageError: a name is unknown, a value is illegal, or there is no such device.
     """
-    type_, found = devices_.resolve(device, tuple(devices) if devices is not None else None)
+    indices = tuple(devices) if devices is not None else None
+    type_, found = devices_.resolve(device, indices, planning=planning)
     fields = {declared.argument: declared for declared in chosen_axes().values()}
     unknown = [keyword for keyword in choices if keyword not in fields]
     if unknown:
@@ -168,12 +172,13 @@ def select(
         if value is not None
     }
     selection = Selection(
-        device=devices_.describe(type_, found),
+        device=devices_.describe(type_, found, planning=planning),
         models=(chosen := names(models)),
         backends=names(backends),
         preset=preset,
         sizes=parse_sizes([axis] if isinstance(axis, str) else axis, chosen or ()),
         choices=values,
+        peers=peers,
     )
     return selection, tuple(found)
 

@@ -17,16 +17,17 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.origin import PLUGIN
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
-from ssmperf.execute import nonce
 from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
+from ssmperf.execute.stand_ins import StandIns
 from ssmperf.machine.environment import plugin_state
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.runs import scope, store
 from ssmperf.runs.rounds import ROUND, round_of
 from ssmperf.runs.store import Run, Writer
+from ssmperf.trial import nonce
 from ssmperf.tune.files import META, resumed, write_configurations
 
 # How runs measure: times of different versions are not times of the same thing.
@@ -69,14 +70,15 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
         WorkerFailed: no worker could be started.
     """
     progress = progress or Silent()
-    with open_run(request, progress) as opened:
+    with open_run(request, progress, copies=True) as opened:
         rounds = opened.request.rounds or 1
         total = len(opened.plan.refused) + rounds * len(opened.plan.to_run)
         progress.begin(total, len(opened.done))
         try:
             opened.record_refusals()
             for number in range(rounds):
-                opened.run_round(number, opened.plan.to_run)
+                opened.run_round(number, opened.to_run)
+                opened.run_round(number, opened.left)
         finally:
             progress.end()
     result = store.load(request.out)
@@ -85,8 +87,10 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
 
 
 @contextlib.contextmanager
-def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
+def open_run(request: Request, progress: Progress, *, copies: bool = False) -> Iterator[OpenRun]:
     """Plan a request, start or resume its folder, and keep its processes until the end of the block.
+
+    copies: whether cases for which another one stands in get records.
 
     Raises:
         UsageError: as `execute` does.
@@ -122,7 +126,7 @@ def open_run(request: Request, progress: Progress) -> Iterator[OpenRun]:
     )
     try:
         with executor.session() as session:
-            yield OpenRun(planned, request, writer, session, options, earlier, progress)
+            yield OpenRun(planned, request, writer, session, options, earlier, progress, copies=copies)
     finally:
         writer.close()
 
@@ -142,18 +146,34 @@ class OpenRun:
         options: Sequence[str],
         earlier: Iterable[Record],
         progress: Progress,
+        *,
+        copies: bool = False,
     ) -> None:
         self.plan, self.request, self.writer, self.session = plan, request, writer, session
         self.options, self.progress = options, progress
+        self.stand_ins, self._copies = StandIns(plan, request.selection), copies
         self.done: set[tuple[str, int]] = set()
         self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
         # before any worker loads them: a file may be edited while the run lasts
         self._sources: dict[Path | None, dict[str, Any]] = {
             path: plugin_state(path) for path in self._source_files()
         }
-        for record in earlier:
-            self._note(record, round_of(record))
         self._lock = threading.Lock()
+        before = list(earlier)
+        for record in before:
+            self._note(record, round_of(record))
+        for record in before:  # a run may have been killed between a record and its copies
+            self._copy(round_of(record), record)
+
+    @property
+    def to_run(self) -> list[Case]:
+        """The cases that are measured: not those refused, nor those for which another one stands in."""
+        return self.stand_ins.measured(self.plan.to_run)
+
+    @property
+    def left(self) -> list[Case]:
+        """The cases whose stand-in has turned out not to be ok."""
+        return self.stand_ins.left(self.plan.to_run, self.ended)
 
     def record_refusals(self) -> None:
         """Record the cases that the plan refuses, unless that was done before."""
@@ -210,9 +230,19 @@ class OpenRun:
         if more:
             record = replace(record, numbers={**record.numbers, **more})
         with self._lock:
-            self._note(record, number)
-            self.writer.append(record)
-            self.progress.finish(record)
+            self._append(number, record)
+            self._copy(number, record)
+
+    def _copy(self, number: int, record: Record) -> None:
+        """Record the cases for which that of a record stands in, unless they have a record."""
+        for copy in self.stand_ins.copies(record, self.options) if self._copies else ():
+            if (copy.case.id, number) not in self.done:
+                self._append(number, copy)
+
+    def _append(self, number: int, record: Record) -> None:
+        self._note(record, number)
+        self.writer.append(record)
+        self.progress.finish(record)
 
     def _on_progress(self, case: Case, text: str) -> None:
         with self._lock:

@@ -9,16 +9,25 @@ from typing import Any
 from ssmperf.errors import UsageError
 from ssmperf.plan.selection import Device
 
+MOST_GPUS = 1024  # that a plan may name where there is none
+ASSUMED = Device("cuda", memory_bytes=140 << 30, capability=(9, 0))  # an H200, for plans without a GPU
 
-def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, list[str]]:
+
+def resolve(
+    device: str, devices: tuple[int, ...] | None = None, *, planning: bool = False
+) -> tuple[str, list[str]]:
     """Choose the device type and the torch devices to use.
 
     device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker per device.
+    planning: whether GPUs may be named although there is none.
 
     Raises:
         UsageError: this machine has no such device.
     """
     count = cuda_count()
+    if planning and not count:
+        count = MOST_GPUS
+        device = "cpu" if device == "auto" else device
     if devices is not None:
         return "cuda", [_checked(index, count) for index in devices]
     if device == "auto":
@@ -31,10 +40,15 @@ def resolve(device: str, devices: tuple[int, ...] | None = None) -> tuple[str, l
     return "cuda", [_checked(int(match[1] or 0), count)]
 
 
-def describe(type_: str, devices: list[str]) -> Device:
-    """Describe the chosen devices for planning, by their least memory and compute capability."""
+def describe(type_: str, devices: list[str], *, planning: bool = False) -> Device:
+    """Describe the chosen devices for planning, by their least memory and compute capability.
+
+    planning: whether to describe an H200 where there is no GPU.
+    """
     if type_ == "cpu":
         return Device("cpu")
+    if planning and not cuda_count():
+        return ASSUMED
     nvml = _nvml()
     if nvml is None:
         return Device("cuda")
@@ -52,6 +66,16 @@ def cuda_count() -> int:
     if torch.version.cuda is None:
         return 0
     return torch.cuda.device_count()
+
+
+def name_of(device: str) -> str | None:
+    """Name the GPU behind a torch device such as cuda:0, as NVML does; None if NVML does not say."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    index = int(device.partition(":")[2] or 0)
+    name = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(_physical(index)))
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _checked(index: int, count: int) -> str:

@@ -1,25 +1,31 @@
-"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime."""
+"""Build the operands of a case: a model's parameterisation of embedded text, or samples of a gate regime.
+
+A model's log gates may be changed: no decay, more or less of it, or exact resets. Operands have specs: what a
+kernel sees of them besides their values.
+"""
 
 from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands import corpus
+from ssmperf.operands.decay import change_decay
 from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
 from ssmperf.operands.time_axis import laid_out, steps
 from ssmperf.registry.declarations import Recurrence
 
 VOCABULARY = 256  # the values of a byte
+_B, _T = 2, 3  # of the draw whose specs stand for those of all batches and lengths
 
 
 @functools.lru_cache(maxsize=2)
@@ -48,8 +54,12 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
         text).
     """
     recurrence = registry.recurrence(case.recurrence)
-    if case.operand_source == "model" and case.model is not None:
+    change = decay_of(case.operand_source)
+    if case.model is not None and (case.operand_source == MODEL or change is not None):
         wide = _model_operands(case, draw, device)
+        if change is not None:
+            kind = registry.model(case.model).gate
+            wide = change_decay(recurrence, kind, wide, change, _seed(case, draw))
     else:
         wide = _regime_operands(case, recurrence, draw, device)
     narrow = {
@@ -121,3 +131,32 @@ def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
     if value.is_complex():
         dtype = torch.promote_types(dtype, torch.float32).to_complex()
     return value.detach().to(dtype).contiguous().clone()
+
+
+def operand_specs(model: str, shape: Shape) -> Hashable:
+    """Give the specs of a model's operands; models of one recurrence with equal ones are equal to a kernel.
+
+    Batch and length do not matter. What is no tensor, such as an option of the recurrence, counts by value.
+    """
+    return _specs(model, shape.with_(B=1, T=1))
+
+
+@functools.cache
+def _specs(model: str, shape: Shape) -> Hashable:
+    try:
+        operands = _draw(model, shape, "meta")
+    except (RuntimeError, NotImplementedError):  # a model that looks at its values
+        operands = _draw(model, shape, "cpu")
+    return frozenset((name, _spec(value)) for name, value in operands.items() if value is not None)
+
+
+def _draw(model: str, shape: Shape, device: str) -> dict[str, Any]:
+    with torch.random.fork_rng(devices=[]), torch.device(device), torch.no_grad():
+        torch.manual_seed(0)
+        layer = registry.model(model).cls(shape)
+        operands: dict[str, Any] = layer.float().operands(torch.randn(_B, _T, layer.width))
+    return operands
+
+
+def _spec(value: Any) -> Hashable:
+    return (tuple(value.shape), value.is_complex()) if isinstance(value, Tensor) else repr(value)

@@ -2,7 +2,7 @@
 
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, Planned, PlannedSubject, bare_subjects, make_plan, product, subjects
-from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, refusal
+from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, predicted_call_s, refusal
 from ssmperf.plan.selection import Device, Selection, is_regime
 from ssmperf.plan.sizes import parse_sizes
 
@@ -19,6 +19,7 @@ __all__ = [
     "is_regime",
     "make_plan",
     "parse_sizes",
+    "predicted_call_s",
     "product",
     "refusal",
     "subjects",

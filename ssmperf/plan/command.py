@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ssmperf.cases.case import Case, axes
+from ssmperf import registry
+from ssmperf.cases.case import DECAY, Case, axes
 
 
 def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:
@@ -22,6 +23,15 @@ def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:
         value = getattr(case, name)
         # the gates of a float64 case are float64, whatever its gate dtype says
         ignored = name == "gate_dtype" and case.dtype == "float64"
-        if declared.help and (declared.always_repeated or (value != declared.default and not ignored)):
+        # a suite with operands of other decay would run these, too
+        told = name == "operand_source" and case.model is not None and DECAY in _sources(case.suite)
+        changed = value != declared.default and not ignored
+        if declared.help and (declared.always_repeated or changed or told):
             words += [declared.option, str(value)]
     return shlex.join([*words, *options])
+
+
+def _sources(suite: str) -> tuple[str, ...]:
+    """List the sources of operands that a suite declares; none if this process does not know the suite."""
+    known = registry.suites().get(suite)
+    return () if known is None else known.sources

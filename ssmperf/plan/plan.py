@@ -138,7 +138,7 @@ def product(
             if on["dtype"] == "float64":
                 on["gate_dtype"] = "float64"
             for shape in tokens if on["pass_"] == "decode" else sizes:
-                for backend in _backends_of(subject.owner, selection.backends):
+                for backend in _backends_of(subject.owner, selection):
                     yield Case(suite, subject.recurrence, backend, shape, subject.model, **on)
 
 
@@ -184,9 +184,12 @@ def bare_subjects(
                 yield PlannedSubject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
 
 
-def _backends_of(owner: str, names: tuple[str, ...] | None) -> list[str]:
-    known = registry.backend_names(owner)
-    return known if names is None else [name for name in known if name in names]
+def _backends_of(owner: str, selection: Selection) -> list[str]:
+    """List the backends that were named, or all; peers only if they were named or asked for."""
+    known, chosen = registry.backend_names(owner), selection.backends
+    if chosen is not None:
+        return [name for name in known if name in chosen]
+    return known if selection.peers else [name for name in known if not registry.is_peer(owner, name)]
 
 
 def _order(case: Case) -> tuple[object, ...]:

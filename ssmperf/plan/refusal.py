@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
 
 LONGEST_CALL_S = 1.0
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
+CPU_BYTES_PER_SECOND = 4e9  # the same on a core
 BACKWARD_FACTOR = 2.5  # workspace of a forward and backward pass, relative to the forward pass
 BACKWARD_LAUNCHES = 5.0  # launches of an autograd backward pass over a loop, per forward launch
 PASSES_OVER_WORKSPACE = 4  # how often a call is assumed to read or write its workspace
@@ -18,9 +19,14 @@ MEMORY_SHARE = 0.6  # of the device's memory; operands, gradients and the oracle
 
 def gate_kind(case: Case) -> str | None:
     """Name the kind of gate that a case's operands hold; None if only the operands themselves show it."""
-    if case.operand_source != "model" and not is_regime(case.operand_source):
+    if not _known(case.operand_source):
         return None
     return registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
+
+
+def _known(source: str) -> bool:
+    """Tell whether operands of a source have the gate kind that the model or the source names."""
+    return source == MODEL or is_regime(source) or decay_of(source) is not None
 
 
 def refusal(case: Case, selection: Selection) -> str | None:
@@ -76,11 +82,7 @@ def _too_long(case: Case, selection: Selection) -> str | None:
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
     """Refuse a preset's case on a GPU if its call is predicted to take too long or too much memory."""
-    if (
-        case.device == "cpu"
-        or selection.sizes
-        or not (case.operand_source == "model" or is_regime(case.operand_source))
-    ):
+    if case.device == "cpu" or selection.sizes or not _known(case.operand_source):
         return None
     memory_bytes = _workspace_bytes(backend, case, gate_kind(case) or "")
     memory = selection.device.memory_bytes
@@ -89,15 +91,23 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
             f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
             f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
         )
-    launches = backend.launches(case.shape) if backend.launches else 0.0
-    factor = BACKWARD_LAUNCHES if case.gradients else 1.0
-    seconds = factor * launches * SECONDS_PER_LAUNCH + PASSES_OVER_WORKSPACE * memory_bytes / BYTES_PER_SECOND
+    seconds = predicted_call_s(case)
     if seconds > LONGEST_CALL_S:
         return (
             f"predicted {seconds:.1f} s per call is more than the preset's {LONGEST_CALL_S:.0f} s "
             "(choose a shape with --axis to try)"
         )
     return None
+
+
+def predicted_call_s(case: Case) -> float:
+    """Predict the seconds of a call from its backend's declarations of launches and workspace."""
+    backend = registry.backend(case.owner, case.backend)
+    launches = backend.launches(case.shape) if backend.launches else 0.0
+    traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, gate_kind(case) or "")
+    factor = BACKWARD_LAUNCHES if case.gradients else 1.0
+    rate = CPU_BYTES_PER_SECOND if case.device == "cpu" else BYTES_PER_SECOND
+    return factor * launches * SECONDS_PER_LAUNCH + traffic / rate
 
 
 def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:

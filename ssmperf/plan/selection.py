@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import chosen_axes, split_source
+from ssmperf.cases.case import MODEL, chosen_axes, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.plan.sizes import Sizes
 from ssmperf.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
@@ -31,6 +31,7 @@ class Selection:
     """Everything that determines the cases of a run, whatever the suite. None means the suite's default.
 
     models: names of models, or of recurrences to run bare, on operands of gate regimes.
+    peers: whether backends around other people's kernels are included if no backends are named.
     sizes: of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
 
@@ -44,6 +45,7 @@ class Selection:
     preset: str | None = None
     sizes: tuple[Sizes, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
+    peers: bool = False
 
     @classmethod
     def of(
@@ -142,8 +144,8 @@ class Selection:
 def check_source(source: str) -> None:
     """Raise UnknownName for a source of operands that is no regime and that nothing declares."""
     others = other_sources()
-    if split_source(source)[0] not in (*REGIMES, *others):
-        raise UnknownName("regime", source, [*REGIMES, *(f"{other}/NAME" for other in others)])
+    if source != MODEL and split_source(source)[0] not in (*REGIMES, *others):
+        raise UnknownName("regime", source, [MODEL, *REGIMES, *(f"{other}/NAME" for other in others)])
 
 
 def other_sources() -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from ssmperf import api, registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
-from ssmperf.execute import nonce as nonces
 from ssmperf.execute.request import run_folder
 from ssmperf.execute.run import MEASUREMENT
 from ssmperf.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
@@ -20,6 +19,7 @@ from ssmperf.runs.comparison import parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.store import Run, Writer
 from ssmperf.terminal import display
+from ssmperf.trial import nonce as nonces
 
 # A test session was asked for the cases that its tests measure, and for no others: `plan` lists them.
 ASKED_FOR_ITS_PLAN: dict[str, Any] = {

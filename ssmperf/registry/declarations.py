@@ -47,6 +47,8 @@ class Recurrence:
     longest: int | None = None
     family: str = ""
     operand_shapes: Mapping[str, str] = field(default_factory=dict)
+    decay_operands: Mapping[str, tuple[str, ...]] | None = None
+    stepwise: bool = False
 
     def __post_init__(self) -> None:
         owner = f"recurrence {self.name!r}"
@@ -65,6 +67,16 @@ class Recurrence:
         """Names of the parameters without a default, which are passed even if they are None."""
         empty = inspect.Parameter.empty
         return tuple(name for name, each in self.signature.parameters.items() if each.default is empty)
+
+    def log_gates(self, gate_kind: str) -> tuple[str, ...]:
+        """Name the operands that multiply the log gates of a kind of gate; none if it has no log gates."""
+        if self.decay_operands is not None:
+            return self.decay_operands.get(gate_kind.partition("_")[0], ())
+        return tuple(name for name in self.gates if name.startswith("log_")) if gate_kind != "none" else ()
+
+    def resets(self, gate_kind: str) -> bool:
+        """Tell whether single steps of a kind of gate can be resets: log gates are operands, with a time."""
+        return bool(self.log_gates(gate_kind)) and self.decay_operands is None and "const" not in gate_kind
 
     @property
     def has_state(self) -> bool:

@@ -1,4 +1,4 @@
-"""The decorators that register recurrences, backends, models, families, checks, suites and report formats."""
+"""The decorators by which everything registers itself, from recurrences and backends to claims of papers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ssmperf.cases.case import DTYPES, TRAINING_PASSES
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.registry import lookup, tables
-from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.checks import Analytic, Claim, Identity
 from ssmperf.registry.cost import CostModel
 from ssmperf.registry.declarations import (
+    DEVICES,
     Backend,
     Family,
     ModelEntry,
@@ -45,6 +46,8 @@ def recurrence(
     longest: int | None = None,
     family: str = "",
     operand_shapes: Mapping[str, str] | None = None,
+    decay_operands: Mapping[str, tuple[str, ...]] | None = None,
+    stepwise: bool = False,
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -69,6 +72,10 @@ def recurrence(
     family: the algebraic family, such as "F1 elementwise".
     operand_shapes: the shapes that operands may have, such as `{"b": "B T C", "log_a": "broadcast B T C"}`
         (see `ssmperf.cases.pattern`). `ssmperf.compute` refuses others.
+    decay_operands: kind of gate (up to its first underscore) -> operands that multiply its log gates, such as
+        `{"exp": ("A",)}`, where log gates are no operands themselves. None: all gates named `log_...`.
+    stepwise: whether a step is not affine and diagonal in the state, because it mixes elements or is
+        nonlinear. The float64 oracle then takes one step after another, and suites avoid very long sequences.
     """
 
     def register(function: F) -> F:
@@ -90,6 +97,8 @@ def recurrence(
             longest,
             family,
             operand_shapes or {},
+            decay_operands,
+            stepwise,
         )
         tables.add("recurrence", name, entry, function)
         return function
@@ -214,6 +223,8 @@ def suite(
     levels: tuple[str, ...] = ("op",),
     passes: tuple[str, ...] = TRAINING_PASSES,
     sources: tuple[str, ...] = (),
+    same_operands: bool = False,
+    case_s: Mapping[str, float] | None = None,
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments) as a suite.
 
@@ -222,6 +233,9 @@ def suite(
     passes: passes that its cases can have; "decode" is one token from a given state.
     sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
         task/mqar.
+    same_operands: whether models whose operands have the same specs are measured once, if all models are.
+    case_s: seconds that a case usually takes by device type, beside its calls, to forecast how long a run
+        takes.
 
     Raises:
         DuplicateName: the name is taken.
@@ -229,7 +243,9 @@ def suite(
 
     def register(cls: T) -> T:
         declared = {"name": name, "section": section, "fresh_process": fresh_process, "levels": levels}
-        for attribute, value in (declared | {"passes": passes, "sources": sources}).items():
+        declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
+        declared["case_s"] = {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}
+        for attribute, value in declared.items():
             setattr(cls, attribute, value)
         tables.add("suite", name, cls(), cls)
         return cls
@@ -250,5 +266,51 @@ def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
     def register(function: F) -> F:
         tables.add("report", name, function, function, of=of)
         return function
+
+    return register
+
+
+def claim(
+    name: str,
+    *,
+    paper: str,
+    place: str,
+    statement: str,
+    printed: str,
+    runs: str,
+    scaled: str,
+    rule: str,
+    budget_s: float,
+    device: str = "cpu",
+    budget_of: str = "claim",
+    has_smoke: bool = False,
+    version: int = 1,
+) -> Callable[[T], T]:
+    """Register the decorated class (constructed without arguments, see `Work`) as a claim of a paper.
+
+    name: the paper and the claim, as `longhorn:parameters`.
+    paper: title, year and arXiv number. place: section, table or figure.
+    statement: the claim in a sentence. printed: its number or numbers, as the paper prints them.
+    runs: what is run. scaled: what is smaller than in the paper, or another device.
+    rule: what counts as agreeing, in a sentence.
+    device: "cpu" if two cores suffice; "cuda" if it needs a GPU.
+    budget_s: how long it may take there. budget_of: "claim", or "piece" if each piece has this budget.
+    has_smoke: whether `--preset smoke` makes it tiny. The verdict is then that nobody can tell.
+    version: raised when what a piece measures has changed, so that older results are not used.
+
+    Raises:
+        DuplicateName: the name is taken.
+        UsageError: the name has no colon, or there is no such device.
+    """
+    if device not in DEVICES:
+        raise UsageError(f"claim {name!r}: unknown device {device!r} (valid: {', '.join(DEVICES)})")
+
+    def register(cls: T) -> T:
+        entry = Claim(
+            name, paper, place, statement, printed, runs, scaled, rule, device, budget_s, budget_of,
+            has_smoke, version, cls(),
+        )  # fmt: skip
+        tables.add("claim", name, entry, cls)
+        return cls
 
     return register

@@ -30,7 +30,7 @@ NOT_BACKENDS = ("common", PEERS, "analytic")
 INSTALLED = "installed plug-in "  # how the registry calls what an entry point names
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
-BUILT_IN = ("impls", "suites", "reports")  # packages, and groups of entry points
+BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points
 
 plugin_files: list[Path] = []
 _discovered: set[str] = set()
@@ -147,6 +147,12 @@ def foreign(kind: str, label: str) -> bool:
     """Tell whether an entry is other people's code: from a plug-in, or around a kernel of another package."""
     origin = _origin(kind, label)
     return origin is not None and (not _built_in(origin.module) or origin.module.endswith(f".{PEERS}"))
+
+
+def from_peers(label: str) -> bool:
+    """Tell whether a backend, OWNER/NAME, is built in around a kernel of another package."""
+    origin = tables.origins.get(("backend", label))
+    return origin is not None and _built_in(origin.module) and origin.module.endswith(f".{PEERS}")
 
 
 def plugins_of(kind: str, label: str) -> tuple[str, ...]:

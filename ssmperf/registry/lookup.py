@@ -9,7 +9,7 @@ from typing import Any
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import DuplicateName, UnknownName, UsageError
 from ssmperf.registry import tables
-from ssmperf.registry.checks import Analytic, Identity
+from ssmperf.registry.checks import Analytic, Claim, Identity
 from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence
 from ssmperf.registry.discovery import (
     IDENTITIES,
@@ -17,6 +17,7 @@ from ssmperf.registry.discovery import (
     MODELS,
     backend_files,
     discover,
+    from_peers,
     import_once,
     submodules,
 )
@@ -147,6 +148,11 @@ def backend_names(of: str) -> list[str]:
     return sorted(names)
 
 
+def is_peer(of: str, name: str) -> bool:
+    """Tell whether a listed backend is a built-in one around other people's kernel."""
+    return any(from_peers(f"{owner}/{name}") for owner in _owners(of))
+
+
 def backends(of: str) -> list[Backend]:
     """List the backends of a recurrence or model that can be imported here, in alphabetical order."""
     found = []
@@ -190,6 +196,18 @@ def suites() -> dict[str, Any]:
     """List all suites by name."""
     discover("suites")
     return dict(sorted(tables.entries["suite"].items()))
+
+
+def claim(name: str) -> Claim:
+    """Look up a claim of a paper. Raises UnknownName."""
+    found: Claim = tables.get("claim", claims(), name)
+    return found
+
+
+def claims() -> dict[str, Claim]:
+    """List all claims of papers by name."""
+    discover("claims")
+    return dict(sorted(tables.entries["claim"].items()))
 
 
 def report(name: str, of: str | None = None) -> Any:

@@ -23,6 +23,7 @@ class Preset:
     min_samples: least number of fresh samples, even if they take longer than the longest time.
     threads: number of threads of a worker on a CPU; None means torch's default.
     thinned: whether suites that do not ask about growth with T take one shape of several.
+    growth: factor between the lengths of a curve of times, at a constant number of tokens; None for no curve.
     train_length: the T at which a network is trained.
     trained_models: number of models to train unless models are named; None means all.
     """
@@ -34,6 +35,7 @@ class Preset:
     thinned: bool
     train_length: int
     trained_models: int | None
+    growth: int | None
     relative_width: float = 0.01
     min_samples: int = 5
 
@@ -48,11 +50,13 @@ class Preset:
 
 PRESETS = {
     # one thread: these shapes are too small to split, and threads that wait for each other add noise
-    "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=5),
+    "smoke": Preset((64, 128, 256), 0.01, 0.1, 1, thinned=True, train_length=32, trained_models=5, growth=2),
     "standard": Preset(
-        (2048,), 0.05, 0.2, threads=None, thinned=False, train_length=256, trained_models=None
+        (2048,), 0.05, 0.2, threads=None, thinned=False, train_length=256, trained_models=None, growth=4
     ),
-    "long": Preset((65536,), 0.05, 1.0, threads=None, thinned=False, train_length=1024, trained_models=None),
+    "long": Preset(
+        (65536,), 0.05, 1.0, threads=None, thinned=False, train_length=1024, trained_models=None, growth=None
+    ),
 }
 ON_CPU, ON_GPU = "smoke", "standard"  # the default presets
 

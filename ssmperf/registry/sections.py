@@ -54,6 +54,11 @@ class Section:
     split: axes, or dimensions of the shape. The model × backend matrix is also shown per value of these.
     rows: the matrix has one row per "subject", or per "topic", which joins a recurrence's regimes.
     note: the field whose first value a cell of the matrix names, if one of its cases did not end ok.
+    envelope: fields, or dimensions of the shape, in whose growth backends break. Each backend then has an
+        envelope, up to which it is right, and competes in no suite beyond it; see `ssmperf.Envelope`. Reports
+        show one line per subject and backend, with the worst value of each of `columns`.
+    map: (rows, columns, colour) of a map per subject, backend and dtype: an axis, a field and a field whose
+        logarithm is the colour.
 
     Raises:
         UsageError: `rows` or `split` names something that no report can group by.
@@ -67,10 +72,14 @@ class Section:
     split: tuple[str, ...] = ("pass", "dtype")
     rows: str = "subject"
     note: str | None = None
+    envelope: tuple[str, ...] = ()
+    map: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
             raise UnknownName("kind of rows", self.rows, ROWS)
+        if len(self.map) not in (0, 3):
+            raise UsageError(f"a map has rows, columns and a colour, got {len(self.map)} names")
         legal = {*(JSON_NAMES.get(name, name) for name in axes()), *DIMENSIONS}
         for name in self.split:
             if name not in legal:
@@ -133,6 +142,8 @@ class Suite(Protocol):
     levels: tuple[str, ...]
     passes: tuple[str, ...]
     sources: tuple[str, ...]
+    same_operands: bool
+    case_s: Mapping[str, float]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """List the cases of a selection, including those that a backend will refuse."""

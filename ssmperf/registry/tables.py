@@ -10,9 +10,11 @@ from typing import Any
 
 from ssmperf.errors import DuplicateName, UnknownName, UsageError
 
-KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report")
+KINDS = ("recurrence", "backend", "model", "family", "analytic", "identity", "suite", "report", "claim")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 MODEL_NAME = re.compile(r"[a-z][a-z0-9_]*(:[0-9a-z:.-]+)?")  # such as lcsm:e-o-s-a:0.5
+CLAIM_NAME = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")  # the paper and its claim, as longhorn:parameters
+FORMS = {"model": MODEL_NAME, "claim": CLAIM_NAME}  # of other kinds, IDENTIFIER
 
 entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
 origins: dict[tuple[str, str], Origin] = {}
@@ -44,7 +46,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
         DuplicateName: the name is taken.
         UsageError: the name is not in lower snake case.
     """
-    form = MODEL_NAME if kind == "model" else IDENTIFIER
+    form = FORMS.get(kind, IDENTIFIER)
     if not isinstance(name, str) or not form.fullmatch(name):
         raise UsageError(f"the {kind} name {name!r} must be in lower snake case ({form.pattern})")
     label = f"{of}/{name}" if of else name

@@ -46,6 +46,7 @@ def describe(selection: Selection, suites: Sequence[str], plan: Plan) -> dict[st
         "suites": list(suites),
         "models": None if selection.models is None else [_canonical(name) for name in selection.models],
         "backends": None if selection.backends is None else list(selection.backends),
+        "peers": selection.peers,
         "device": selection.device.type,
         "preset": selection.preset_name,
         "sizes": {each.name: list(each.sizes) for each in selection.sizes},
@@ -188,6 +189,8 @@ def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[
     if theirs is None:
         return tuple(name for name in ("model", "backend") if mine[f"{name}s"] is None)
     same = {name: mine[f"{name}s"] == theirs[f"{name}s"] for name in ("model", "backend")}
+    # runs from before this choice had all peers
+    same["backend"] &= mine["backends"] is not None or mine.get("peers", True) == theirs.get("peers", True)
     same["shape"] = all(mine[name] == theirs[name] for name in ("preset", "sizes"))
     return tuple(name for name in AXES if same.get(name, mine["axes"].get(name) == theirs["axes"].get(name)))
 

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.cases.envelope import BROKEN, Envelope, envelope_of, value_of
 from ssmperf.cases.record import Record, Status
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ class Standing:
     """How the backend of a record stands in the comparison to which the record belongs.
 
     name: "competes"; "beside", for a backend that is never first, since it is approximate by declaration,
-        computes another function or was not judged; or the status that keeps it out. That is the record's own
-        status, or "wrong" or "nan" if another record shows the backend to be so.
-    mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
-        there is nothing to add to the record's status.
+        computes another function, was not judged, or is beyond its envelope; or the status that keeps it
+        out. That is the record's own status, or "wrong" or "nan" if another record shows the backend to be
+        so.
+    mark: a few words to show with the backend's name, such as "bound 0.999", "wrong in backward", or "as
+        hgrn" for a time that was measured on the operands of another model; empty if there is nothing to add
+        to the record's status.
     reason: the reason in full, None if the backend competes.
     """
 
@@ -43,28 +46,72 @@ def standings(run: Run) -> list[Standing]:
 
     - a wrong or nan record with the same operands, of any pass and any suite;
     - a wrong or nan record of the same subject, dtype and device, at any shape, in a suite that ranks
-      nothing, such as correctness: it asks whether backends are right;
+      nothing, such as correctness: it asks whether backends are right. A suite that gives envelopes asks up
+      to where: beyond its envelope, a backend stands beside the others;
     - the record's own status, which concerns that record alone if it is neither wrong nor nan.
 
     Runs are judged one by one, and environments within a run apart.
     """
-    ranked = rank_fields(run.meta)
+    ranked, explored = rank_fields(run.meta), envelope_fields(run.meta)
     at_operands: dict[Hashable, list[Record]] = {}
     at_subject: dict[Hashable, list[Record]] = {}
     for record in run.records:
         if record.status in INCORRECT:
             at_operands.setdefault(_operands(run, record), []).append(record)
-            if record.case.suite not in ranked:
+            if record.case.suite not in ranked and record.case.suite not in explored:
                 at_subject.setdefault(_subject(run, record), []).append(record)
+    envelopes = Envelopes(run, explored)
     return [
         _standing(
             record,
             [*at_operands.get(_operands(run, record), ()), *at_subject.get(_subject(run, record), ())]
             if record.case.suite in ranked
             else (),
+            envelopes.beyond(record) if record.case.suite in ranked else None,
         )
         for record in run.records
     ]
+
+
+class Envelopes:
+    """The envelopes of a run's backends, by the suites that give some.
+
+    An envelope is that of a backend for a model (or a bare recurrence), dtype, device and environment. What
+    is right on the same source of operands at the same or a greater length is inside, whatever others say.
+    """
+
+    def __init__(self, run: Run, fields: Mapping[str, tuple[str, ...]]) -> None:
+        self._run, self._fields = run, fields
+        self._records: dict[Hashable, list[Record]] = {}
+        for record in run.records:
+            if record.case.suite in fields:
+                self._records.setdefault(self._key(record, record.case.suite), []).append(record)
+        self._found: dict[Hashable, Envelope] = {}
+
+    def beyond(self, record: Record) -> tuple[str, str] | None:
+        """Say that a record's case is beyond an envelope of its backend, in a few words and in full."""
+        for suite, fields in self._fields.items():
+            key = self._key(record, suite)
+            tried = self._records.get(key)
+            if not tried or _seen_right(record, tried):
+                continue
+            if key not in self._found:
+                self._found[key] = envelope_of(map(_status_and_numbers, tried), fields)
+            envelope = self._found[key]
+            values = {name: _value(record, name, tried) for name in fields}
+            name = envelope.exceeded(values)
+            if name is not None:
+                mark = f"beyond its {name.replace('_', ' ')}"
+                return (
+                    mark,
+                    f"{suite}: {envelope} in {record.case.dtype}; here {_written(name, values[name])}",
+                )
+        return None
+
+    def _key(self, record: Record, suite: str) -> Hashable:
+        case = record.case
+        place = (environment_of(self._run, record), case.device, case.dtype)
+        return (suite, place, case.recurrence, case.model, case.backend)
 
 
 def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> list[bool]:
@@ -89,6 +136,17 @@ def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def envelope_fields(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Read from a `run.json` in which fields each suite gives envelopes, if it gives any."""
+    suites = meta.get("suites")
+    return {
+        str(name): tuple(map(str, section["envelope"]))
+        for name, section in (suites.items() if isinstance(suites, Mapping) else ())
+        if isinstance(section, Mapping) and isinstance(section.get("envelope"), list | tuple)
+        if section["envelope"]
+    }
+
+
 def environment_of(run: Run, record: Record) -> str | None:
     """Get the id of a record's environment; a case that never ran belongs to the run's only environment."""
     if record.env_id is None and len(run.environments) == 1:
@@ -106,8 +164,42 @@ def _subject(run: Run, record: Record) -> Hashable:
     return (environment_of(run, record), case.backend, subject, case.dtype, case.device)
 
 
-def _standing(record: Record, incorrect: Iterable[Record]) -> Standing:
-    """Judge a record by itself and by the incorrect records that concern it."""
+def _seen_right(record: Record, tried: Iterable[Record]) -> bool:
+    """Tell whether cases with a record's source of operands are right up to its length."""
+    length, source = record.case.shape["T"], record.case.operand_source
+    same = [other for other in tried if other.case.operand_source == source]
+    broken = any(other.status in BROKEN and other.case.shape["T"] <= length for other in same)
+    return not broken and any(o.status is Status.OK and o.case.shape["T"] >= length for o in same)
+
+
+def _value(record: Record, name: str, tried: Iterable[Record]) -> float | None:
+    """Read a field of a record; if it has none, take that of the tried records per step, times its length.
+
+    Only tried records with the same source of operands count; None if there are none.
+    """
+    value = value_of(_status_and_numbers(record)[1], name)
+    if value is not None:
+        return value
+    source, length = record.case.operand_source, record.case.shape["T"]
+    known = [
+        found * length / other.case.shape["T"]
+        for other in tried
+        if other.case.operand_source == source
+        and (found := value_of(_status_and_numbers(other)[1], name)) is not None
+    ]
+    return max(known, default=None)
+
+
+def _status_and_numbers(record: Record) -> tuple[str, dict[str, Any]]:
+    return str(record.status), {**record.numbers, **record.case.shape}
+
+
+def _written(name: str, value: float | None) -> str:
+    return f"{name.replace('_', ' ')} is {value:,.5g}"
+
+
+def _standing(record: Record, incorrect: Iterable[Record], beyond: tuple[str, str] | None = None) -> Standing:
+    """Judge a record by itself, by the incorrect records that concern it, and by its backend's envelope."""
     if record.status in INCORRECT:
         return Standing(str(record.status), reason=record.reason)
     # the pass of the same suite comes first: it is nearest to what the reader looks at
@@ -117,7 +209,12 @@ def _standing(record: Record, incorrect: Iterable[Record]) -> Standing:
         return Standing(str(others[0].status), mark, f"{mark}: {others[0].reason}")
     if record.status is not Status.OK:
         return Standing(str(record.status), reason=record.reason)
-    return _declared(record.numbers)
+    declared = _declared(record.numbers)
+    if beyond is None:
+        return declared
+    mark, reason = beyond
+    marks, reasons = filter(None, [declared.mark, mark]), filter(None, [declared.reason, reason])
+    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
 
 
 def _where(other: Record, record: Record) -> str:
@@ -129,6 +226,8 @@ def _where(other: Record, record: Record) -> str:
 def _declared(numbers: Mapping[str, Any]) -> Standing:
     """Judge an `ok` record by its backend's declarations, which records of old runs do not have."""
     marks, reasons = [], []
+    elsewhere = numbers.get("timed_as")
+    note = f"as {elsewhere}" if isinstance(elsewhere, str) else ""
     if numbers.get("judged") is False:
         marks.append("not judged")
         reasons.append("whether its results are right was not judged")
@@ -140,8 +239,8 @@ def _declared(numbers: Mapping[str, Any]) -> Standing:
         marks.append(f"bound {bound:.3g}")
         reasons.append(f"it is approximate by declaration, with the error bound {bound:.3g}")
     if not marks:
-        return Standing(COMPETES)
-    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
+        return Standing(COMPETES, note)
+    return Standing(BESIDE, ", ".join([*marks, note] if note else marks), "; ".join(reasons))
 
 
 def _widened(bound: float, numbers: Mapping[str, Any]) -> bool:

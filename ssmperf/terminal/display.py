@@ -16,10 +16,14 @@ from ssmperf.cases.failure import TRACEBACK
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import ABSENT
-from ssmperf.plan.plan import Plan
+from ssmperf.machine.devices import ASSUMED
+from ssmperf.plan.estimate import expected_s
+from ssmperf.plan.plan import make_plan
+from ssmperf.plan.selection import Device
 from ssmperf.runs.store import Run
 
 if TYPE_CHECKING:
+    from ssmperf.execute.request import Request
     from ssmperf.versions.bisection import Judgement
     from ssmperf.versions.candidates import Commit
 
@@ -118,14 +122,39 @@ def counts(records: list[Record]) -> str:
     return f"{len(records)} cases: {', '.join(parts) or 'none'}"
 
 
-def plan(plan: Plan) -> str:
-    """Show a plan, one line per case: whether it would run, or why it is skipped."""
-    lines = [
-        f"{item.case.id}  {item.case}" + (f"  SKIPPED: {brief(item.refusal)}" if item.refusal else "")
-        for item in plan.cases
-    ]
-    run, refused = len(plan.to_run), len(plan.refused)
-    return "\n".join([*lines, f"{len(plan.cases)} cases: {run} to run, {refused} skipped with a reason"])
+def plan(request: Request) -> str:
+    """Show the plan of a request, one line per case: whether it would run, or why it is skipped."""
+    from ssmperf.execute.stand_ins import StandIns
+
+    made = make_plan(request.selection, request.suites)
+    stand_ins = StandIns(made, request.selection)
+    lines = []
+    for item in made.cases:
+        leader = stand_ins.leaders.get(item.case.id)
+        note = (
+            f"  SKIPPED: {brief(item.refusal)}" if item.refusal else f"  as {leader.model}" if leader else ""
+        )
+        lines.append(f"{item.case.id}  {item.case}{note}")
+    measured = stand_ins.measured(made.to_run)
+    counts = [f"{len(measured)} to run", f"{len(made.refused)} skipped with a reason"]
+    if stand_ins:
+        counts.insert(1, f"{len(stand_ins.leaders)} as another model with the same operands")
+    seconds = expected_s(measured, rounds=request.rounds or 1, devices=len(request.devices))
+    where = _place(request.selection.device)
+    last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {_duration(seconds)}{where}"
+    return "\n".join([*lines, last])
+
+
+def _place(device: Device) -> str:
+    """Say which GPU a plan assumes where there is none."""
+    return " on an H200, as there is no GPU here" if device is ASSUMED else ""
+
+
+def _duration(seconds: float) -> str:
+    """Give a rough time in words: "40 s", "8 min" or "1.5 h"."""
+    if seconds < 90:
+        return f"{max(5, 5 * round(seconds / 5))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def bisection_step(commit: Commit, left: int, judgements: int) -> None:

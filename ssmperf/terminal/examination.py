@@ -13,8 +13,8 @@ from ssmperf import registry
 from ssmperf.cases.failure import TRACEBACK
 from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import UsageError
-from ssmperf.execute import nonce as nonces
 from ssmperf.machine import devices
+from ssmperf.trial import nonce as nonces
 
 if TYPE_CHECKING:
     from ssmperf.diagnosis.examination import Condition, Examination

@@ -37,6 +37,7 @@ from ssmperf.operands.variation import Draw, Variation
 KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.3
 # A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
 ROUNDED_AGAIN = 2.0
+SMALLEST_CHANNEL = 1e-6  # of the largest one's energy; the phase of less is that of rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class Judge:
         extra: dict[str, Any] = {}
         if answer.output is not None and answer.problem is None:
             if question.ends:
-                extra |= errors_along_time(answer.output, reference.exact.output, question.ends)
+                limit = verdict.tolerances.get("output")
+                extra |= errors_along_time(answer.output, reference.exact.output, question.ends, limit)
+                extra |= largest_final_state(reference)
             if question.distance:
                 extra["distance"] = relative_error(answer.output, self._recurrence_output(question))
         return dataclasses.replace(verdict, extra=extra)
@@ -227,19 +230,54 @@ class Judge:
             self._bytes.pop(oldest, None)
 
 
-def errors_along_time(output: Tensor, expected: Tensor, ends: tuple[int, ...]) -> dict[str, Any]:
-    """Compare an output (B, T, ...) with the float64 output in pieces of time that end before `ends`."""
+def errors_along_time(
+    output: Tensor, expected: Tensor, ends: tuple[int, ...], limit: float | None = None
+) -> dict[str, Any]:
+    """Compare an output (B, T, ...) with the float64 output in pieces of time that end before `ends`.
+
+    limit: relative error beyond which a step counts as wrong.
+    """
     scale = float(expected.abs().max()) or 1.0
     difference = (widen(output, torch.float64) - expected).abs() / scale
     difference = difference.transpose(0, 1).flatten(1)  # (T, B·...)
     broken = ~torch.isfinite(difference)
-    strange = broken.any(1).nonzero()
     finite = difference[~broken]
+    beyond = None if limit is None else first_step((difference > limit) | broken)
     return {
-        "first_nan_step": int(strange[0]) if len(strange) else None,
+        "first_nan_step": first_step(broken),
+        "first_wrong_step": beyond,
+        "phase_drift": phase_drift(output, expected, ends),
         "largest_finite_error": float(finite.max()) if len(finite) else None,
         "error_envelope": [float(piece.max()) for piece in difference.tensor_split(ends[:-1])],
     }
+
+
+def first_step(marked: Tensor) -> int | None:
+    """Find the first step of (T, n) in which anything is marked."""
+    found = marked.any(1).nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def phase_drift(output: Tensor, expected: Tensor, ends: tuple[int, ...]) -> float | None:
+    """Compute by how many radians the last piece of a complex output (B, T, ...) is turned; None if real.
+
+    It is the largest angle of any channel's inner product with the float64 output; channels that have nearly
+    nothing there are left out.
+    """
+    if not output.is_complex():
+        return None
+    start = ends[-2] if len(ends) > 1 else 0
+    last = expected[:, start:]
+    products = (last.conj() * widen(output[:, start:], torch.float64)).sum(1)
+    sizes = last.abs().square().sum(1)
+    angles = products.angle().abs()[sizes >= SMALLEST_CHANNEL * sizes.max()]
+    return float(angles.max()) if bool(torch.isfinite(angles).all()) and angles.numel() else None
+
+
+def largest_final_state(reference: Reference) -> dict[str, float]:
+    """Give the largest magnitude in the float64 state after the last step, if there is a state."""
+    state = reference.exact.final_state
+    return {} if state is None else {"largest_final_state": float(state.abs().max())}
 
 
 def bytes_of(made: Any) -> int:

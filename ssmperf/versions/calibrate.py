@@ -119,7 +119,7 @@ def _measure(request: Request, progress: Progress, *, broad: bool, named: bool) 
     """Run the rounds. broad: whether to choose cases after the first one. named: whether backends were."""
     assert request.rounds is not None
     with open_run(request, progress) as opened:
-        cases = [case for case in opened.plan.to_run if named or not _is_foreign(case)]
+        cases = [case for case in opened.to_run if named or not _is_foreign(case)]
         if broad:
             cases = [case for case in cases if _launches(case) <= MOST_LAUNCHES]
         progress.begin(len(cases) * request.rounds, 0)

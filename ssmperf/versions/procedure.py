@@ -19,7 +19,6 @@ import numpy as np
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, UsageError, VersionFailed
-from ssmperf.execute import nonce
 from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
@@ -30,6 +29,7 @@ from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
+from ssmperf.trial import nonce
 from ssmperf.versions.side_process import SideProcess
 from ssmperf.versions.sides import Side, install
 

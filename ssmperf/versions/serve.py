@@ -50,7 +50,7 @@ def main() -> None:
 
 def serve(opened: OpenRun, progress: Telling) -> None:
     """Answer requests for rounds until there are no more."""
-    cases = {case.id: case for case in opened.plan.to_run}
+    cases = {case.id: case for case in opened.to_run}
     opened.record_refusals()
     refusal = next((item.refusal for item in opened.plan.refused), None)
     progress.answer(

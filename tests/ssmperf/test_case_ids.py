@@ -21,7 +21,7 @@ def committed() -> dict[str, str]:
 @pytest.mark.parametrize("suite", ["correctness", "throughput", "memory", "stability", "extrapolation"])
 def test_the_ids_are_those_of_the_committed_list(suite: str) -> None:
     wanted = {case_id: text for case_id, text in committed().items() if text.startswith(f"{suite} ")}
-    selection, _ = select(device="cpu")
+    selection, _ = select(device="cpu", peers=True)
     planned = {item.case.id: str(item.case) for item in make_plan(selection, (suite,)).cases}
     assert len(wanted) > 500
     assert {case_id: planned.get(case_id) for case_id in wanted} == wanted

@@ -41,7 +41,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("axis")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=ignored)
-    for room in ("impls", "suites", "reports"):
+    for room in ("impls", "suites", "reports", "claims"):
         shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=ignored)
     file = folder / "ssmperf" / "cases" / "case.py"
     text = file.read_text()

@@ -14,13 +14,13 @@ import torch
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
-from ssmperf.execute import nonce
 from ssmperf.execute.executor import IMPORTS
 from ssmperf.execute.lane import WINDOW_S, contradiction, household
 from ssmperf.judge.answer import Answer, call_backend, contract_of
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.variation import Draw
 from ssmperf.processes.children import Nursery
+from ssmperf.trial import nonce
 from ssmperf.trial.arena import Arena, Mappings
 from ssmperf.trial.client import RemoteJudge
 from ssmperf.trial.judge import Judge, Question

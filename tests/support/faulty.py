@@ -5,6 +5,7 @@ Each is right otherwise. FAULTY_FOLDER in the environment names a folder for the
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import ssmperf
 Result = tuple[Tensor, Tensor]
 FOLDER = os.environ.get("FAULTY_FOLDER")
 NAN_STEP = 40
+WRAPPED_STEP = 300
 LONGEST = 32
 _KEPT: list[Tensor] = []
+_CALLS: list[int] = []
 
 
 def right(log_a: Tensor, b: Tensor, initial_state: Tensor | None, dtype: torch.dtype | None = None) -> Result:
@@ -127,3 +130,34 @@ def refuses_long(log_a, b, initial_state=None, *, phase=None) -> Result:
     if b.shape[1] > LONGEST:
         raise ssmperf.Unsupported(f"planted: nothing above {LONGEST} steps")
     return right(log_a, b, initial_state)
+
+
+@faulty("overflows")
+def overflows(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Divide by the product of all gates, which underflows at a decay span of about 88."""
+    total = log_a.float().expand(b.shape).cumsum(1)
+    states = torch.exp(total) * (b.float() * torch.exp(-total)).cumsum(1)
+    return states.to(b.dtype), states[:, -1]
+
+
+@faulty("wraps")
+def wraps(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Forget everything at one step, like an index that overflows."""
+    log_a = log_a.expand(b.shape).clone()
+    log_a[:, WRAPPED_STEP : WRAPPED_STEP + 1] = -torch.inf
+    return right(log_a, b, initial_state)
+
+
+@faulty("varies", deterministic=False)
+def varies(log_a, b, initial_state=None, *, phase=None) -> Result:
+    output, state = right(log_a, b, initial_state)
+    _CALLS.append(len(_CALLS))
+    return output * (1 + 1e-6 * (len(_CALLS) % 2)), state
+
+
+@ssmperf.backend("scan", name="faulty_turns", gates=("const_complex", "data_complex"))
+def turns(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Sum phases in float32 from the first step, with a full turn in each, so that they grow."""
+    total = torch.complex(log_a.expand(b.shape), phase.expand(b.shape) + math.tau).cumsum(1)
+    states = torch.exp(total) * (b * torch.exp(-total)).cumsum(1)
+    return states, states[:, -1]

@@ -1,0 +1,77 @@
+"""Were RNNs all we needed: minimal RNNs train hundreds of times as fast as GRU and LSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ssmperf import ClaimSetting, Finding, claim
+
+from . import _papers as papers
+from ._timing import faster, timed
+
+LENGTHS = {"standard": (512, 4096), "smoke": (32,)}
+SIZES = {"standard": (64, 128), "smoke": (2, 8)}  # B, C
+PAIRS = (("mingru", "gru"), ("minlstm", "lstm"))
+# factors as printed, by model and length
+PRINTED = {("mingru", 512): "175", ("minlstm", 512): "235", ("minlstm", 4096): "1361"}
+PARALLEL = ("triton", "blelloch")  # the second where there is no GPU
+CELLS, CUDNN = "sequential", "torch_rnn"
+
+
+@claim(
+    "mingru:training",
+    paper=papers.MIN_RNN,
+    place="Section 4.1 and Fig. 1",
+    statement="A training step of minGRU and minLSTM is hundreds of times as fast as one of GRU and LSTM.",
+    printed="175× (minGRU), 235× (minLSTM) at T = 512; 1,361× at T = 4,096, the larger of the two",
+    runs="forward and backward of one block, float32, B = 64, 128 channels, T = 512 and 4,096: `mingru` and "
+    "`minlstm` by our Triton scan; `gru` and `lstm` by a loop over cells and by cuDNN",
+    scaled="one block instead of the paper's network, and another device; the paper's GRU and LSTM are "
+    "loops over cells without fused kernels. Each is timed in one process. The factors are shown, the "
+    "order decides",
+    rule="agrees: the minimal RNN is faster than the loop over cells at each length, with disjoint "
+    "intervals; cuDNN, which the paper does not compare with, is shown beside it",
+    device="cuda",
+    budget_s=300,
+    has_smoke=True,
+)
+class Training:
+    """One piece per length and pair."""
+
+    def pieces(self, setting: ClaimSetting) -> Sequence[str]:
+        return [f"{minimal}-T{T}" for T in LENGTHS[setting.preset] for minimal, _ in PAIRS]
+
+    def measure(self, piece: str, setting: ClaimSetting) -> Mapping[str, Any]:
+        minimal, _, length = piece.partition("-T")
+        B, C = SIZES[setting.preset]
+        return timed(
+            setting,
+            "times",
+            rounds=1,  # the factors are far larger than what differs between processes
+            models=[minimal, dict(PAIRS)[minimal]],
+            backends=[PARALLEL[0] if setting.on_gpu else PARALLEL[1], CELLS, CUDNN],
+            level="block",
+            pass_="forward_backward",
+            dtype="float32",
+            axis=[f"B={B}", f"T={length}", f"C={C}"],
+        )
+
+    def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
+        for piece, numbers in found.items():
+            minimal, _, length = piece.partition("-T")
+            full, T = dict(PAIRS)[minimal], int(length)
+            backends = {case["backend"] for case in numbers.get("cases", ())}
+            parallel = next((each for each in PARALLEL if each in backends), PARALLEL[0])
+            printed = PRINTED.get((minimal, T), "")
+            for slow in (CELLS, CUDNN):
+                factor = float(printed) if printed and slow == CELLS else None
+                yield from faster(
+                    f"{minimal} against {full} by {'cells' if slow == CELLS else 'cuDNN'}, T = {T:,}",
+                    f"{factor:,.0f}×" if factor else "",
+                    numbers,
+                    {"model": full, "backend": slow},
+                    {"model": minimal, "backend": parallel},
+                    times=(factor, factor) if factor else None,
+                    decides=slow == CELLS,
+                )

@@ -1,0 +1,91 @@
+"""Claims of papers on a terminal: the printed number, ours, the verdict, and what was scaled down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ssmperf import Agreement, ClaimResult, Finding, Reproduction, report
+
+from . import units
+from .exports import deliver
+from .tables import terminal_text
+
+STYLES = {Agreement.AGREES: "green", Agreement.DISAGREES: "bold red", Agreement.CANNOT_TELL: "yellow"}
+
+
+@report("table", of="claims")
+def table(found: Reproduction, destination: Path | None = None) -> str | None:
+    """Show each claim with its findings, and count the verdicts."""
+    parts: list[Any] = []
+    for each in found.results:
+        parts += [*_claim(each), Text("")]
+    parts.append(Text(found.conclusion, style="bold"))
+    return deliver(terminal_text(parts, plain=destination is not None), destination)
+
+
+def ours(finding: Finding) -> list[str]:
+    """Write our numbers with their names and intervals."""
+    return [
+        units.plain(str(estimate) if len(finding.ours) == 1 else f"{name}: {estimate}")
+        for name, estimate in finding.ours.items()
+        if estimate is not None
+    ] or ["–"]
+
+
+def verdict(finding: Finding) -> str:
+    """Write a finding's verdict, in brackets if it does not count for that of the claim."""
+    return str(finding.agreement) if finding.decides else f"({finding.agreement})"
+
+
+def reason(finding: Finding) -> str:
+    return units.plain("; ".join(filter(None, (finding.reason, finding.note))))
+
+
+def source(each: ClaimResult) -> str:
+    return units.plain(f"{each.claim.paper}, {each.claim.place}")
+
+
+def course(each: ClaimResult) -> str:
+    """Say how much of a claim was measured, and how long that took."""
+    if not each.planned:
+        return "not run"
+    noun = "piece" if each.planned == 1 else "pieces"
+    spent = f"{each.spent_s:.1f} s" if each.spent_s < 100 else f"{each.spent_s / 60:.1f} min"
+    return f"{each.done} of {each.planned} {noun}, {spent}"
+
+
+def failures(each: ClaimResult) -> list[str]:
+    return [units.plain(f"{piece} failed: {why}") for piece, why in (each.failures or {}).items()]
+
+
+def _claim(each: ClaimResult) -> list[Any]:
+    """Show one claim: what it says, what was found, and what was scaled down."""
+    claim = each.claim
+    head = Text.assemble(
+        (units.plain(claim.name), "bold"), "  ", (str(each.agreement), STYLES[each.agreement]),
+        f"  {units.plain(each.reason)}",
+    )  # fmt: skip
+    parts: list[Any] = [
+        head,
+        Text(f"  {source(each)}", style="dim"),
+        Text(f"  {units.plain(claim.statement)}"),
+    ]
+    if each.findings:
+        grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=True)
+        for heading in ("what", "printed", "ours", "verdict", "reason"):
+            grid.add_column(heading, overflow="fold")
+        for finding in each.findings:
+            cells = map(Text, (units.plain(finding.what), units.plain(finding.printed) or "–"))
+            judged = Text(verdict(finding), style=STYLES[finding.agreement] if finding.decides else "dim")
+            grid.add_row(*cells, Text("\n".join(ours(finding))), judged, Text(reason(finding), style="dim"))
+        parts.append(grid)
+    parts += [Text(f"  {text}", style="red") for text in failures(each)]
+    return [
+        *parts,
+        Text(f"  scaled down: {units.plain(claim.scaled)}", style="dim"),
+        Text(f"  {course(each)}", style="dim"),
+    ]

@@ -1,0 +1,95 @@
+"""The verb that puts papers to the test: reproduce."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ssmperf.cli.app import app, interrupted, load_plugins
+from ssmperf.errors import UsageError
+from ssmperf.terminal.options import Debug, Json, OneDevice
+
+
+@app.command(
+    epilog="Examples:  ssmperf reproduce  ·  ssmperf reproduce longhorn:parameters hgrn2:parameters  ·  "
+    "ssmperf reproduce --all --html claims.html"
+)
+def reproduce(
+    claims: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Claims to run. Without any, they are listed.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Run all claims that this machine can run.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results. Default: runs/<time>-reproduce.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue in --out; what has ended there is not run again.")
+    ] = False,
+    device: OneDevice = "auto",
+    preset: Annotated[
+        str, typer.Option(help="standard; or smoke, tiny sizes that try the code and decide nothing.")
+    ] = "standard",
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds of what is learned. Default: the claim's own.")
+    ] = None,
+    pieces: Annotated[
+        str | None, typer.Option(help="Pieces to run now, separated by commas. Default: all that are left.")
+    ] = None,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", metavar="FILE", help="Python file with more claims. Its code is run."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained HTML page.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run what papers claim: the paper's number, ours with its interval, and whether they agree.
+
+    Without ids, list the claims. A verdict is agrees, disagrees or cannot tell; whatever it is, the exit code
+    is 0, unless a claim failed to run.
+    """
+    from ssmperf.execute import request
+    from ssmperf.reproduction.reproduce import reproduce as reproduced
+    from ssmperf.terminal import display, reproduction
+
+    load_plugins(plugin)
+    if claims and all_:
+        raise UsageError("name claims, or pass --all, but not both")
+    if not claims and not all_:
+        if html or out or resume:
+            raise UsageError("name the claims to run, or pass --all")
+        listed = reproduction.listed()
+        print(json.dumps(listed, indent=2) if as_json else reproduction.as_table(listed))
+        return
+    folder = request.run_folder(out, ("reproduce",), resume=resume)
+    try:
+        found = reproduced(
+            claims or None,
+            out=folder,
+            resume=resume,
+            progress=reproduction.progress,
+            device=device,
+            preset=preset,
+            seeds=seeds,
+            pieces=pieces,
+            argv=sys.argv[1:],
+        )
+    except KeyboardInterrupt:
+        interrupted(folder)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        display.write_report("table", found, None, of="claims")
+    if html:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            display.write_report("html", found, html, of="claims")
+    if not as_json:
+        print(f"results written to {folder}")
+    raise typer.Exit(found.exit_code)

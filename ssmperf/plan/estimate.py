@@ -1,0 +1,31 @@
+"""How long a run will take: a rough forecast, before anything is measured.
+
+A case takes what cases of its suite usually take, and so many calls of the length that its backend's
+declarations predict. A kernel that is compiled takes that time once for each of its kinds of operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ssmperf import registry
+from ssmperf.cases.case import Case
+from ssmperf.plan.refusal import gate_kind, predicted_call_s
+
+CALLS = 16  # of a case: judged, warming up, traced, and at least five that are timed
+START_S = {"cpu": 3.0, "cuda": 8.0}  # until the first case of a round runs
+COMPILE_S = 3.0
+LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
+
+
+def expected_s(cases: Iterable[Case], *, rounds: int = 1, devices: int = 1) -> float:
+    """Forecast the seconds of a run that measures some cases in each of its rounds, on some devices."""
+    first, start_s, kernels = 0.0, 0.0, set()
+    for case in cases:
+        start_s = START_S[case.device]
+        first += registry.suite(case.suite).case_s[case.device] + CALLS * predicted_call_s(case)
+        if case.device == "cuda" and registry.backend(case.owner, case.backend).kernels:
+            passes = "forward" if case.pass_ in ("forward", "decode") else "backward"
+            kernels.add((case.recurrence, case.backend, gate_kind(case), case.dtype, passes))
+    work = first * (1 + LATER_ROUNDS * (rounds - 1)) + COMPILE_S * len(kernels)
+    return rounds * start_s + work / devices

@@ -1,0 +1,130 @@
+"""The folder of a reproduction: one file per piece of a claim, so that nothing that has ended runs twice.
+
+reproduce.json                          when, where and how
+longhorn-parameters/counts/result.json  the numbers of a piece; beside it what the piece kept, such as runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssmperf.cases.reading import parse
+from ssmperf.errors import UnreadableRun, UsageError
+
+SCHEMA_VERSION = 1
+META_FILE, RESULT_FILE = "reproduce.json", "result.json"
+PIECE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+FIXED = ("device", "preset", "seeds")  # what all pieces of a folder share
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A reproduction's folder. meta: what `reproduce.json` holds."""
+
+    path: Path
+    meta: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: Path, meta: Mapping[str, Any], *, resume: bool) -> Folder:
+        """Start a reproduction in a folder that does not exist or is empty, or continue the one in it.
+
+        Raises:
+            UsageError: the folder is not empty and not to be resumed, was made with another device, preset or
+                number of seeds, or cannot be written.
+            UnreadableRun: it holds other files, or those of a newer version.
+        """
+        try:
+            present = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+            if present and not resume:
+                raise UsageError(f"{path} already exists and is not empty: pass --resume or another --out")
+            if present and META_FILE not in present:
+                raise UnreadableRun(f"{path} holds no {META_FILE} but other files: no folder of `reproduce`")
+            if present:
+                before = _read(path / META_FILE)
+                for name in FIXED:
+                    if before.get(name) != meta.get(name):
+                        raise UsageError(
+                            f"{path} was made with {name} {before.get(name)!s:.40}, not {meta.get(name)}: "
+                            "pass the same, or another --out"
+                        )
+                meta = {**meta, "created": before.get("created", meta.get("created"))}
+            path.mkdir(parents=True, exist_ok=True)
+            _write(path / META_FILE, {"schema_version": SCHEMA_VERSION, **meta})
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        return cls(path, meta)
+
+    def of_piece(self, claim: str, piece: str) -> Path:
+        """Name the folder of a piece.
+
+        Raises:
+            UsageError: the piece's name is no name of a folder.
+        """
+        if not PIECE.fullmatch(piece):
+            raise UsageError(f"claim {claim}: a piece has a name such as T64-seed0, got {piece!r:.80}")
+        return self.path / claim.replace(":", "-") / piece
+
+    def read(self, claim: str, version: int, piece: str) -> Mapping[str, Any] | None:
+        """Read the result of a piece; None if it has none, or one of another version of the claim.
+
+        Raises:
+            UnreadableRun: the file is damaged, or of a newer version of ssmperf.
+        """
+        file = self.of_piece(claim, piece) / RESULT_FILE
+        if not file.exists():
+            return None
+        kept = _read(file)
+        if kept.get("version") != version:
+            return None
+        if not isinstance(kept.get("numbers"), dict):
+            raise UnreadableRun(f"{file} is damaged: it has no numbers")
+        return kept
+
+    def write(self, claim: str, version: int, piece: str, numbers: Mapping[str, Any], spent_s: float) -> None:
+        """Keep the result of a piece. Raises UsageError."""
+        folder = self.of_piece(claim, piece)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(
+                folder / RESULT_FILE,
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "claim": claim,
+                    "version": version,
+                    "piece": piece,
+                    "spent_s": round(spent_s, 3),
+                    "numbers": dict(numbers),
+                },
+            )
+        except OSError as error:
+            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = parse(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnreadableRun(f"cannot read {file}: {error}") from error
+    schema = found.get("schema_version") if isinstance(found, dict) else None
+    if not isinstance(schema, int):
+        raise UnreadableRun(f"{file} is damaged: it has no schema_version")
+    if schema > SCHEMA_VERSION:
+        raise UnreadableRun(f"{file} has schema {schema}; this ssmperf reads up to {SCHEMA_VERSION}: upgrade")
+    return dict(found)
+
+
+def _write(file: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON so that the file is either the old or the new one. Raises ValueError for NaN."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # several processes may share a folder
+    with temporary.open("w") as out:
+        json.dump(data, out, indent=1, allow_nan=False)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)

@@ -1,0 +1,246 @@
+"""Run claims of papers piece by piece, keep what was measured, and judge it."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.failure import failure_of
+from ssmperf.errors import ExitCode, UnknownName
+from ssmperf.execute.request import File, Names, names, run_folder
+from ssmperf.machine import devices as devices_
+from ssmperf.machine import environment
+from ssmperf.registry.checks import Claim
+from ssmperf.reproduction.agreement import Agreement, Finding, taken_together
+from ssmperf.reproduction.keeping import Folder
+from ssmperf.reproduction.setting import ClaimSetting
+
+ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"
+
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """What was found out about a claim.
+
+    findings: line by line. agreement, reason: of all together.
+    done, planned: how many pieces have a result, of how many.
+    failures: why pieces have none, by piece. spent_s: what the kept pieces took.
+    """
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+    agreement: Agreement
+    reason: str
+    done: int = 0
+    planned: int = 0
+    failures: Mapping[str, str] | None = None
+    spent_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            **self.claim.to_json(),
+            "agreement": str(self.agreement),
+            "reason": self.reason,
+            "findings": [each.to_json() for each in self.findings],
+            "pieces_done": self.done,
+            "pieces_planned": self.planned,
+            "failures": dict(self.failures or {}),
+            "spent_s": self.spent_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """Claims with their results, and the folder with what they rest on.
+
+    meta: when, where and how, as `reproduce.json` holds it.
+    """
+
+    path: Path
+    meta: Mapping[str, Any]
+    results: tuple[ClaimResult, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """OK whatever the verdicts are; BAD_CASE if a piece failed."""
+        return ExitCode.BAD_CASE if any(each.failures for each in self.results) else ExitCode.OK
+
+    @property
+    def conclusion(self) -> str:
+        """Count the verdicts, as in "6 claims: 4 agree, 1 disagrees, 1 cannot be told"."""
+        counts = {each: sum(found.agreement is each for found in self.results) for each in Agreement}
+        words = {
+            Agreement.AGREES: ("agrees", "agree"),
+            Agreement.DISAGREES: ("disagrees", "disagree"),
+            Agreement.CANNOT_TELL: ("cannot be told", "cannot be told"),
+        }
+        parts = [f"{count} {words[each][count > 1]}" for each, count in counts.items() if count]
+        noun = "claim" if len(self.results) == 1 else "claims"
+        return f"{len(self.results)} {noun}: {', '.join(parts)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "path": str(self.path),
+            **self.meta,
+            "conclusion": self.conclusion,
+            "claims": [each.to_json() for each in self.results],
+        }
+
+
+def reproduce(
+    claims: Names | None = None,
+    *,
+    out: File | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    preset: str = "standard",
+    seeds: int | None = None,
+    pieces: Names | None = None,
+    argv: Sequence[str] = (),
+    progress: OnProgress | None = None,
+) -> Reproduction:
+    """Run claims of papers and judge them. Arguments are named as on the command line.
+
+    Args:
+        claims: ids; None means all. A claim that this machine cannot run is not run, and says why.
+        out: folder of the results; None makes a new one under `runs/`. resume: continue in that folder;
+            pieces that have ended are not run again.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        preset: "standard"; or "smoke", tiny sizes that only try the code.
+        seeds: number of seeds of what is learned; None means the claim's own.
+        pieces: names of the pieces to run now; the verdict rests on all that are kept. None means all.
+        argv: the command line of the request. progress: takes lines about what is going on.
+
+    Raises:
+        UsageError: there is no such claim, piece or preset, or the folder or the device cannot be used.
+    """
+    ids, wanted = names(claims), names(pieces)
+    chosen = [registry.claim(name) for name in (registry.claims() if ids is None else ids)]
+    kind, found = devices_.resolve(device)
+    setting = ClaimSetting(found[0], preset, seeds)
+    if progress is not None:
+        setting = replace(setting, on_progress=progress)
+    if wanted is not None:
+        _check_pieces(chosen, wanted, setting)
+    folder = run_folder(out, ("reproduce",), resume=resume)
+    kept = Folder.open(folder, _meta(kind, found[0], setting, argv), resume=resume)
+    return Reproduction(folder, kept.meta, tuple(_result(claim, kept, setting, wanted) for claim in chosen))
+
+
+def refusal(claim: Claim, setting: ClaimSetting) -> str | None:
+    """Say why a claim cannot run here; None if it can."""
+    if claim.device != "cuda" or setting.on_gpu or (setting.smoke and claim.has_smoke):
+        return None
+    tiny = "; --preset smoke tries it at tiny sizes" if claim.has_smoke else ""
+    return f"it needs a CUDA device{tiny}"
+
+
+def judge(claim: Claim, numbers: Mapping[str, Mapping[str, Any]], *, smoke: bool = False) -> ClaimResult:
+    """Judge the numbers of a claim's pieces. At tiny sizes, nothing can be told of claims that have them."""
+    findings = tuple(claim.work.conclude(numbers))
+    if smoke and claim.has_smoke:
+        findings = tuple(replace(each, judged=(Agreement.CANNOT_TELL, _tried(each))) for each in findings)
+        return ClaimResult(claim, findings, Agreement.CANNOT_TELL, ONLY_TRIED)
+    agreement, reason = taken_together(findings)
+    return ClaimResult(claim, findings, agreement, reason)
+
+
+def _tried(finding: Finding) -> str:
+    """Say that nothing is told at tiny sizes, with the reason if nothing could be told anyway."""
+    return f"{ONLY_TRIED}; {finding.reason}" if finding.agreement is Agreement.CANNOT_TELL else ONLY_TRIED
+
+
+def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[str] | None) -> ClaimResult:
+    """Run the pieces of a claim that have no result yet, and judge all that have one."""
+    reason = refusal(claim, setting)
+    if reason is not None:
+        return ClaimResult(claim, (), Agreement.CANNOT_TELL, f"not run: {reason}")
+    numbers: dict[str, Mapping[str, Any]] = {}
+    failures: dict[str, str] = {}
+    spent_s = 0.0
+    planned = list(claim.work.pieces(setting))
+    for piece in planned:
+        result = kept.read(claim.name, claim.version, piece)
+        if result is None and (pieces is None or piece in pieces):
+            setting.on_progress(f"{claim.name}: {piece}, {planned.index(piece) + 1} of {len(planned)}")
+            try:
+                _run(claim, kept, setting, piece)
+            except Exception as error:
+                failures[piece] = failure_of(error).reason
+                setting.on_progress(f"{claim.name}: {piece} failed: {failures[piece]}")
+            result = kept.read(claim.name, claim.version, piece)
+        if result is not None:
+            numbers[piece] = result["numbers"]
+            spent_s += float(result.get("spent_s") or 0.0)
+    judged = judge(claim, numbers, smoke=setting.smoke)
+    judged = replace(
+        judged, done=len(numbers), planned=len(planned), failures=failures or None, spent_s=spent_s
+    )
+    if failures:
+        return replace(judged, agreement=Agreement.CANNOT_TELL, reason=_failed(failures))
+    return judged
+
+
+def _run(claim: Claim, kept: Folder, setting: ClaimSetting, piece: str) -> None:
+    """Measure a piece and keep its numbers."""
+    folder = kept.of_piece(claim.name, piece)
+    begun = time.monotonic()
+    numbers = claim.work.measure(
+        piece,
+        replace(
+            setting,
+            folder=folder,
+            budget_s=claim.budget_s,
+            on_progress=lambda text: setting.on_progress(f"{claim.name}: {piece}: {text}"),
+        ),
+    )
+    kept.write(claim.name, claim.version, piece, numbers, time.monotonic() - begun)
+
+
+def _failed(failures: Mapping[str, str]) -> str:
+    piece, reason = next(iter(failures.items()))
+    others = len(failures) - 1
+    return f"{piece} failed: {reason}" + (f"; {others} more failed" if others else "")
+
+
+def _check_pieces(claims: Iterable[Claim], pieces: Sequence[str], setting: ClaimSetting) -> None:
+    """Raise UnknownName for a piece that no claim has."""
+    known = {piece for claim in claims for piece in claim.work.pieces(setting)}
+    for piece in pieces:
+        if piece not in known:
+            raise UnknownName("piece", piece, known)
+
+
+def _meta(kind: str, device: str, setting: ClaimSetting, argv: Sequence[str]) -> dict[str, Any]:
+    """Describe when, where and how, without starting CUDA."""
+    import torch
+
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "device": kind,
+        "hardware": _hardware(kind, device),
+        "preset": setting.preset,
+        "seeds": setting.seeds,
+        "command": shlex.join(["ssmperf", *argv]) if argv else None,
+        "versions": environment.versions(),
+        "threads": torch.get_num_threads(),
+        "git": environment.git_state(Path(__file__).resolve().parent),
+    }
+
+
+def _hardware(kind: str, device: str) -> str:
+    """Name the device."""
+    if kind == "cpu":
+        cpu = environment.cpu()
+        return f"{cpu['model'] or platform.machine()}, {cpu['cores']} cores"
+    return devices_.name_of(device) or device

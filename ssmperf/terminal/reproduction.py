@@ -1,0 +1,51 @@
+"""The list of claims as data and as a table, and the lines of a reproduction's progress."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.terminal.display import brief
+
+DEVICES = {"cpu": "C", "cuda": "GPU"}
+KEY = "runs on: C is two CPU cores or a GPU. Run with: ssmperf reproduce ID..., or --all."
+
+
+def listed() -> list[dict[str, Any]]:
+    """Describe every claim."""
+    return [each.to_json() for each in registry.claims().values()]
+
+
+def as_table(claims: list[dict[str, Any]]) -> str:
+    """Show the claims as a text table."""
+    from tabulate import tabulate
+
+    rows = [
+        {
+            "id": each["id"],
+            "paper": brief(f"{_short(each['paper'])}, {each['place']}"),
+            "claim": brief(each["statement"]),
+            "runs on": DEVICES[each["device"]],
+            "budget": budget(each["budget_s"], each["budget_of"]),
+        }
+        for each in claims
+    ]
+    widths = [None, 40, 64, None, None]
+    return f"{tabulate(rows, headers='keys', tablefmt='simple', maxcolwidths=widths)}\n\n{KEY}"
+
+
+def budget(seconds: float, of: str) -> str:
+    """Write a budget, such as "2 min" or "10 min per piece"."""
+    text = f"{seconds:g} s" if seconds < 60 else f"{seconds / 60:g} min"
+    return text if of == "claim" else f"{text} per {of}"
+
+
+def progress(text: str) -> None:
+    """Print a line of progress."""
+    print(brief(text), file=sys.stderr, flush=True)
+
+
+def _short(paper: str) -> str:
+    """Cut a title at its colon: papers are known by what stands before it."""
+    return str(paper).partition(":")[0].partition(",")[0]

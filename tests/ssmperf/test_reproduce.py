@@ -1,0 +1,182 @@
+"""`ssmperf reproduce`: claims run in pieces that are kept, and are listed, judged and shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.claimed import register
+from support.pages import Page
+
+import ssmperf
+from ssmperf import (
+    Agreement,
+    DuplicateName,
+    ExitCode,
+    Reproduction,
+    UnknownName,
+    UnreadableRun,
+    UsageError,
+    cli,
+    registry,
+)
+
+YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
+HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7*7 }}<b>\x1b[31m"
+
+pytestmark = pytest.mark.usefixtures("own_registrations")
+
+
+def reproduced(out: Path, **options: Any) -> Reproduction:
+    return ssmperf.reproduce("paper:order", **{"out": out, "device": "cpu", **options})
+
+
+def verb(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    """Call the command line in this process; give its exit code, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["ssmperf", "reproduce", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(("one", "verdict"), [(2.0, YES), (0.5, NO), (1.0, UNSURE)])
+def test_a_verdict_follows_from_the_pieces(one: float, verdict: Agreement, tmp_path: Path) -> None:
+    work = register(values={"one": one, "two": 1.0})
+    lines: list[str] = []
+    found = reproduced(tmp_path / "out", progress=lines.append)
+    (result,) = found.results
+    assert result.agreement is verdict and (result.done, result.planned) == (2, 2)
+    assert work.ran == ["one", "two"] and "paper:order: two: half way" in lines
+    assert found.exit_code is ExitCode.OK and str(verdict) in json.dumps(found.to_json())
+    kept = json.loads((tmp_path / "out" / "paper-order" / "one" / "result.json").read_text())
+    assert kept["numbers"] == {"value": one, "folder": str(tmp_path / "out/paper-order/one"), "budget_s": 5.0}
+
+
+def test_what_has_ended_is_not_run_again_and_what_failed_is(tmp_path: Path) -> None:
+    work = register(values={"one": 2.0, "two": ValueError("no luck")})
+    found = reproduced(tmp_path)
+    (result,) = found.results
+    assert (result.agreement, result.done) == (UNSURE, 1) and "no luck" in result.reason
+    assert found.exit_code is ExitCode.BAD_CASE
+    work.values["one"] = 0.0  # which nobody asks for again
+    work.values["two"] = 1.0
+    again = reproduced(tmp_path, resume=True)
+    assert again.results[0].agreement is YES and work.ran == ["one", "two", "two"]
+    assert reproduced(tmp_path, resume=True).to_json()["claims"] == again.to_json()["claims"]
+    assert work.ran == ["one", "two", "two"]
+    assert again.meta["created"] == found.meta["created"]
+
+
+def test_pieces_can_be_run_one_after_another(tmp_path: Path) -> None:
+    work = register()
+    first = reproduced(tmp_path, pieces="two").results[0]
+    assert work.ran == ["two"] and first.agreement is UNSURE and (first.done, first.planned) == (1, 2)
+    assert reproduced(tmp_path, pieces="one", resume=True).results[0].agreement is YES
+    with pytest.raises(UnknownName, match="three"):
+        reproduced(tmp_path, pieces="three", resume=True)
+
+
+def test_results_of_another_version_or_setting_are_not_used(tmp_path: Path) -> None:
+    register()
+    reproduced(tmp_path)
+    for other in ({"preset": "smoke"}, {"seeds": 3}):
+        with pytest.raises(UsageError, match="was made with"):
+            reproduced(tmp_path, resume=True, **other)
+    with pytest.raises(UsageError, match="--resume"):
+        reproduced(tmp_path)
+    file = tmp_path / "paper-order" / "one" / "result.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "version": 0, "numbers": {"value": -1.0}}))
+    assert reproduced(tmp_path, resume=True).results[0].agreement is YES  # measured again
+    for text, reason in (
+        ("[", "cannot read"),
+        ("{}", "schema_version"),
+        ('{"schema_version": 99}', "upgrade"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UnreadableRun, match=reason):
+            reproduced(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "-x", "a" * 101])
+def test_a_piece_is_named_like_a_folder(name: str, tmp_path: Path) -> None:
+    register(values={name: 1.0})
+    with pytest.raises(UsageError, match="a piece has a name"):
+        reproduced(tmp_path)
+
+
+def test_a_claim_that_needs_a_gpu_says_so_and_is_not_run(tmp_path: Path) -> None:
+    work = register(device="cuda", has_smoke=True)
+    (result,) = reproduced(tmp_path / "a").results
+    assert result.agreement is UNSURE and "CUDA" in result.reason and work.ran == []
+    (tried,) = reproduced(tmp_path / "b", preset="smoke").results
+    assert work.ran == ["one", "two"] and tried.agreement is UNSURE and "tiny" in tried.reason
+    assert {each.agreement for each in tried.findings} == {UNSURE}
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    register()
+    with pytest.raises(UnknownName, match="paper:order"):
+        ssmperf.reproduce("paper:odrer", out=tmp_path, device="cpu")
+    for wrong, reason in (({"preset": "long"}, "smoke"), ({"seeds": 0}, "seeds"), ({"device": "tpu"}, "tpu")):
+        with pytest.raises(UsageError, match=reason):
+            reproduced(tmp_path / "new", **wrong)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UnreadableRun, match="no folder of"):
+        reproduced(tmp_path, resume=True)
+    with pytest.raises(DuplicateName):
+        register()
+    with pytest.raises(UsageError, match="snake"):
+        register("no_colon")
+    with pytest.raises(UsageError, match="device"):
+        register("paper:other", device="tpu")
+
+
+def test_every_claim_is_listed_with_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(statement=HOSTILE)
+    code, table, _ = verb(monkeypatch, capsys)
+    assert code == 0 and all(name in table for name in registry.claims()) and "\x1b" not in table
+    code, text, _ = verb(monkeypatch, capsys, "--json")
+    listed = {each["id"]: each for each in json.loads(text)}
+    assert listed.keys() == registry.claims().keys() and listed["paper:order"]["statement"] == HOSTILE
+    assert all(each["budget_s"] > 0 and each["rule"] and each["scaled"] for each in listed.values())
+
+
+def test_the_verb_prints_keeps_and_draws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    register(values={"one": 0.5, "two": 1.0}, scaled="half of it")
+    out, page = str(tmp_path / "out"), str(tmp_path / "page.html")
+    words = ("paper:order", "--device", "cpu", "--out", out)
+    code, text, err = verb(monkeypatch, capsys, *words, "--html", page)
+    assert code == 0 and all(part in text for part in ("disagrees", "half of it", "one: 0.5", out))
+    assert "paper:order: one" in err and "disagrees" in Path(page).read_text()
+    code, text, _ = verb(monkeypatch, capsys, *words, "--resume", "--json", "--html", page)
+    assert code == 0 and json.loads(text)["claims"][0]["agreement"] == "disagrees"
+    for wrong in (["--all", "paper:order"], ["--html", page], ["paper:odrer"]):
+        code, _, err = verb(monkeypatch, capsys, *wrong)
+        assert code == 2 and len(err.strip().splitlines()) == 1
+
+
+def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: Path) -> None:
+    texts = dict.fromkeys(("paper", "place", "statement", "printed", "runs", "scaled", "rule"), HOSTILE)
+    register(values={"one": 0.5, "two": 1.0}, text=HOSTILE, **texts)
+    found = reproduced(tmp_path)
+    drawn = str(registry.report("html", "claims")(found, None))
+    page = Page(drawn)
+    assert page.open == [] and not page.having(src="x") and "\x1b" not in drawn
+    assert not [found for _, found in page.elements if "onerror" in found or "src" in found]
+    assert sum(HOSTILE.replace("\x1b", " ") in text for text in page.texts) >= 9
+    words = " ".join(page.texts)
+    assert "larger" in words and "one: 0.5" in words and found.conclusion in page.texts
+    assert drawn == str(registry.report("html", "claims")(found, None))
+    assert "\x1b" not in str(registry.report("table", "claims")(found, tmp_path / "table.txt"))
+    assert "\x1b" not in (tmp_path / "table.txt").read_text()

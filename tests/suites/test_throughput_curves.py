@@ -1,0 +1,56 @@
+"""The lengths at which throughput is measured: curves at a constant number of tokens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from ssmperf.suites.throughput import curve, without_slow_lengths
+
+from ssmperf import Shape, registry
+from ssmperf.execute.request import select
+from ssmperf.plan.plan import make_plan
+
+
+@pytest.mark.parametrize(("preset", "device"), [("smoke", "cpu"), ("standard", "cuda")])
+def test_every_model_has_a_curve_of_three_lengths_with_the_same_tokens(preset: str, device: str) -> None:
+    selection, _ = select(device=device, preset=preset, planning=True)
+    shapes: dict[tuple[str | None, str], set[Shape]] = defaultdict(set)
+    for item in make_plan(selection, ["throughput"]).cases:
+        shapes[item.case.model, item.case.backend].add(item.case.shape)
+    models = {model for model, _ in shapes}
+    assert models >= {name for name in registry.models() if ":" not in name}
+    for model in models:
+        every = set().union(*(shapes[key] for key in shapes if key[0] == model))
+        assert len({shape["T"] for shape in every}) == 3, model
+        assert len({shape["B"] * shape["T"] for shape in every}) == 1, model
+
+
+def test_a_loop_is_timed_at_the_shortest_length_unless_it_is_named() -> None:
+    for backends, lengths in ((None, 1), ("sequential", 3)):
+        selection, _ = select(device="cpu", models="rg_lru", backends=backends)
+        cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+        found = {case.shape["T"] for case in cases if case.backend == "sequential"}
+        assert len(found) == lengths and min(case.shape["T"] for case in cases) in found
+
+
+def test_what_the_user_asks_for_is_what_is_timed() -> None:
+    selection, _ = select(device="cpu", models="rg_lru", axis=["T=64,4096", "B=2"])
+    cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+    assert {case.shape["T"] for case in cases if case.backend == "sequential"} == {64, 4096}
+    assert {case.shape["B"] for case in cases} == {2}
+
+
+@pytest.mark.parametrize(
+    ("B", "T", "expected"),
+    [(8, 2048, [(32, 512), (8, 2048), (2, 8192)]), (1, 2048, [(16, 128), (4, 512), (1, 2048)]),
+     (3, 100, [(12, 25), (3, 100)]), (1, 7, [(1, 7)])],
+)  # fmt: skip
+def test_lengths_around_a_shape(B: int, T: int, expected: list[tuple[int, int]]) -> None:
+    found = curve((Shape(B=B, T=T, C=5),), 4)
+    assert [(shape["B"], shape["T"]) for shape in found] == expected
+    assert curve(found, None) == found
+
+
+def test_nothing_is_left_out_of_nothing() -> None:
+    assert list(without_slow_lengths([])) == []
