@@ -145,7 +145,7 @@ def _rotated(
 
 @torch.no_grad()
 def _angles(phase: Tensor, T: int) -> Tensor:
-    """Sums of phases to each step, (B|1, T, H, K|1) float32 in [0, 2π), added up in float64.
+    """Sums of phases to each step, (B|1, T, H, K|1) float32 within ±π, added up in float64.
 
     No gradient flows through them: the phase's gradient comes from the autograd function, chunk by chunk.
     """
@@ -154,7 +154,7 @@ def _angles(phase: Tensor, T: int) -> Tensor:
         total = phase.double() * steps[None, :, None, None]
     else:
         total = phase.double().cumsum(1)
-    return torch.remainder(total, 2 * math.pi).float()
+    return (total - 2 * math.pi * torch.round(total / (2 * math.pi))).float()
 
 
 def _turn(x: Tensor, angle: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,9 @@ class Modes:
 
 def turn(log_a: Tensor, angle: Tensor) -> Tensor:
     """Form exp(log_a + i·angle), complex in the precision of log_a."""
-    angle = torch.remainder(angle, 2 * math.pi).to(log_a.dtype)
+    angle = (angle - 2 * math.pi * torch.round(angle / (2 * math.pi))).to(
+        log_a.dtype
+    )  # small ones stay small
     magnitude = torch.exp(log_a)
     # not polar, whose gradient is no number where the magnitude underflows
     return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))

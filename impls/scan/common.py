@@ -82,9 +82,18 @@ def gate(log_a: Tensor, phase: Tensor | None) -> Tensor:
     magnitude = torch.exp(log_a)
     if phase is None:
         return magnitude
-    angle = torch.remainder(phase, 2 * math.pi).to(magnitude.dtype)
+    angle = nearest_turn(phase).to(magnitude.dtype)
     # torch.polar has a NaN gradient where the magnitude is subnormal
     return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
+
+
+def nearest_turn(phase: Tensor) -> Tensor:
+    """Subtract whole turns from a phase, which leaves it within ±π.
+
+    A small negative phase stays small: as 2π less a little it would keep only the digits that 2π leaves, and
+    all steps with the same phase would turn too far by the same error.
+    """
+    return phase - 2 * math.pi * torch.round(phase / (2 * math.pi))
 
 
 def three_axes(gate: Tensor) -> Tensor:

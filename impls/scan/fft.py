@@ -5,15 +5,13 @@ docs/recurrences.md#fft, with the kernel K_j = a^j; the initial state enters as 
 
 from __future__ import annotations
 
-import math
-
 import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from .common import Operands, as_backend
+from .common import Operands, as_backend, nearest_turn
 
 
 def error_bound(span: float, dtype: str) -> float:
@@ -38,7 +36,7 @@ def powers(log_a: Tensor, phase: Tensor | None, count: int) -> Tensor:
     magnitude = torch.exp(torch.where(j > 0, j * log_a, 0))
     if phase is None:
         return magnitude
-    angle = torch.remainder(j * phase, 2 * math.pi).to(magnitude.dtype)
+    angle = nearest_turn(j * phase).to(magnitude.dtype)
     # torch.polar has a NaN gradient where the magnitude underflows
     return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
 

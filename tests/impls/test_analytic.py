@@ -108,6 +108,22 @@ def test_a_unit_gate_keeps_the_energy(backend: Backend) -> None:
     assert error(output.abs(), operands["initial_state"].abs().unsqueeze(1).expand_as(output)) < 1e-5
 
 
+@scans
+def test_a_small_phase_turns_as_far_backwards_as_forwards(backend: Backend) -> None:
+    """The errors of equal steps add up: an error of 2⁻²² per step, as -0.001 + 2π has it, shows at once."""
+    T = 4096
+    if backend.refusal(device="cpu", gate_kind="const_complex", length=T):
+        pytest.skip("no complex gates")
+    turned = []
+    for phase in (1e-3, -1e-3):
+        b = torch.zeros(1, T, 1)
+        b[:, 0] = 1
+        h, _ = backend.function(torch.zeros(1), b, phase=torch.full((1,), phase))
+        angle = torch.as_tensor(phase, dtype=torch.float32).double() * torch.arange(T)
+        turned.append(error(h[0, :, 0].cdouble(), torch.polar(torch.ones(T).double(), angle)))
+    assert max(turned) < 2 * min(turned) + 1e-6
+
+
 @attentions
 def test_a_scalar_gate_is_a_key_gate_of_equal_entries(backend: Backend) -> None:
     operands = detached(
