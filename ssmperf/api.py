@@ -73,7 +73,7 @@ def run(
         time: longest time for sampling a case in a round, in seconds. precision: stop when the interval of
             the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
             means the preset's.
-        peers: whether other people's kernels are measured, too, if no backends are named.
+        peers: whether `throughput` times other people's kernels, too, if no backends are named.
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}

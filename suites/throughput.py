@@ -98,6 +98,7 @@ class Throughput:
             cache="hot" if on_cpu else "cold",
             about=subjects(selection, families=False),
             shapes=partial(curve, factor=selection.scale.growth),
+            peers=selection.peers,
         )
         if selection.sizes:
             return found

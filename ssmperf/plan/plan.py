@@ -110,6 +110,7 @@ def product(
     cache: str,
     shapes: Callable[[tuple[Shape, ...]], tuple[Shape, ...]] = lambda shapes: shapes,
     about: Iterable[PlannedSubject] | None = None,
+    peers: bool = True,
 ) -> Iterator[Case]:
     """Make one case per legal combination of a selection, for a suite with these defaults.
 
@@ -118,6 +119,7 @@ def product(
 
     shapes: turns a preset's shapes into the suite's own; not applied if the user gave sizes.
     about: subjects of the cases; None means `subjects(selection)`.
+    peers: whether backends around other people's kernels are included if no backends are named.
     """
     for subject in subjects(selection) if about is None else about:
         sizes = spread(subject.shapes, selection.sizes) if selection.sizes else shapes(subject.shapes)
@@ -138,7 +140,7 @@ def product(
             if on["dtype"] == "float64":
                 on["gate_dtype"] = "float64"
             for shape in tokens if on["pass_"] == "decode" else sizes:
-                for backend in _backends_of(subject.owner, selection):
+                for backend in _backends_of(subject.owner, selection.backends, peers=peers):
                     yield Case(suite, subject.recurrence, backend, shape, subject.model, **on)
 
 
@@ -184,12 +186,12 @@ def bare_subjects(
                 yield PlannedSubject(name, f"{regime}/{kind}", entry.presets.get(selection.preset_name, ()))
 
 
-def _backends_of(owner: str, selection: Selection) -> list[str]:
-    """List the backends that were named, or all; peers only if they were named or asked for."""
-    known, chosen = registry.backend_names(owner), selection.backends
+def _backends_of(owner: str, chosen: tuple[str, ...] | None, *, peers: bool) -> list[str]:
+    """List the backends that were named, or all with or without peers."""
+    known = registry.backend_names(owner)
     if chosen is not None:
         return [name for name in known if name in chosen]
-    return known if selection.peers else [name for name in known if not registry.is_peer(owner, name)]
+    return known if peers else [name for name in known if not registry.is_peer(owner, name)]
 
 
 def _order(case: Case) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ class Selection:
     """Everything that determines the cases of a run, whatever the suite. None means the suite's default.
 
     models: names of models, or of recurrences to run bare, on operands of gate regimes.
-    peers: whether backends around other people's kernels are included if no backends are named.
+    peers: whether a suite that leaves backends around other people's kernels to those who name them has them.
     sizes: of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
 
