@@ -75,7 +75,8 @@ def recurrence(
     decay_operands: kind of gate (up to its first underscore) -> operands that multiply its log gates, such as
         `{"exp": ("A",)}`, where log gates are no operands themselves. None: all gates named `log_...`.
     stepwise: whether a step is not affine and diagonal in the state, because it mixes elements, is nonlinear
-        or appends to it. The float64 oracle then takes one step after another, and suites avoid very long sequences.
+        or appends to it. The float64 oracle then takes one step after another, and suites avoid very long
+        sequences.
     """
 
     def register(function: F) -> F:
