@@ -19,7 +19,7 @@ settings.register_profile("long", deadline=None, max_examples=3000)
 @pytest.fixture
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget after the test what it registers and loads."""
-    for built_in in (registry.models, registry.suites, registry.reports, registry.claims):
+    for built_in in (registry.models, registry.suites, registry.tasks, registry.reports, registry.claims):
         built_in()  # imported before the test, which shall lose only its own
     for name in registry.recurrences():
         registry.backends(name)

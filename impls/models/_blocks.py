@@ -135,6 +135,13 @@ class GateLoopBlock(ChannelBlock):
     """The plain layer, then a perceptron over the channels."""
 
 
+class TransformerBlock(ChannelBlock):
+    """x + W mixer(norm(x)), then a GLU over the channels: a transformer's layer, with RMS norms."""
+
+    norm_type: ClassVar[Norm] = RMSNorm
+    channels_type: ClassVar[Channels] = GLU
+
+
 class NormedBlock(ChannelBlock):
     """x + W norm(mixer(norm(x))), then a GLU over the channels. A subclass may norm each head alone."""
 

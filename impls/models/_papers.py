@@ -9,6 +9,7 @@ ALIBI = (
     "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation (2021), "
     "arXiv:2108.12409"
 )
+ATTENTION = "Attention Is All You Need (2017), arXiv:1706.03762"
 COSFORMER = "cosFormer: Rethinking Softmax in Attention (2022), arXiv:2202.08791"
 DECAYING = "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights (2022), arXiv:2210.04243"
 DELTANET = (
@@ -19,6 +20,7 @@ EAGLE = "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence 
 ETSC = "Accelerating Toeplitz Neural Network with Constant-time Inference Complexity (2023), arXiv:2311.08756"
 FAST_WEIGHTS = "Linear Transformers Are Secretly Fast Weight Programmers (2021), arXiv:2102.11174"
 FORGET_GATE = "Learning to Forget: Continual Prediction with LSTM (2000), Neural Computation 12(10)"
+FORGETTING = "Forgetting Transformer: Softmax Attention with a Forget Gate (2025), arXiv:2503.02130"
 GATED_DELTANET = "Gated Delta Networks: Improving Mamba2 with Delta Rule (2024), arXiv:2412.06464"
 GATELOOP = "GateLoop: Fully Data-Controlled Linear Recurrence for Sequence Modeling (2023), arXiv:2311.01927"
 GFW = "Gated Fast Weights for Associative Retrieval (2018), OpenReview HJ8W1Q-0Z"
@@ -54,6 +56,7 @@ MAMBA2 = (
 )
 MIN_RNN = "Were RNNs All We Needed? (2024), arXiv:2410.01201"
 RETNET = "Retentive Network: A Successor to Transformer for Large Language Models (2023), arXiv:2307.08621"
+ROFORMER = "RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), arXiv:2104.09864"
 RWKV = "RWKV: Reinventing RNNs for the Transformer Era (2023), arXiv:2305.13048"
 S4 = "Efficiently Modeling Long Sequences with Structured State Spaces (2021), arXiv:2111.00396"
 S4D = "On the Parameterization and Initialization of Diagonal State Space Models (2022), arXiv:2206.11893"

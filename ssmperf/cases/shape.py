@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from ssmperf.errors import UsageError
 
-DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N")
-
+# S: steps before the call, of which a state that grows has a row each
+DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N", "S")
 
 LARGEST = 2**63 - 1  # size of a dimension
 
 
 class Shape(Mapping[str, int]):
-    """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N).
+    """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N, S).
 
     Raises:
         UsageError: a dimension letter is unknown, or a size is below 1.

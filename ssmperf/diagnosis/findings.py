@@ -177,7 +177,7 @@ def _subject(
         limit=_limit(name, label, reference, verdict, scale),
         scale=scale,
         timed=timed,
-        axes=axes_of(name, exact.shape, output_dims, timed=timed),
+        axes=axes_of(name, exact.shape, output_dims, timed=timed, heads=sizes.get("H")),
     )
     operands = {} if evidence is None else evidence.values.tensors
     others = {label_of(other): reference.expected(other) for other in results if other != name}

@@ -121,13 +121,19 @@ def profile_of(
     )
 
 
-def axes_of(name: str, shape: Sequence[int], output_dims: int, *, timed: bool) -> tuple[str, ...]:
-    """Name the axes of an object, such as batch, time, heads and channels."""
+def axes_of(
+    name: str, shape: Sequence[int], output_dims: int, *, timed: bool, heads: int | None = None
+) -> tuple[str, ...]:
+    """Name the axes of an object, such as batch, time, heads and channels.
+
+    heads: number of heads, which tells a state with a row for every step from other states.
+    """
     count = len(shape)
-    if timed:
+    is_state = name in ("final_state", "initial_state")
+    if timed or (is_state and count == 4 and shape[1] != heads == shape[2]):
         known = AXES[4][:3] if count == 3 and output_dims == 4 else AXES.get(count)
     else:
-        known = STATE_AXES.get(count) if name in ("final_state", "initial_state") else None
+        known = STATE_AXES.get(count) if is_state else None
     return known or tuple(f"axis {axis}" for axis in range(count))
 
 

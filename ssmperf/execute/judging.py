@@ -187,7 +187,7 @@ class Judging:
     def _contract(self, values: Values) -> Contract:
         contract: Contract = self.context.memoised(
             self.case,
-            ("contract", self.definition()),
+            ("contract", self.definition(), self.with_state),
             lambda: contract_of(self.context.subject(self.case), self.definition(), values),
         )
         return contract

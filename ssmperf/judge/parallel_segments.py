@@ -37,7 +37,7 @@ class Inseparable(Exception):
 
 def segment_length(step: Step | None, length: int, device: torch.device) -> int | None:
     """Choose the steps per segment for a loop of some length, or return None if the loop would not gain."""
-    if step is None or step.elements > SMALL_STATE[device.type]:
+    if step is None or step.grows or step.elements > SMALL_STATE[device.type]:
         return None
     fitting = step.fit(memory_budget(device))
     segment = max(SHORTEST_SEGMENT, math.isqrt(length) // 2, math.ceil(length / fitting))

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import UsageError
+from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import cut
+from ssmperf.operands.values import grows
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
 SLACK = 2  # memory of a graph with its backward pass, relative to the memory that the graph keeps
@@ -32,10 +34,14 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The cost of one step of a loop: elements of its state, and bytes that autograd keeps for the step."""
+    """The cost of one step of a loop: elements of its state, and bytes that autograd keeps for the step.
+
+    grows: whether the state has a row for every step before it; then this is the cost of the last step.
+    """
 
     elements: int
     kept_bytes: int
+    grows: bool = False
 
     def fit(self, available_bytes: int) -> int:
         """Count the steps that fit into some memory together with their backward pass; at least one."""
@@ -46,7 +52,33 @@ def measure_step(
     definition: Definition, operands: Mapping[str, Any], timed: Collection[str], state: Tensor | None
 ) -> Step | None:
     """Measure the cost of a step on the first two steps, or return None if these cannot run on their own."""
-    count = 2 if all(operands[name].shape[1] > 1 for name in timed) else 1
+    length = min(operands[name].shape[1] for name in timed)
+    count = min(2, length)
+    try:
+        kept_bytes, after = _kept(definition, operands, timed, state, count)
+        rows = 0 if state is None else state.shape[TIME]
+        may_grow = count == 2 and after.dim() > TIME + 1 and after.shape[TIME] == rows + count
+        if may_grow and grows(definition, {**operands, "initial_state": state}, length):
+            # the last step keeps the most; what is kept once for all steps is left out
+            full = after.new_zeros(after.shape[0], rows + length - count, *after.shape[2:])
+            of_one, of_two = (_kept(definition, operands, timed, full, steps)[0] for steps in (1, 2))
+            return Step(full.numel(), max(of_two - of_one, 1), grows=True)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, UsageError):
+        return None
+    state_bytes = after.numel() * after.element_size()
+    return Step(after.numel(), max(kept_bytes // count, state_bytes, 1))
+
+
+def _kept(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    timed: Collection[str],
+    state: Tensor | None,
+    count: int,
+) -> tuple[int, Tensor]:
+    """Run the first steps; count the bytes that autograd keeps beside the operands, and give the state."""
     own = {value.untyped_storage().data_ptr() for value in operands.values() if isinstance(value, Tensor)}
     kept: dict[int, torch.UntypedStorage] = {}  # holds the storages, so that no address is used twice
 
@@ -60,16 +92,9 @@ def measure_step(
         for name, value in cut(operands, timed, 0, count).items()
     }
     begin = None if state is None else state.detach().requires_grad_()
-    try:
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, _unpack):
-            _, after = definition(**leaves, initial_state=begin)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, UsageError):
-        return None
-    state_bytes = after.numel() * after.element_size()
-    kept_bytes = sum(storage.nbytes() for storage in kept.values()) // count
-    return Step(after.numel(), max(kept_bytes, state_bytes, 1))
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, _unpack):
+        _, after = definition(**leaves, initial_state=begin)
+    return sum(storage.nbytes() for storage in kept.values()), after.detach()
 
 
 def _unpack(_: None) -> Tensor:

@@ -73,21 +73,32 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
     """Draw an initial state for a case's operands; the same case and draw give the same state."""
     generator = torch.Generator(device).manual_seed(_seed(case, draw) + 1)
-    return sample_state(registry.recurrence(case.recurrence), operands, generator, T=case.shape["T"])
+    recurrence, T = registry.recurrence(case.recurrence), case.shape["T"]
+    return sample_state(recurrence, operands, generator, T=T, past=case.shape.get("S"))
 
 
 def sample_state(
-    recurrence: Recurrence, operands: Mapping[str, Any], generator: torch.Generator, *, T: int
+    recurrence: Recurrence,
+    operands: Mapping[str, Any],
+    generator: torch.Generator,
+    *,
+    T: int,
+    past: int | None = None,
 ) -> Tensor:
     """Draw a state with the dtype and shape of the final state that operands of length T give.
 
     It is standard normal unless the recurrence declares how to sample its states.
+
+    past: the steps whose rows a state that grows has; T if None.
     """
+    rows = T if past is None else past
     if recurrence.sample_state is not None:
-        sampled: Tensor = recurrence.sample_state(operands, generator)
+        grown = {"rows": rows} if recurrence.grows else {}
+        sampled: Tensor = recurrence.sample_state(operands, generator, **grown)
         return sampled
     _, state = recurrence.definition(**steps(operands, 0, 1, T))
-    return torch.randn(state.shape, dtype=state.dtype, device=generator.device, generator=generator)
+    size = (state.shape[0], rows, *state.shape[2:]) if recurrence.grows else state.shape
+    return torch.randn(size, dtype=state.dtype, device=generator.device, generator=generator)
 
 
 def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.operands.contract import TIME
 from ssmperf.operands.time_axis import steps
 from ssmperf.registry.cost import Spec
 
@@ -48,9 +49,29 @@ class Values:
 
 
 def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
-    """Run a definition's first step, whose results have the dtypes and trailing shapes of the contract."""
+    """Run a definition's first step, whose results have the dtypes and trailing shapes of the contract.
+
+    A state that grows is expanded to the rows that it has after all steps.
+    """
     output, state = definition(**steps(operands, 0, 1, length))
+    before = operands.get("initial_state")
+    rows = 0 if before is None else before.shape[TIME]
+    may_grow = isinstance(state, Tensor) and state.dim() > TIME + 1 and state.shape[TIME] == rows + 1
+    if may_grow and length > 1 and grows(definition, operands, length):
+        state = state[:, -1:].expand(-1, state.shape[TIME] + length - 1, *state.shape[TIME + 1 :])
     return output, state
+
+
+def grows(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> bool:
+    """Tell whether the state gets a row (along its second axis) with every step, as a cache does.
+
+    length: number of steps of the operands, at least two.
+    """
+    with torch.no_grad():
+        sizes = [
+            definition(**steps(operands, 0, count, length))[1].shape[TIME : TIME + 2] for count in (1, 2)
+        ]
+    return len(sizes[0]) == 2 and sizes[1][0] == sizes[0][0] + 1
 
 
 def draw_cotangents(output: Tensor, state: Tensor | None, seed: int) -> tuple[Tensor, Tensor | None]:

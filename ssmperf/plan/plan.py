@@ -14,7 +14,7 @@ from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.plan.refusal import refusal
 from ssmperf.plan.selection import Selection, is_regime
-from ssmperf.plan.sizes import dimensions_of, spread
+from ssmperf.plan.sizes import dimensions_of, one_token, spread
 
 USUAL_REGIMES = ("sigmoid",)  # for a recurrence that is selected without a regime
 
@@ -114,7 +114,8 @@ def product(
 ) -> Iterator[Case]:
     """Make one case per legal combination of a selection, for a suite with these defaults.
 
-    A case of the pass `decode` has T = 1, whatever the shapes say; equal cases are then merged.
+    A case of the pass `decode` has T = 1, whatever the shapes say; equal cases are then merged. A state that
+    grows then holds as many steps as the shape says.
 
     shapes: turns a preset's shapes into the suite's own; not applied if the user gave sizes.
     about: subjects of the cases; None means `subjects(selection)`.
@@ -122,7 +123,8 @@ def product(
     """
     for subject in subjects(selection) if about is None else about:
         sizes = spread(subject.shapes, selection.sizes) if selection.sizes else shapes(subject.shapes)
-        tokens = tuple(dict.fromkeys(shape.with_(T=1) for shape in sizes))
+        grows = registry.recurrence(subject.recurrence).grows
+        tokens = one_token(sizes, grows=grows, axes=selection.sizes)
         supported = DTYPES if subject.model is None else registry.model(subject.model).dtypes
         usual = {
             "dtype": tuple(dtype for dtype in dtypes if dtype in supported) or ("float32",),

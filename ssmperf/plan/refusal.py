@@ -48,21 +48,36 @@ def refusal(case: Case, selection: Selection) -> str | None:
     if case.level == "block" and case.layout != "channels_last":
         return f"no {case.layout} layout at level block: a block lays out the operands itself"
     gate = gate_kind(case)
-    return backend.refusal(
-        device=case.device,
-        dtype=case.dtype,
-        pass_=case.pass_,
-        gate_kind=gate,
-        length=case.shape["T"],
-        capability=selection.device.capability,
-        layout=case.layout,
-    ) or _unaffordable(backend, case, selection)
+    return (
+        backend.refusal(
+            device=case.device,
+            dtype=case.dtype,
+            pass_=case.pass_,
+            gate_kind=gate,
+            length=case.shape["T"],
+            capability=selection.device.capability,
+            layout=case.layout,
+        )
+        or _unaffordable(backend, case, selection)
+        or _too_long(case, selection)
+    )
 
 
 def _confined(case: Case, backend: Backend) -> str | None:
     things = [("recurrence", case.recurrence), ("backend", f"{backend.of}/{backend.name}")]
     things += [("model", case.model)] if case.model else []
     return next(filter(None, (registry.hidden_from_workers(kind, label) for kind, label in things)), None)
+
+
+def _too_long(case: Case, selection: Selection) -> str | None:
+    """Refuse a preset's case that is longer than the recurrence's reference can be made."""
+    longest = registry.recurrence(case.recurrence).longest
+    if longest is None or case.shape["T"] <= longest or selection.sizes:
+        return None
+    return (
+        f"the work of its reference grows faster than T, so T ends at {longest} "
+        "(choose a shape with --axis to try)"
+    )
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:

@@ -96,6 +96,18 @@ def spread(shapes: tuple[Shape, ...], axes: tuple[Sizes, ...]) -> tuple[Shape, .
     return tuple(dict.fromkeys(shapes))
 
 
+def one_token(shapes: Iterable[Shape], *, grows: bool, axes: tuple[Sizes, ...] = ()) -> tuple[Shape, ...]:
+    """Make the shapes of a decode step, T = 1, without repetition.
+
+    grows: whether the state has a row for every step before it. Those are S, the shape's T unless an axis S
+        says otherwise.
+    """
+    if not grows:
+        return tuple(dict.fromkeys(shape.with_(T=1) for shape in shapes))
+    after_all = tuple(Shape({**shape, "T": 1, "S": shape.get("S", shape["T"])}) for shape in shapes)
+    return spread(after_all, tuple(axis for axis in axes if axis.name == "S"))
+
+
 def _list(text: str, values: str) -> list[int]:
     try:
         return [int(value) for value in values.split(",")]

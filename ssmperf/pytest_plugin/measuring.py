@@ -25,6 +25,7 @@ from ssmperf.execute.request import Names, Request, names, parse_share
 from ssmperf.execute.worker import run_case
 from ssmperf.machine.ceilings import measure_ceilings
 from ssmperf.machine.environment import SHARED_PROCESS, capture, env_id
+from ssmperf.plan.sizes import one_token
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend
 from ssmperf.verification.bench import Bench, entry_of, like_a_worker, refusal_of, selection_of, subjects_of
@@ -118,7 +119,7 @@ def wanted(of: str, function: Callable[..., Any] | str, **given: Any) -> Wanted:
     if choices.pass_ == "decode":
         if sizes.get("T", 1) != 1:
             raise UsageError(f"the pass decode takes one token: T must be 1, got {sizes['T']}")
-        shape = shape.with_(T=1)
+        shape = one_token((shape,), grows=recurrence.grows)[0]
     on_cpu = selection.device.type == "cpu"
     case = Case(
         SUITE,

@@ -21,7 +21,7 @@ CAUSAL = ("bitwise", "tolerance", "none")
 
 
 Sampler = Callable[..., dict[str, Any]]
-StateSampler = Callable[[Mapping[str, Any], Any], Any]
+StateSampler = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,6 +43,8 @@ class Recurrence:
     sample_state: StateSampler | None = None
     decay_span: Callable[[Mapping[str, Any]], float] | None = None
     linear: tuple[str, ...] = ()
+    grows: bool = False
+    longest: int | None = None
     family: str = ""
     operand_shapes: Mapping[str, str] = field(default_factory=dict)
     decay_operands: Mapping[str, tuple[str, ...]] | None = None

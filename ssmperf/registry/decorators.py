@@ -42,6 +42,8 @@ def recurrence(
     sample_state: StateSampler | None = None,
     decay_span: Callable[[Mapping[str, Any]], float] | None = None,
     linear: tuple[str, ...] = (),
+    grows: bool = False,
+    longest: int | None = None,
     family: str = "",
     operand_shapes: Mapping[str, str] | None = None,
     decay_operands: Mapping[str, tuple[str, ...]] | None = None,
@@ -58,17 +60,23 @@ def recurrence(
     sample: `(shape, *, regime, generator, gate_kind=...) -> float32 operands by name`: random data whose
         gates follow a named regime (see `ssmperf.log_gates`).
     state_shape: shape -> the state's tensor shape; None if the definition takes no `initial_state`.
-    sample_state: `(operands, generator) -> initial state`, if standard normals are not legal states.
+    sample_state: `(operands, generator) -> initial state`, if standard normals are not legal states; of a
+        state that grows, `(operands, generator, *, rows)`.
     decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, if the
         gates are not given as `log_a`.
     linear: operands in which, taken together, output and final state are linear.
+    grows: whether the state has a row (along its second axis) for every step before it, as a cache has. The
+        final state then has T rows more than the initial one, and the initial state None has none.
+    longest: the largest T of a preset, for a definition whose work grows faster than T: beyond it, cases are
+        planned skips.
     family: the algebraic family, such as "F1 elementwise".
     operand_shapes: the shapes that operands may have, such as `{"b": "B T C", "log_a": "broadcast B T C"}`
         (see `ssmperf.cases.pattern`). `ssmperf.compute` refuses others.
     decay_operands: kind of gate (up to its first underscore) -> operands that multiply its log gates, such as
         `{"exp": ("A",)}`, where log gates are no operands themselves. None: all gates named `log_...`.
-    stepwise: whether a step is not affine and diagonal in the state, because it mixes elements or is
-        nonlinear. The float64 oracle then takes one step after another, and suites avoid very long sequences.
+    stepwise: whether a step is not affine and diagonal in the state, because it mixes elements, is nonlinear
+        or appends to it. The float64 oracle then takes one step after another, and suites avoid very long
+        sequences.
     """
 
     def register(function: F) -> F:
@@ -86,6 +94,8 @@ def recurrence(
             sample_state,
             decay_span,
             linear,
+            grows,
+            longest,
             family,
             operand_shapes or {},
             decay_operands,

@@ -91,7 +91,7 @@ PRESETS = {
         0.1,
         1,
         thinned=True,
-        training=Training(32, 32, 32, updates=100, seeds=2, rates=(5e-3,), models=4, tasks=2),
+        training=Training(32, 32, 32, updates=100, seeds=2, rates=(5e-3,), models=5, tasks=2),
         growth=2,
     ),
     "standard": Preset(
@@ -100,7 +100,7 @@ PRESETS = {
         0.2,
         threads=None,
         thinned=False,
-        training=Training(64, 256, 64, updates=1000, seeds=3, rates=(1e-3, 5e-3), models=5, tasks=2),
+        training=Training(64, 256, 64, updates=1000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
         growth=4,
     ),
     "long": Preset(

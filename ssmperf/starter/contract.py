@@ -6,6 +6,7 @@ All of it is read off what the recurrence declares, and off operands and results
 from __future__ import annotations
 
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,7 +23,7 @@ from ssmperf.registry.declarations import DEVICES, Recurrence
 DATA_DTYPE = "bfloat16"  # of the data in the table, which shows what keeps another dtype
 REGIME = "sigmoid"
 # One prime per letter, so that the size of an axis tells its letter.
-SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
+SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29, 41), strict=True))
 STATE, OUTPUT, FINAL = "initial_state", "output", "final state"
 WIDTH = 88
 
@@ -49,7 +50,7 @@ def contract(recurrence: str) -> str:
 
 def _calls(entry: Recurrence) -> dict[str, list[Tensor]]:
     """Collect the tensors of one call per kind of gates, by name: operands, output and final state."""
-    shape = Shape({letter: SIZES[letter] for letter in entry.presets["smoke"][0]})
+    shape = Shape({letter: SIZES[letter] for letter in _letters(entry)})
     seen: dict[str, list[Tensor]] = {}
     for kind in entry.gate_kinds:
         source = f"{REGIME}/{kind}"
@@ -64,10 +65,18 @@ def _calls(entry: Recurrence) -> dict[str, list[Tensor]]:
     return seen
 
 
+def _letters(entry: Recurrence) -> list[str]:
+    """List the letters of a recurrence's sizes, with that of the steps of a state that grows."""
+    return [*(["S"] if entry.grows else []), *entry.presets["smoke"][0]]
+
+
 def _table(entry: Recurrence, seen: Mapping[str, list[Tensor]]) -> str:
     rows = [_row(entry, name, seen.get(name, [])) for name in entry.tensors]
     for name in (OUTPUT, FINAL):
-        shapes = _either(_in_letters(value) for value in seen.get(name, [])) or "None: there is no state"
+        shapes = (
+            _either(_in_letters(value, _letters(entry)) for value in seen.get(name, []))
+            or "None: there is no state"
+        )
         rows.append((f"-> {name}", shapes, _dtypes_of(seen.get(name, []))))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(
@@ -131,9 +140,15 @@ def _refusals(entry: Recurrence) -> str:
     )
 
 
-def _in_letters(value: Tensor) -> str:
-    letters = {size: letter for letter, size in SIZES.items()}
-    return _tuple(letters.get(size, str(size)) for size in value.shape)
+def _in_letters(value: Tensor, letters: Iterable[str]) -> str:
+    """Write a shape in a recurrence's letters, in sums of two of them, or in sums of two and one."""
+    known = {SIZES[letter]: letter for letter in letters}
+    sums = {
+        one + other + more: f"{known[one]} + {known[other]}" + more * " + 1"
+        for more in (0, 1)
+        for one, other in itertools.combinations(known, 2)
+    }
+    return _tuple((sums | known).get(size, str(size)) for size in value.shape)
 
 
 def _tuple(axes: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ MODELS = {
     "ratio_scan": "rwkv4",
     "long_conv": "s4d_lin",
     "rnn": "gru",
+    "softmax_attention": "attention",
 }
 WITH_TRITON = ("scan",)
 # Files that are copied, and where to.

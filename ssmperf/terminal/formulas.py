@@ -6,6 +6,7 @@ The functions that compute the numbers are called with symbols, so that formulas
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,12 @@ from ssmperf.cases.case import TRAINING_PASSES
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands.build import build_model, embed_text, sample_state
+from ssmperf.plan.sizes import one_token
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Recurrence
 
 # One prime per letter, so that the size of an operand's axis identifies its letter, even as a small multiple.
-_SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29), strict=True))
+_SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29, 41), strict=True))
 _LARGEST_MULTIPLE = 4  # an LSTM's weights have four blocks; must be less than every size
 BYTES = 4  # per real number: formulas are for float32
 _REGIME = "sigmoid"
@@ -43,7 +45,10 @@ def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
 
 
 def state_numbers(model: str) -> int:
-    """Count the real numbers in a model's state for one sequence of its first smoke shape."""
+    """Count the real numbers in a model's state for one sequence of its first smoke shape.
+
+    A state that grows is counted at the end of the sequence.
+    """
     entry = registry.model(model)
     shape = registry.shapes(entry, "smoke")[0].with_(B=1)
     recurrence = registry.recurrence(entry.recurrence)
@@ -52,7 +57,8 @@ def state_numbers(model: str) -> int:
     layer: Model = build_model(model, shape.with_(T=1), 0)
     operands = layer.float().operands(embed_text(1, 1, layer.width, seed=0))
     _, state = recurrence.definition(**operands)
-    return int(state.numel()) * (2 if state.is_complex() else 1)
+    rows = registry.shapes(entry, "smoke")[0]["T"] if recurrence.grows else 1
+    return rows * int(state.numel()) * (2 if state.is_complex() else 1)
 
 
 def _costs(
@@ -67,7 +73,8 @@ def _costs(
         cost, suffix = entry.cost(letters, specs, pass_), ""  # type: ignore[arg-type]
     except TypeError:
         shape = entry.presets["standard"][0]
-        shape = shape.with_(T=1) if pass_ == "decode" else shape
+        if pass_ == "decode":
+            (shape,) = one_token([shape], grows=entry.grows)
         sizes = {symbol: shape[letter] for letter, symbol in letters.items()}
         numbers = {
             name: Spec(tuple(sizes.get(axis, axis) for axis in spec.shape), spec.itemsize, spec.complex)
@@ -90,19 +97,31 @@ def _symbols(
 
     generator = torch.Generator().manual_seed(0)
     shape = Shape({letter: _SIZES[letter] for letter in entry.presets["smoke"][0]})
-    shape = shape.with_(T=1) if decode else shape
+    if decode:
+        past = {"S": _SIZES["S"]} if entry.grows else {}
+        (shape,) = one_token([Shape({**shape, **past})], grows=entry.grows)
     operands = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
     if decode:
         passed = {n: value for n, value in operands.items() if value is not None or n in entry.required}
-        operands = {**operands, "initial_state": sample_state(entry, passed, generator, T=1)}
+        operands = {
+            **operands,
+            "initial_state": sample_state(entry, passed, generator, T=1, past=shape.get("S")),
+        }
     letters = {letter: sympy.Symbol(letter, positive=True, integer=True) for letter in shape}
     letters |= {"T": 1} if decode else {}
 
     def axis(size: int) -> Any:
-        """Express the size of an axis as a multiple of a letter; a size that is none stays a number."""
+        """Express the size of an axis as a multiple of a letter, or as a sum of two, perhaps plus one.
+
+        A size that is none of these stays a number.
+        """
         for letter, symbol in letters.items():
             if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _LARGEST_MULTIPLE:
                 return size // _SIZES[letter] * symbol
+        for first, second in itertools.combinations(letters, 2):
+            more = size - _SIZES[first] - _SIZES[second]
+            if more in (0, 1):
+                return letters[first] + letters[second] + more
         return size
 
     specs: dict[str, Any] = {}

@@ -32,7 +32,7 @@ GROWTH = (1, 2, 4, 8, 16)  # lengths of the tests, as multiples of that of the t
 UPDATE_S = {"cpu": 0.03, "cuda": 0.008}  # of a network, beside the calls of its backend
 PROCESS_S = 8.0  # until the process of a training begins with it
 ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
-MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "gla", "retnet", "longhorn", "gateloop")
+MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "attention", "gla", "retnet", "longhorn", "gateloop")
 
 
 def is_learned(case: Case) -> bool:

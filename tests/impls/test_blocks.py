@@ -27,6 +27,7 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "GateLoopBlock": {"gateloop", "gateloop_fixed", "gateloop_full"},
     "HGRNBlock": {"hgrn", "hgrn_complex", "hgrn2"},
     "NormedBlock": {"lrn", "lrpe"},
+    "TransformerBlock": {"attention", "forgetting_attention"},
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)

@@ -35,7 +35,8 @@ def test_a_decode_step_reads_a_state_and_writes_one() -> None:
 
 def decode_case(recurrence: str, kind: str) -> Case:
     letters = registry.recurrence(recurrence).presets["smoke"][0]
-    shape = Shape({**{letter: SIZES.get(letter, 1) for letter in letters}, "T": 1})
+    past = {"S": 6} if registry.recurrence(recurrence).grows else {}
+    shape = Shape({**{letter: SIZES.get(letter, 1) for letter in letters}, **past, "T": 1})
     return Case("test", recurrence, "sequential", shape, operand_source=f"sigmoid/{kind}", pass_="decode")
 
 

@@ -1,0 +1,66 @@
+"""PyTorch's scaled_dot_product_attention, which chooses among its own kernels.
+
+Without a forget gate and a cache it is causal by declaration, which all fused kernels (flash, cuDNN,
+memory-efficient) take. Several queries on a cache need a mask. A forget gate is a bias of T × (S + T) numbers
+per head, in float32 whatever the data, since rounding it to a half type would give other weights.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ssmperf import Shape, backend
+
+from .common import Operands, as_backend, biases
+
+
+def launches(shape: Shape) -> float:
+    """The attention, the cache, and the bias of a forget gate."""
+    return 24
+
+
+def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """The cache and the output; with a forget gate also the bias and the two arrays that it is made of."""
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    keys = T + shape.get("S", 0)
+    bias = 0 if gate_kind == "none" else 3 * T * keys
+    return B * H * (bias + keys * 2 * (K + V) + T * V) * max(4, itemsize)
+
+
+def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
+    """Operands and output; with a forget gate the bias, and the weights where no fused kernel takes it."""
+    B, T, H, K, V = (shape[letter] for letter in "BTHKV")
+    pairs = 0 if gate_kind == "none" else 2 * T**2
+    return B * H * (pairs + T * (2 * K + 2 * V)) * max(4, itemsize)
+
+
+@backend(
+    "softmax_attention",
+    name="torch_sdpa",
+    deterministic=False,  # fused kernels add up the gradients of q in no fixed order
+    launches=launches,
+    workspace=workspace,
+    saved=saved,
+)
+@functools.partial(as_backend, wide=False)
+def torch_sdpa(x: Operands) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, fused without a forget gate."""
+    q, keys, values = (_rows(each) for each in (x.q, x.keys, x.values))
+    attention = functools.partial(functional.scaled_dot_product_attention, q, keys, values, scale=1.0)
+    if x.log_f is not None:
+        return attention(attn_mask=biases(x.log_f, x.log_past))
+    if x.T == 1:
+        return attention()  # the only query sees every key
+    if x.S:
+        everything = torch.ones(x.T, x.S + x.T, dtype=torch.bool, device=q.device)
+        return attention(attn_mask=everything.tril(x.S))  # is_causal would align the first query and key
+    return attention(is_causal=True)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Copy an operand whose channels are not next to one another, which no fused kernel takes."""
+    return x if x.stride(-1) == 1 else x.contiguous()
