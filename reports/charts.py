@@ -21,24 +21,35 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """List the lines of each panel (each value of the chart's facet), in alphabetical order.
 
     The cases of a line agree in the series and in every axis but x: no line joins cases that differ in two
-    things. A line has `series`, `axes` (values of the axes that have a selector), `rest` (the other shape
-    dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval, empty without one),
-    `text` (shown on hover), `standing` and `mark`. The last two are those of the point whose backend is
-    furthest from competing, and lines that compete come first. Last come the chart's references, once per
-    panel and choice of axes; their `reference` is their place, from 1 on; that of other lines is 0.
+    things. Lengths with the same number of tokens agree in that instead of in the batch. What was timed as
+    another model is drawn there. A line has `series`, `axes` (values of the axes that have a selector),
+    `rest` (the other shape dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval,
+    empty without one), `text` (shown on hover), `standing` and `mark`. The last two are those of the point
+    whose backend is furthest from competing, and lines that compete come first. Last come the chart's
+    references, once per panel and choice of axes; their `reference` is their place, from 1 on; that of other
+    lines is 0.
     """
     x, y = chart.x, chart.y
     facet, series = (_FACETS.get(name, name) for name in (chart.facet, chart.series))
     if any(name not in rows for name in (x, y, facet, series)):
         return {}
-    drawn = _points(rows[(rows["status"] == "ok") & rows[facet].notna()], chart)
+    shown = (rows["status"] == "ok") & rows[facet].notna()
+    if "timed_as" in rows:
+        shown &= rows["timed_as"].isna()
+    drawn = _points(rows[shown], chart)
     if chart.log:
         drawn = drawn[drawn[y] > 0]
     axes = selectors(chart, rows)
     letters = [letter for letter in DIMENSIONS if letter != x]
+    by_tokens = _same_tokens(drawn, facet) if x == "T" else set()
     found: dict[str, dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
     for row in frames.records(drawn.sort_values([x], kind="stable")):
-        rest = " ".join(f"{letter}{row[letter]:.0f}" for letter in letters if not units.missing(row[letter]))
+        sizes = {letter: row[letter] for letter in letters if not units.missing(row[letter])}
+        tokens = f"{row['B'] * row['T']:,.0f} tokens" if _text(row[facet]) in by_tokens else ""
+        if tokens:
+            del sizes["B"]
+        texts = (f"{letter}{size:.0f}" for letter, size in sizes.items())
+        rest = " ".join(filter(None, [tokens, *texts]))
         if x == "shape":
             rest = ""
         # subjects that have no selector are lines of their own
@@ -53,6 +64,16 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
         )
         + _references(found[name], chart, axes)
         for name in sorted(found)
+    }
+
+
+def _same_tokens(rows: pd.DataFrame, facet: str) -> set[str]:
+    """Name the panels whose cases differ less in their number of tokens than in their batch."""
+    known = rows[rows["B"].notna() & rows["T"].notna()]
+    return {
+        _text(name)
+        for name, part in known.groupby(facet)
+        if (part["B"] * part["T"]).nunique() < part["B"].nunique()
     }
 
 

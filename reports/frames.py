@@ -148,6 +148,12 @@ def named(row: Mapping[str, Any]) -> str:
     return f"{plain(row['backend'])} ({mark})" if mark else plain(row["backend"])
 
 
+def elsewhere(row: Mapping[str, Any]) -> str:
+    """Say on whose operands a time was measured, as in "as hgrn"; empty if on those of its own model."""
+    model = row.get("timed_as")
+    return "" if missing(model) else f"as {plain(model)}"
+
+
 def reason(row: Mapping[str, Any]) -> str:
     """Say why a row's case is not ok, or else why its backend does not compete, or what to doubt."""
     return plain(row["reason"]) or plain(row["standing_reason"]) or doubts(row)

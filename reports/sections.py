@@ -93,7 +93,7 @@ def _table_rows(
             "first": key != group,
             "fastest": row["fastest"],
             "tied": row["tied"],
-            "mark": units.plain(row["mark"]),
+            "mark": ", ".join(filter(None, [units.plain(row["mark"]), frames.elsewhere(row)])),
             "why": frames.reason(row),
             "filters": {axis: units.plain(row[axis]) for axis in filters},
             "cells": [_cell(row, name, section.rank, name in numbers) for name in shown],
@@ -143,9 +143,18 @@ def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
             {
                 "name": axis,
                 "label": units.label(axis),
-                "values": sorted({line["axes"][axis] for line in lines}),
+                "values": _values(axis, lines),
             }
             for axis in charts.selectors(chart, rows)
         ],
         "panels": [{"name": name, "lines": panel} for name, panel in panels.items()],
     }
+
+
+def _values(axis: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the values of a chart's axis: those with the longest lines first, then in alphabetical order."""
+    longest: dict[str, int] = {}
+    for line in lines:
+        value = line["axes"][axis]
+        longest[value] = max(longest.get(value, 0), len(line["x"]))
+    return sorted(longest, key=lambda value: (-longest[value], value))

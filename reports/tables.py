@@ -192,8 +192,9 @@ def _widths(headings: list[str], cells: list[list[Text]]) -> list[int]:
 def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
     style = "bold green" if row["fastest"] else ""
     name = Text(units.plain(row["backend"]), style=style)
-    if row["tied"] or row["mark"]:
-        name.append(f" ({units.plain(row['mark']) or 'tied'})", style="dim")
+    notes = [units.plain(row["mark"]) or ("tied" if row["tied"] else ""), frames.elsewhere(row)]
+    if any(notes):
+        name.append(f" ({', '.join(filter(None, notes))})", style="dim")
     line = [Text("▸" if row["fastest"] else " ", style=style), name]
     for column in columns:
         value = row[column]

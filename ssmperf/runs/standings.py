@@ -28,9 +28,8 @@ class Standing:
         computes another function, was not judged, or is beyond its envelope; or the status that keeps it
         out. That is the record's own status, or "wrong" or "nan" if another record shows the backend to be
         so.
-    mark: a few words to show with the backend's name, such as "bound 0.999", "wrong in backward", or "as
-        hgrn" for a time that was measured on the operands of another model; empty if there is nothing to add
-        to the record's status.
+    mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
+        there is nothing to add to the record's status.
     reason: the reason in full, None if the backend competes.
     """
 
@@ -226,8 +225,6 @@ def _where(other: Record, record: Record) -> str:
 def _declared(numbers: Mapping[str, Any]) -> Standing:
     """Judge an `ok` record by its backend's declarations, which records of old runs do not have."""
     marks, reasons = [], []
-    elsewhere = numbers.get("timed_as")
-    note = f"as {elsewhere}" if isinstance(elsewhere, str) else ""
     if numbers.get("judged") is False:
         marks.append("not judged")
         reasons.append("whether its results are right was not judged")
@@ -239,8 +236,8 @@ def _declared(numbers: Mapping[str, Any]) -> Standing:
         marks.append(f"bound {bound:.3g}")
         reasons.append(f"it is approximate by declaration, with the error bound {bound:.3g}")
     if not marks:
-        return Standing(COMPETES, note)
-    return Standing(BESIDE, ", ".join([*marks, note] if note else marks), "; ".join(reasons))
+        return Standing(COMPETES)
+    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
 
 
 def _widened(bound: float, numbers: Mapping[str, Any]) -> bool:
