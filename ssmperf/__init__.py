@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ssmperf.execute.judging import Judging
     from ssmperf.execute.tuning import tuned
     from ssmperf.execute.worker import is_out_of_memory
+    from ssmperf.judge.answer import Answer
     from ssmperf.judge.known_answers import (
         first_length,
         judge_analytic,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from ssmperf.judge.properties import Probe, check_properties
     from ssmperf.judge.reference import make_reference
     from ssmperf.judge.tolerance import relative_error
-    from ssmperf.judge.verdict import Verdict, judge_call
+    from ssmperf.judge.verdict import Verdict, judge_answer, judge_call
     from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
@@ -114,6 +115,7 @@ _LAZY = {
     "machine.host_memory": ("available_memory_bytes",),
     "execute.tuning": ("tuned",),
     "execute.worker": ("is_out_of_memory",),
+    "judge.answer": ("Answer",),
     "judge.known_answers": (
         "first_length",
         "judge_analytic",
@@ -125,7 +127,7 @@ _LAZY = {
     "judge.properties": ("Probe", "check_properties"),
     "judge.reference": ("make_reference",),
     "judge.tolerance": ("relative_error",),
-    "judge.verdict": ("Verdict", "judge_call"),
+    "judge.verdict": ("Verdict", "judge_answer", "judge_call"),
     "layers.block": ("BackendLike", "Block", "State", "build_block", "carry"),
     "layers.model": ("Model", "gate_precision"),
     "layers.network": ("Network", "count_parameters"),
@@ -182,6 +184,7 @@ __all__ = [
     "VERDICTS",
     "Agreement",
     "Analytic",
+    "Answer",
     "Backend",
     "BackendLike",
     "Block",
@@ -290,6 +293,7 @@ __all__ = [
     "is_out_of_memory",
     "is_regime",
     "judge_analytic",
+    "judge_answer",
     "judge_call",
     "judge_identity",
     "judge_lowering",

@@ -94,6 +94,8 @@ class Learning:
         """Return the preset's training with these choices."""
         names = {field.name for field in fields(training)}
         chosen = {name: value for name, value in self._given().items() if name in names}
+        if self.layers is not None:
+            chosen["step_layers"] = self.layers
         return replace(training, **chosen)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ssmperf.errors import UnknownName
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How networks are trained.
+    """How networks are trained, and how large those are of which single training steps are timed.
 
     length, batch: T and B of the training. width: that of the residual stream, where sizes are not chosen.
     layers: number of blocks. updates: the most updates of a training.
@@ -25,6 +25,7 @@ class Training:
     models, tasks: how many are trained unless some are named; None means all.
     corpus, test_backend, side_by_side: see `ssmperf.plan.learning.Learning`. None for the last means one
         training at a time on a CPU, and a few on a GPU.
+    step_length, step_batch, step_width, step_layers: T, B, width and number of blocks of a timed step.
     """
 
     length: int
@@ -39,6 +40,10 @@ class Training:
     corpus: str | None = None
     test_backend: str | None = None
     side_by_side: int | None = None
+    step_length: int = 128
+    step_batch: int = 2
+    step_width: int = 32
+    step_layers: int = 2
 
     def to_json(self) -> dict[str, Any]:
         """Give a JSON object."""
@@ -100,7 +105,10 @@ PRESETS = {
         0.2,
         threads=None,
         thinned=False,
-        training=Training(64, 256, 64, updates=1000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2),
+        training=Training(
+            64, 256, 64, updates=1000, seeds=3, rates=(1e-3, 5e-3), models=6, tasks=2,
+            step_length=2048, step_batch=8, step_width=768, step_layers=12,
+        ),
         growth=4,
     ),
     "long": Preset(
@@ -110,7 +118,8 @@ PRESETS = {
         threads=None,
         thinned=False,
         training=Training(
-            256, 128, 64, updates=8000, seeds=3, rates=(5e-4, 1e-3, 5e-3, 1e-2), models=None, tasks=None
+            256, 128, 64, updates=8000, seeds=3, rates=(5e-4, 1e-3, 5e-3, 1e-2), models=None, tasks=None,
+            step_length=16384, step_batch=1, step_width=768, step_layers=12,
         ),
         growth=None,
     ),

@@ -100,13 +100,13 @@ def trained_models(selection: Selection) -> list[str]:
 
 
 @functools.cache
-def sized(model: str, width: int) -> dict[str, int]:
+def sized(model: str, width: int, preset: str = "smoke") -> dict[str, int]:
     """Give a model sizes whose residual stream has this width, if its channels can be scaled to that.
 
-    Its smallest sizes are scaled by one letter: that of its channels, or else its number of heads, or the
-    size of a single head.
+    The first sizes of a preset are scaled by one letter: that of its channels, or else its number of heads,
+    or the size of a single head.
     """
-    sizes = dict(registry.shapes(registry.model(model), "smoke")[0])
+    sizes = dict(registry.shapes(registry.model(model), preset)[0])
     own = build_block(model, {**sizes, "B": 1, "T": 1}).width
     several = sizes.get("H", 1) > 1
     letter = "C" if "C" in sizes else "D" if "D" in sizes else "H" if several else "V"

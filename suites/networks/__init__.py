@@ -1,0 +1,1 @@
+"""Whole networks of a model's blocks, whose training steps are judged and timed."""

@@ -1,0 +1,167 @@
+"""Which networks a selection has: models, sizes, backends, and the widths inside their blocks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ssmperf import (
+    Case,
+    PlannedSubject,
+    Selection,
+    Shape,
+    Training,
+    UsageError,
+    count_parameters,
+    predicted_call_s,
+    product,
+    refusal,
+    registry,
+)
+
+from ..learning.cases import sized
+
+BYTES = 256  # the vocabulary: text is read byte by byte
+TRANSFORMER = "attention"
+# These have every exact backend of theirs by default, so that ours are compared with the ordinary choice.
+ORDINARY = (TRANSFORMER, "gru", "lstm")
+# On a GPU, where a network is large, these are trained unless others are named.
+MODELS = (*ORDINARY, "hgrn", "hgrn2", "mamba", "mamba2", "gla", "retnet", "deltanet", "longhorn", "gateloop")
+BASELINE = "sequential"  # measured beside the quickest backend where networks are small
+PASS = "forward_backward"
+CALLS = 40  # of the recurrence per layer: timed, repeated, judged and traced steps
+REFERENCES = 10  # passes of the definition per layer, which two references take
+HIDDEN_STEP = 16  # of the width inside a channel mixing
+
+
+def network_cases(selection: Selection, suite: str) -> Iterable[Case]:
+    """List the cases of a selection: those of the backends named, or of few backends per model.
+
+    A network is trained forward and backward, and makes the operands itself: a selection of other passes,
+    layouts, gate dtypes or sources of operands has no cases.
+    """
+    choices = {"pass_": PASS, "layout": "channels_last", "operand_source": "model", "gate_dtype": "float32"}
+    for name, only in choices.items():
+        if only not in (selection.chosen(name) or (only,)):
+            return []
+    names = tuple(trained_models(selection))
+    if not names:
+        return []
+    chosen = replace(selection, models=names).choosing(
+        level="block", passes=(PASS,), layouts=None, regimes=None, gate_dtypes=None
+    )
+    cases = product(
+        chosen,
+        suite,
+        passes=(PASS,),
+        dtypes=("float32",) if selection.device.type == "cpu" else ("bfloat16",),
+        cache="hot",
+        about=networks(chosen),
+    )
+    return cases if selection.backends else few(cases, chosen)
+
+
+def trained_models(selection: Selection) -> Iterator[str]:
+    """List the models named; else all, or at larger presets those of MODELS."""
+    named = selection.models
+    if named is None:
+        named = registry.models() if selection.scale.thinned else MODELS
+        return (name for name in named if ":" not in name)
+    return (name for name in named if name not in registry.recurrences())
+
+
+def networks(selection: Selection) -> Iterator[PlannedSubject]:
+    """List the models with the preset's sizes of a network."""
+    training = selection.scale.training
+    for name in selection.models or ():
+        sizes = sized(name, training.step_width, selection.preset_name)
+        shape = Shape({**sizes, "B": training.step_batch, "T": training.step_length})
+        yield PlannedSubject(registry.recurrence_of(name), "model", (shape,), name)
+
+
+def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
+    """Choose, per model and size, the exact backend that is predicted to be the quickest, and some beside it.
+
+    These are the loop over time where networks are small, and all exact backends of the ordinary models.
+    Backends around foreign kernels are measured where they are named. A model without an exact backend that
+    can train keeps its loop, whose refusal is then recorded.
+    """
+    groups: dict[Case, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(replace(case, backend=""), []).append(case)
+    for members in groups.values():
+        sound = [case for case in members if refusal(case, selection) is None and _is_exact(case)]
+        kept = set(sorted(sound, key=_predicted_s)[:1])
+        for case in members:
+            ordinary = case.model in ORDINARY and case in sound
+            loop = case.backend == BASELINE and (selection.scale.thinned or not kept)
+            if case in kept or ordinary or loop:
+                yield case
+
+
+def _is_exact(case: Case) -> bool:
+    """Whether a backend is ours, and computes the recurrence with an error that no decay makes larger."""
+    backend = registry.backend(case.owner, case.backend)
+    ours = not registry.foreign("backend", f"{backend.of}/{backend.name}")
+    ours = ours and not registry.is_peer(case.owner, case.backend)
+    return ours and backend.equivalent and (backend.error_bound is None or case.model in ORDINARY)
+
+
+def _predicted_s(case: Case) -> tuple[bool, float, str]:
+    """Order backends by the predicted time of a call, those that declare nothing last."""
+    backend = registry.backend(case.owner, case.backend)
+    declares = backend.kernels or (backend.launches is not None and backend.workspace is not None)
+    return not declares, predicted_call_s(case), case.backend
+
+
+def forecast_s(case: Case, training: Training) -> float:
+    """Forecast the seconds of a case: its steps, and the references, which loops over time are."""
+    known = registry.backend_names(case.owner)
+    loop = predicted_call_s(replace(case, backend=BASELINE)) if BASELINE in known else 0.0
+    fixed_s = {"cpu": 0.4, "cuda": 4.0}[case.device]
+    return fixed_s + training.step_layers * (CALLS * predicted_call_s(case) + REFERENCES * loop)
+
+
+@functools.cache
+def block_options(model: str, shape: Shape) -> Mapping[str, Any]:
+    """Choose the width of a block's channel mixing with which it has as many parameters as a transformer's.
+
+    Blocks without a channel mixing whose width can be chosen have the parameters of their paper's layer.
+    """
+    block = registry.model(model).cls.block
+    if model == TRANSFORMER or "hidden" not in inspect.signature(block).parameters:
+        return {}
+    sizes = shape.with_(B=1, T=1)
+    narrow, wide = (_parameters(model, sizes, hidden) for hidden in (HIDDEN_STEP, 2 * HIDDEN_STEP))
+    width = _width(model, sizes)
+    wanted = _transformer(width)
+    if wide == narrow or wanted is None:
+        return {}
+    hidden = HIDDEN_STEP * (1 + round((wanted - narrow) / (wide - narrow)))
+    return {"hidden": max(HIDDEN_STEP, hidden)}
+
+
+def _parameters(model: str, sizes: Mapping[str, int], hidden: int | None = None) -> int:
+    """Count the parameters of one layer, with those of an embedding and a head that are the same for all."""
+    options = {} if hidden is None else {"hidden": hidden}
+    return count_parameters(model, sizes, layers=1, vocabulary=BYTES, block_options=options)
+
+
+@functools.cache
+def _transformer(width: int) -> int | None:
+    """Count the parameters of a transformer's layer of a width; None if it takes no such width."""
+    try:
+        return _parameters(TRANSFORMER, {"B": 1, "T": 1, "H": 1, "K": width, "V": width})
+    except UsageError:
+        return None
+
+
+def _width(model: str, sizes: Mapping[str, int]) -> int:
+    """Find the width of a model's residual stream from what its embedding and head add to the parameters."""
+    counts = [
+        count_parameters(model, sizes, layers=1, vocabulary=each, classes=1) for each in (1, 2)
+    ]
+    return counts[1] - counts[0]

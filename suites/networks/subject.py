@@ -1,0 +1,89 @@
+"""A whole network as the subject of a judgement: log-probabilities as a function of all parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ssmperf import Case, Values, registry, steps
+
+from .text import Batch
+from .trainee import Trainee, log_probabilities
+
+
+class _Captured(Exception):
+    """The operands of the first layer's recurrence are known."""
+
+
+@dataclass(frozen=True)
+class NetworkSubject:
+    """A network on one batch as `f(**parameters) -> (log-probabilities (B, T, 256), None)`.
+
+    The gradient at the log-probabilities is that of the mean loss: −1/(B·T) at each byte that follows. So the
+    gradients of the parameters are those of a training step, and can be compared with it.
+    """
+
+    case: Case
+    trainee: Trainee
+    batch: Batch
+
+    def values(self, number: int = 0, *, with_state: bool = False) -> Values:
+        """Give the initial parameters by name, and the gradient at the log-probabilities."""
+        operands = dict(zip(self.trainee.names, (each.clone() for each in self.trainee.initial), strict=True))
+        targets = self.batch.targets
+        like = self.trainee.initial[0]
+        size = (*targets.shape, self.trainee.network.head.out_features)
+        grad_output = like.new_zeros(size).scatter_(-1, targets.unsqueeze(-1), -1 / targets.numel())
+        return Values(operands, grad_output, None)
+
+    def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+        """Make the network around `compute`; called with `inner=True`, it computes only the recurrence.
+
+        dtype: that of the network's own parameters, which is the case's.
+        """
+        network, tokens = self.trainee.network, self.batch.tokens
+
+        def run(*, inner: bool = False, **operands: Any) -> tuple[Tensor, None]:
+            if inner:
+                output, _ = compute(**operands)
+                return output, None
+            logits, _ = functional_call(network, operands, (tokens,), {"backend": compute})
+            return log_probabilities(logits), None
+
+        return run
+
+    def residual(self, values: Values) -> Tensor | None:
+        return None
+
+    def inner(self, values: Values) -> Values | None:
+        """Give the operands of the first layer's recurrence, and a random gradient at its output."""
+        lowered = self.lower(values.operands)
+        operands = {name: value for name, value in lowered.items() if value is not None}
+        T = self.case.shape["T"]
+        definition = registry.recurrence(self.case.recurrence).definition
+        with torch.no_grad():
+            output, _ = definition(**steps(operands, 0, 1, T))
+        generator = torch.Generator(output.device).manual_seed(29)
+        size = (self.case.shape["B"], T, *output.shape[2:])
+        grad_output = torch.randn(size, dtype=output.dtype, device=output.device, generator=generator)
+        return Values(operands, grad_output, None)
+
+    def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Give the operands that the recurrence of the first layer gets."""
+        captured: dict[str, Any] = {}
+
+        def capture(**lowered: Any) -> Any:
+            captured.update(lowered)
+            raise _Captured
+
+        with torch.no_grad():
+            try:
+                self.function(capture, next(iter(self.trainee.initial)).dtype)(**operands)
+            except _Captured:
+                pass
+        return captured
