@@ -1,4 +1,4 @@
-"""Times of cases for claims: a run of the throughput suite, and its numbers as JSON."""
+"""Times of cases for claims: a run of the throughput suite, or of `training`, and its numbers as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ ROUNDS = 5  # fresh processes, the fewest that have an interval
 TIMEOUT_S = 300.0
 
 
-def timed(setting: ClaimSetting, name: str, *, rounds: int = ROUNDS, **choices: Any) -> dict[str, Any]:
-    """Run the throughput suite in the piece's folder, or continue the run that is there.
+def timed(
+    setting: ClaimSetting, name: str, *, suite: str = "throughput", rounds: int = ROUNDS, **choices: Any
+) -> dict[str, Any]:
+    """Run a suite that times in the piece's folder, or continue the run that is there.
 
     name: of the run's folder. rounds: in fresh processes each. choices: other keywords of `ssmperf.run`.
 
@@ -22,7 +24,7 @@ def timed(setting: ClaimSetting, name: str, *, rounds: int = ROUNDS, **choices: 
     """
     setting.on_progress(f"timing {name}")
     run = ssmperf.run(
-        "throughput",
+        suite,
         out=setting.folder / name,
         resume=True,
         device=setting.device,

@@ -73,7 +73,7 @@ BEFORE, TIMED = 0, 1  # batches that are judged
 
 @suite("training", section=SECTION, levels=("op", "block"), passes=(PASS,))
 class TrainingStep:
-    """One case per model, backend, shape and dtype: a step of a network of the model's blocks on bytes of text.
+    """One case per model, backend, shape and dtype: a step of a network of its blocks on bytes of text.
 
     The network has an embedding, blocks that know their depth, a norm, and a head over 256 bytes. All models
     have the same number of layers (`--layers`) and, where their sizes allow it, the same width. Channel
@@ -84,8 +84,8 @@ class TrainingStep:
     latency_s: of a step: forward, cross entropy, backward, update. tokens_per_s: B·T in that time.
     peak_bytes: the most that a step holds at once, beyond parameters and the optimiser's state.
     kept_bytes: held between forward and backward.
-    mixer_share: forward and backward of the recurrence alone on the first layer's operands, times the number
-        of layers, as a share of the step.
+    mixer_share: estimate of the recurrences' share of a step, from the time of one alone, forward and
+        backward on the first layer's operands, times the number of layers.
     first_loss, last_loss: of a few updates on one batch (nats per byte). loss_finite: theirs, and the timed
         steps'.
 

@@ -95,10 +95,26 @@ def _shown(value: Any) -> str:
 
 
 def _bound(cls: Any, name: str, options: Mapping[str, Any]) -> type:
-    """Derive a class whose constructor has these options unless it is given others."""
+    """Derive a class whose constructor has these options unless it is given others.
+
+    What the layers of a network get of their depth depends on the options, too.
+    """
 
     def create(self: Any, shape: Mapping[str, int], **given: Any) -> None:
         cls.__init__(self, shape, **{**options, **given})
 
-    attributes = {"__init__": create, "__doc__": cls.__doc__, "__module__": cls.__module__, "name": name}
-    return type(cls.__name__, (cls,), attributes)
+    def depth_options(
+        own: Any, shape: Mapping[str, int], layers: int, given: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = super(derived, own).depth_options(shape, layers, {**options, **given})
+        return found
+
+    attributes = {
+        "__init__": create,
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "name": name,
+        "depth_options": classmethod(depth_options),
+    }
+    derived: Any = type(cls.__name__, (cls,), attributes)
+    return derived  # type: ignore[no-any-return]

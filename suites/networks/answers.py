@@ -41,7 +41,9 @@ class StepAnswers:
         self._prepared = 0
         self._seeds: list[int | None] = []  # None for the shared batch
         self._found: list[Tensor] = []
-        self.kept: tuple[Tensor, list[Tensor | None]] | None = None  # logits and gradients of the shared batch
+        self.kept: tuple[Tensor, list[Tensor | None]] | None = (
+            None  # logits and gradients of the shared batch
+        )
 
     def before(self, *, timed: bool) -> None:
         """Write the initial parameters and a fresh batch."""

@@ -28,9 +28,10 @@ BYTES = 256  # the vocabulary: text is read byte by byte
 TRANSFORMER = "attention"
 # These have every exact backend of theirs by default, so that ours are compared with the ordinary choice.
 ORDINARY = (TRANSFORMER, "gru", "lstm")
-# On a GPU, where a network is large, these are trained unless others are named.
+# These have a loop over time beside the quickest backend where networks are small. At larger presets they are
+# all that is trained unless models are named.
 MODELS = (*ORDINARY, "hgrn", "hgrn2", "mamba", "mamba2", "gla", "retnet", "deltanet", "longhorn", "gateloop")
-BASELINE = "sequential"  # measured beside the quickest backend where networks are small
+BASELINE = "sequential"
 PASS = "forward_backward"
 CALLS = 40  # of the recurrence per layer: timed, repeated, judged and traced steps
 REFERENCES = 10  # passes of the definition per layer, which two references take
@@ -66,11 +67,11 @@ def network_cases(selection: Selection, suite: str) -> Iterable[Case]:
 
 def trained_models(selection: Selection) -> Iterator[str]:
     """List the models named; else all, or at larger presets those of MODELS."""
-    named = selection.models
-    if named is None:
-        named = registry.models() if selection.scale.thinned else MODELS
-        return (name for name in named if ":" not in name)
-    return (name for name in named if name not in registry.recurrences())
+    if selection.models is not None:
+        return (name for name in selection.models if name not in registry.recurrences())
+    return (
+        (name for name in registry.models() if ":" not in name) if selection.scale.thinned else iter(MODELS)
+    )
 
 
 def networks(selection: Selection) -> Iterator[PlannedSubject]:
@@ -85,9 +86,9 @@ def networks(selection: Selection) -> Iterator[PlannedSubject]:
 def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
     """Choose, per model and size, the exact backend that is predicted to be the quickest, and some beside it.
 
-    These are the loop over time where networks are small, and all exact backends of the ordinary models.
-    Backends around foreign kernels are measured where they are named. A model without an exact backend that
-    can train keeps its loop, whose refusal is then recorded.
+    These are the loop over time for MODELS where networks are small, and all exact backends of the ordinary
+    models. Backends around foreign kernels are measured where they are named. A model without an exact
+    backend that can train keeps its loop, whose refusal is then recorded.
     """
     groups: dict[Case, list[Case]] = {}
     for case in cases:
@@ -97,7 +98,8 @@ def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
         kept = set(sorted(sound, key=_predicted_s)[:1])
         for case in members:
             ordinary = case.model in ORDINARY and case in sound
-            loop = case.backend == BASELINE and (selection.scale.thinned or not kept)
+            compared = selection.scale.thinned and case.model in MODELS
+            loop = case.backend == BASELINE and (compared or not kept)
             if case in kept or ordinary or loop:
                 yield case
 
@@ -131,8 +133,8 @@ def block_options(model: str, shape: Shape) -> Mapping[str, Any]:
 
     Blocks without a channel mixing whose width can be chosen have the parameters of their paper's layer.
     """
-    block = registry.model(model).cls.block
-    if model == TRANSFORMER or "hidden" not in inspect.signature(block).parameters:
+    cls: Any = registry.model(model).cls
+    if model == TRANSFORMER or "hidden" not in inspect.signature(cls.block).parameters:
         return {}
     sizes = shape.with_(B=1, T=1)
     narrow, wide = (_parameters(model, sizes, hidden) for hidden in (HIDDEN_STEP, 2 * HIDDEN_STEP))
@@ -161,7 +163,5 @@ def _transformer(width: int) -> int | None:
 
 def _width(model: str, sizes: Mapping[str, int]) -> int:
     """Find the width of a model's residual stream from what its embedding and head add to the parameters."""
-    counts = [
-        count_parameters(model, sizes, layers=1, vocabulary=each, classes=1) for each in (1, 2)
-    ]
+    counts = [count_parameters(model, sizes, layers=1, vocabulary=each, classes=1) for each in (1, 2)]
     return counts[1] - counts[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +47,15 @@ class NetworkSubject:
 
         dtype: that of the network's own parameters, which is the case's.
         """
-        network, tokens = self.trainee.network, self.batch.tokens
+        network, tokens, places = self.trainee.network, self.batch.tokens, self.trainee.places
 
         def run(*, inner: bool = False, **operands: Any) -> tuple[Tensor, None]:
             if inner:
                 output, _ = compute(**operands)
                 return output, None
-            logits, _ = functional_call(network, operands, (tokens,), {"backend": compute})
+            given = {place: operands[name] for place, name in places.items() if name in operands}
+            # ties are given, since torch would not undo them in a module that several layers share
+            logits, _ = functional_call(network, given, (tokens,), {"backend": compute}, tie_weights=False)
             return log_probabilities(logits), None
 
         return run
@@ -81,9 +84,6 @@ class NetworkSubject:
             captured.update(lowered)
             raise _Captured
 
-        with torch.no_grad():
-            try:
-                self.function(capture, next(iter(self.trainee.initial)).dtype)(**operands)
-            except _Captured:
-                pass
+        with torch.no_grad(), contextlib.suppress(_Captured):
+            self.function(capture, self.trainee.initial[0].dtype)(**operands)
         return captured

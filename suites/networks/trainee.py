@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,16 @@ class Trainee:
         own = Batch(batch.tokens.clone(), batch.targets.clone())
         return cls(network, backend, own, optimizer, names, initial)
 
+    @functools.cached_property
+    def places(self) -> dict[str, str]:
+        """Map every place of a parameter in a module to its name; a shared parameter has several places."""
+        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        return {
+            f"{path}.{own}" if path else own: names[id(parameter)]
+            for path, module in self.network.named_modules()
+            for own, parameter in module.named_parameters(recurse=False)
+        }
+
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The parameters that take part, in the order of their names."""
@@ -80,7 +91,7 @@ class Trainee:
         return functional.cross_entropy(in_full(logits).flatten(0, 1), self.batch.targets.flatten()), logits
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """Train for one step: forward, loss, backward and update. Return the loss and the logits before it."""
+        """Train for one step: forward, loss, backward, update. Return the loss and the logits before it."""
         self.optimizer.zero_grad()
         loss, logits = self.forward()
         loss.backward()

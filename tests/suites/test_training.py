@@ -1,0 +1,157 @@
+"""The training suite: steps of whole networks, which answer for all gradients whenever they are timed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from ssmperf.suites.networks.answers import AMONG, REPEATED, StepAnswers
+from ssmperf.suites.networks.cases import BYTES, MODELS, ORDINARY, block_options
+from ssmperf.suites.networks.text import draw
+from ssmperf.suites.networks.trainee import Trainee
+from support import untrained
+from support.in_process import records_of
+
+from ssmperf import Case, Record, Selection, Shape, count_parameters, registry
+from ssmperf.execute.request import select
+from ssmperf.plan import make_plan
+from ssmperf.plan.learning import Learning
+from ssmperf.plan.selection import Device
+from ssmperf.registry.presets import PRESETS
+
+PLUGIN = Path(untrained.__file__)
+SMALL = ["T=16", "C=16", "B=2"]
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    names = ["sequential", "blelloch", "untrained_fraction", "untrained_stops"]
+    found = records_of("training", PLUGIN, models="hgrn", backends=names, axis=SMALL)
+    return {record.case.backend: record for record in found}
+
+
+def test_numbers_agree_with_each_other(records: dict[str, Record]) -> None:
+    for backend in ("sequential", "blelloch"):
+        record = records[backend]
+        numbers = record.numbers
+        assert str(record.status) == "ok", record.reason
+        assert numbers["tokens_per_s"] == pytest.approx(2 * 16 / numbers["latency_s"])
+        assert numbers["latency_low_s"] <= numbers["latency_s"] <= numbers["latency_high_s"]
+        assert numbers["peak_bytes"] > numbers["kept_bytes"] > 0 and numbers["loss_finite"]
+        assert numbers["last_loss"] < numbers["first_loss"]
+        # two moments per parameter, and a count per tensor
+        assert numbers["optimizer_bytes"] > 2 * numbers["parameter_bytes"]
+        options = block_options("hgrn", record.case.shape)
+        network = {"layers": numbers["layers"], "vocabulary": BYTES, "block_options": options}
+        assert numbers["parameters"] == count_parameters("hgrn", record.case.shape, **network)
+    one, other = (records[backend].numbers for backend in ("sequential", "blelloch"))
+    assert one["first_loss"] == pytest.approx(other["first_loss"], rel=1e-4)
+
+
+def test_a_wrong_gradient_has_no_time(records: dict[str, Record]) -> None:
+    record = records["untrained_fraction"]
+    assert str(record.status) == "wrong" and "gradient of" in str(record.reason)
+    assert "latency_s" not in record.numbers and record.numbers["error_output"] < 1e-5
+
+
+def test_a_backward_pass_that_stops_is_found_in_the_timed_steps(records: dict[str, Record]) -> None:
+    record = records["untrained_stops"]
+    assert str(record.status) == "wrong" and "when it was timed" in str(record.reason)
+    assert "latency_s" not in record.numbers
+
+
+def test_a_step_that_skips_work_only_while_it_is_timed_is_found() -> None:
+    registry.load_plugin(PLUGIN)
+    case = Case("training", "scan", "untrained_switched", Shape(B=2, T=16, C=16), "hgrn", level="block")
+    make = partial(draw, 2, 16, device="cpu")
+    trainee = Trainee.of(case, case.backend, 2, make(seed=0))
+    for skips in (False, True):
+        answers = StepAnswers(trainee, make(seed=1))
+        for _ in range(AMONG + 1):
+            answers.before(timed=True)
+            untrained.switches["skips"] = skips and answers._seed is not None
+            answers.after(trainee.step())
+        untrained.switches["skips"] = False
+        assert answers.kept is not None and len(set(answers.losses)) == AMONG + 1 <= REPEATED
+        problem = answers.problem()
+        assert (problem is None) is not skips and (not skips or "norm of the gradient of" in str(problem))
+
+
+def test_parameters_that_layers_share_stay_shared() -> None:
+    case = Case("training", "scan", "sequential", Shape(B=1, T=8, C=8), "hgrn", level="block")
+    trainee = Trainee.of(case, "sequential", 3, draw(1, 8, 0, "cpu"))
+    shared = [place for place in trainee.places.values() if place.endswith("gamma")]
+    assert len(shared) == 1
+    trainee.step()
+    assert all(gradient is not None and gradient.any() for gradient in trainee.gradients)
+    assert not all(map(torch.equal, trainee.parameters, trainee.initial))
+    trainee.restore()
+    assert all(map(torch.equal, trainee.parameters, trainee.initial))
+
+
+def planned(selection: Selection) -> list[Case]:
+    return [item.case for item in make_plan(selection, ["training"]).cases]
+
+
+def test_ordinary_models_and_few_backends_are_the_default() -> None:
+    cases = planned(select(device="cpu")[0])
+    found = {(case.model, case.backend) for case in cases}
+    wanted = {("attention", "torch_sdpa"), ("gru", "torch_rnn"), ("lstm", "torch_rnn")}
+    assert wanted | {(model, "sequential") for model in (*ORDINARY, *MODELS)} <= found
+    assert {case.model for case in cases} == {name for name in registry.models() if ":" not in name}
+    assert len(cases) < 1.6 * len(registry.models())
+    assert {(case.level, case.pass_, case.operand_source) for case in cases} == {
+        ("block", "forward_backward", "model")
+    }
+    on_gpu = planned(Selection(Device("cuda", 2**37, (9, 0))))
+    assert {case.model for case in on_gpu} == set(MODELS)
+    assert {case.dtype for case in on_gpu} == {"bfloat16"}
+    widths = {Trainee_width(case) for case in on_gpu}
+    assert widths == {768}
+
+
+def Trainee_width(case: Case) -> int:
+    sizes = case.shape.with_(B=1, T=1)
+    one, two = (count_parameters(str(case.model), sizes, layers=1, vocabulary=n, classes=1) for n in (1, 2))
+    return two - one
+
+
+def test_blocks_with_a_channel_mixing_have_the_parameters_of_a_transformer() -> None:
+    training = PRESETS["standard"].training
+    on_gpu = {case.model: case for case in planned(Selection(Device("cuda", 2**37, (9, 0))))}
+    counts = {
+        model: count_parameters(
+            str(model),
+            case.shape,
+            layers=1,
+            vocabulary=BYTES,
+            block_options=block_options(str(model), case.shape),
+        )
+        for model, case in on_gpu.items()
+    }
+    for model in ("hgrn", "hgrn2", "gla", "retnet", "deltanet", "gateloop"):
+        assert counts[model] == pytest.approx(counts["attention"], rel=0.02), model
+    assert 5e7 < training.step_layers * counts["attention"] < 2e8
+
+
+def test_the_command_of_a_record_names_its_case(records: dict[str, Record]) -> None:
+    record = records["sequential"]
+    words = str(record.numbers["command"]).split()
+    assert words[words.index("--level") + 1] == "block"
+    axis = [words[place + 1] for place, word in enumerate(words) if word == "--axis"]
+    (again,) = planned(
+        select(device="cpu", models="hgrn", backends="sequential", axis=axis, level="block")[0]
+    )
+    assert again.id == record.case.id
+
+
+def test_what_no_network_can_be_trained_with_has_no_cases() -> None:
+    for choices in ({"models": "scan"}, {"regime": "sigmoid"}, {"pass_": "forward"}, {"layout": "time_last"}):
+        suite = registry.suite("training")
+        assert not list(suite.cases(select(device="cpu", **choices)[0])), choices
+
+
+def test_layers_of_the_user_are_those_of_the_timed_network() -> None:
+    assert Learning.of(layers=5).applied(PRESETS["smoke"].training).step_layers == 5
