@@ -133,9 +133,9 @@ def looks(table: pd.DataFrame, sections: Iterable[Section]) -> dict[str, Look]:
 def selectors(chart: Chart, rows: pd.DataFrame) -> list[str]:
     """List the axes that vary beside x, series, facet and shape: the reader picks a value of each."""
     used = {_FACETS.get(name, name) for name in (chart.x, chart.series, chart.facet)}
-    if chart.series != "backend":  # models are compared, each on a backend of its own
+    if chart.series != "backend":  # what is compared may be on a backend of its own
         rows = rows[rows[chart.x].notna() & rows[chart.y].notna()]
-        if rows.groupby("subject")["backend"].nunique().le(1).all():
+        if rows.groupby(_FACETS.get(chart.series, chart.series))["backend"].nunique().le(1).all():
             used.add("backend")
     if rows.groupby("subject")["operand_source"].nunique().le(1).all():
         used.add("operand_source")  # already part of a bare recurrence's name

@@ -32,7 +32,7 @@ from ssmperf import (
     trace,
 )
 
-from .networks.answers import StepAnswers
+from .networks.answers import AMONG, StepAnswers
 from .networks.cases import PASS, forecast_s, network_cases
 from .networks.subject import NetworkSubject
 from .networks.text import Batch, draw
@@ -57,18 +57,17 @@ SECTION = Section(
     rank="latency_s",
     charts=(
         Chart(
-            x="subject",
+            x="T",
             y="tokens_per_s",
-            series="backend",
+            series="network",
             facet="dtype",
-            log=False,
-            title="Tokens per second by model",
+            title="Tokens per second by model and backend",
         ),
     ),
 )
 
-UPDATES = 4  # one after another, before the time is taken
-BEFORE, TIMED = 0, 1  # batches that are judged
+UPDATES = 3  # one after another, before the time is taken
+BEFORE, TIMED, UPDATED = range(3)  # batches that all backends of a run share
 
 
 @suite("training", section=SECTION, levels=("op", "block"), passes=(PASS,))
@@ -90,9 +89,10 @@ class TrainingStep:
         steps'.
 
     Before the time is taken, the log-probabilities of all bytes and the gradients of all parameters are
-    compared with those of the same network around the definition in float64; a timed step on another batch
-    is, too, and one after the time. See `networks/answers.py` for the other timed steps. The references are
-    made in the worker's own process. Other people's backends are judged by a judge apart, too, in one layer.
+    compared with those of the same network around the definition in float64, on one row; so are those of a
+    timed step on a whole batch, and of one after the time. `networks/answers.py` says what the other timed
+    steps answer for. The references are made in the worker's own process. Other people's backends are judged
+    by a judge apart, too, in one layer.
     """
 
     name: str
@@ -119,8 +119,9 @@ class Measured:
         self.definition = (
             context.recurrence(case).definition if self.backend.equivalent else self.backend.own_definition()
         )
-        self.trainee = Trainee.of(case, self.backend.function, self.layers, self.batch(BEFORE))
+        self.trainee = Trainee.of(case, self.backend.function, self.layers, self.batch(UPDATED))
         self.numbers: dict[str, Any] = {
+            "network": f"{case.model} {case.backend}",  # one line of the chart
             "layers": self.layers,
             "width": self.trainee.network.embedding.embedding_dim,
             "parameters": sum(each.numel() for each in self.trainee.network.parameters()),
@@ -147,6 +148,7 @@ class Measured:
             touched=(),
             peak_bytes=self.numbers["peak_bytes"],
             observer=answers,
+            samples=AMONG,
         )
         self.numbers["loss_finite"] = all(map(math.isfinite, answers.losses))
         after = self.judged_after(answers)
@@ -155,11 +157,12 @@ class Measured:
         return self.ended(verdict, timing)
 
     def batch(self, which: int) -> Batch:
-        """Get one of the batches that all backends of a run share."""
+        """Get one of the batches that all backends of a run share. That for BEFORE has one row."""
         shape = self.case.shape
+        rows = 1 if which == BEFORE else shape["B"]
         seed = (1000003 * (self.context.nonce + which) + self.case.seed) % 2**63
         batch: Batch = self.context.memoised(
-            self.case, ("batch", which), lambda: draw(shape["B"], shape["T"], seed, self.context.device)
+            self.case, ("batch", which), lambda: draw(rows, shape["T"], seed, self.context.device)
         )
         return batch
 
@@ -213,7 +216,7 @@ class Measured:
         if problem:
             return Verdict(Status.WRONG, problem)
         self.trainee.restore()
-        self.trainee.batch.copy_(self.batch(BEFORE))
+        self.trainee.batch = self.batch(BEFORE)
         _, logits = self.trainee.step()
         return self.judged(BEFORE, logits, self.trainee.gradients)
 
@@ -263,7 +266,8 @@ class Measured:
 
     def mixer_share(self, latency_s: float) -> float | None:
         """Compare the recurrences alone, forward and backward in all layers, with a step."""
-        inner: Values | None = self.subject(BEFORE).inner(self.subject(BEFORE).values())
+        subject = self.subject(TIMED)
+        inner: Values | None = subject.inner(subject.values())
         if inner is None:
             return None
         call = call_of(PASS, self.backend.function, inner)

@@ -19,8 +19,8 @@ from torch import Tensor
 from .text import Batch, draw
 from .trainee import Trainee
 
-AMONG = 5  # timed steps of which one gets the shared batch; no case has fewer
-REPEATED = 8  # steps that are made again; all of fewer
+AMONG = 5  # timed steps of which one gets the shared batch; a case needs as many
+REPEATED = 4  # steps that are made again; all of fewer
 MARGIN = 16.0  # units in the last place of the dtype that two equal steps may differ by, where sums have no
 LEAST = 1e-3  # fixed order; or this, if it is more
 SMALL = 1e-2  # gradients smaller than this share of the largest one's norm are compared with that share of it

@@ -27,14 +27,17 @@ from ..learning.cases import sized
 BYTES = 256  # the vocabulary: text is read byte by byte
 TRANSFORMER = "attention"
 # These have every exact backend of theirs by default, so that ours are compared with the ordinary choice.
-ORDINARY = (TRANSFORMER, "gru", "lstm")
+CELLS = ("gru", "lstm")  # for which nothing but loops exists
+ORDINARY = (TRANSFORMER, *CELLS)
 # These have a loop over time beside the quickest backend where networks are small. At larger presets they are
 # all that is trained unless models are named.
 MODELS = (*ORDINARY, "hgrn", "hgrn2", "mamba", "mamba2", "gla", "retnet", "deltanet", "longhorn", "gateloop")
 BASELINE = "sequential"
 PASS = "forward_backward"
-CALLS = 40  # of the recurrence per layer: timed, repeated, judged and traced steps
-REFERENCES = 10  # passes of the definition per layer, which two references take
+CALLS = 18  # of the recurrence per layer: timed, repeated, judged and traced steps
+REFERENCES = (
+    4  # passes of a loop over time per layer, as which two references count; segments run in parallel
+)
 HIDDEN_STEP = 16  # of the width inside a channel mixing
 
 
@@ -86,9 +89,10 @@ def networks(selection: Selection) -> Iterator[PlannedSubject]:
 def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
     """Choose, per model and size, the exact backend that is predicted to be the quickest, and some beside it.
 
-    These are the loop over time for MODELS where networks are small, and all exact backends of the ordinary
-    models. Backends around foreign kernels are measured where they are named. A model without an exact
-    backend that can train keeps its loop, whose refusal is then recorded.
+    These are all exact backends of the ordinary models, and the loop over time for MODELS where networks are
+    small; where they are large, for CELLS alone. Backends around foreign kernels are measured where they are
+    named, or with `--peers`. A model without an exact backend that can train keeps its loop, whose refusal is
+    then recorded.
     """
     groups: dict[Case, list[Case]] = {}
     for case in cases:
@@ -97,10 +101,12 @@ def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
         sound = [case for case in members if refusal(case, selection) is None and _is_exact(case)]
         kept = set(sorted(sound, key=_predicted_s)[:1])
         for case in members:
-            ordinary = case.model in ORDINARY and case in sound
-            compared = selection.scale.thinned and case.model in MODELS
-            loop = case.backend == BASELINE and (compared or not kept)
-            if case in kept or ordinary or loop:
+            if case.backend == BASELINE:
+                beside = not kept or case.model in (MODELS if selection.scale.thinned else CELLS)
+            else:
+                peer = selection.peers and registry.is_peer(case.owner, case.backend)
+                beside = peer or (case.model in ORDINARY and case in sound)
+            if case in kept or beside:
                 yield case
 
 

@@ -72,7 +72,7 @@ class NetworkSubject:
         with torch.no_grad():
             output, _ = definition(**steps(operands, 0, 1, T))
         generator = torch.Generator(output.device).manual_seed(29)
-        size = (self.case.shape["B"], T, *output.shape[2:])
+        size = (self.batch.tokens.shape[0], T, *output.shape[2:])
         grad_output = torch.randn(size, dtype=output.dtype, device=output.device, generator=generator)
         return Values(operands, grad_output, None)
 
