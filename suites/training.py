@@ -33,7 +33,7 @@ from ssmperf import (
 )
 
 from .networks.answers import AMONG, StepAnswers
-from .networks.cases import PASS, forecast_s, network_cases
+from .networks.cases import PASS, forecast_s, network_cases, parameters_of
 from .networks.subject import NetworkSubject
 from .networks.text import Batch, draw
 from .networks.trainee import Trainee, nbytes
@@ -124,7 +124,7 @@ class Measured:
             "network": f"{case.model} {case.backend}",  # one line of the chart
             "layers": self.layers,
             "width": self.trainee.network.embedding.embedding_dim,
-            "parameters": sum(each.numel() for each in self.trainee.network.parameters()),
+            "parameters": parameters_of(self.trainee.network),
             "parameter_bytes": nbytes(self.trainee.initial),
             "optimizer": type(self.trainee.optimizer).__name__,
         }

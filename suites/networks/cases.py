@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ssmperf import (
+    Block,
     Case,
     PlannedSubject,
     Selection,
     Shape,
     Training,
     UsageError,
-    count_parameters,
     predicted_call_s,
     product,
     refusal,
@@ -143,31 +145,32 @@ def block_options(model: str, shape: Shape) -> Mapping[str, Any]:
     if model == TRANSFORMER or "hidden" not in inspect.signature(cls.block).parameters:
         return {}
     sizes = shape.with_(B=1, T=1)
-    narrow, wide = (_parameters(model, sizes, hidden) for hidden in (HIDDEN_STEP, 2 * HIDDEN_STEP))
-    width = _width(model, sizes)
-    wanted = _transformer(width)
-    if wide == narrow or wanted is None:
+    narrow, wide = (_layer(model, sizes, hidden=factor * HIDDEN_STEP) for factor in (1, 2))
+    wanted = _transformer(narrow.width)
+    per_step = parameters_of(wide) - parameters_of(narrow)
+    if not per_step or wanted is None:
         return {}
-    hidden = HIDDEN_STEP * (1 + round((wanted - narrow) / (wide - narrow)))
-    return {"hidden": max(HIDDEN_STEP, hidden)}
+    return {"hidden": HIDDEN_STEP * max(1, 1 + round((wanted - parameters_of(narrow)) / per_step))}
 
 
-def _parameters(model: str, sizes: Mapping[str, int], hidden: int | None = None) -> int:
-    """Count the parameters of one layer, with those of an embedding and a head that are the same for all."""
-    options = {} if hidden is None else {"hidden": hidden}
-    return count_parameters(model, sizes, layers=1, vocabulary=BYTES, block_options=options)
+def parameters_of(module: Any) -> int:
+    """Count the parameters of a module, each shared one once."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @functools.cache
 def _transformer(width: int) -> int | None:
     """Count the parameters of a transformer's layer of a width; None if it takes no such width."""
     try:
-        return _parameters(TRANSFORMER, {"B": 1, "T": 1, "H": 1, "K": width, "V": width})
+        return parameters_of(_layer(TRANSFORMER, {"H": 1, "K": width, "V": width}))
     except UsageError:
         return None
 
 
-def _width(model: str, sizes: Mapping[str, int]) -> int:
-    """Find the width of a model's residual stream from what its embedding and head add to the parameters."""
-    counts = [count_parameters(model, sizes, layers=1, vocabulary=each, classes=1) for each in (1, 2)]
-    return counts[1] - counts[0]
+def _layer(model: str, sizes: Mapping[str, int], **options: Any) -> Block:
+    """Build one layer of a network, without what it gets of its depth."""
+    cls: Any = registry.model(model).cls
+    with torch.random.fork_rng(devices=[]):
+        mixer = cls(sizes)
+        block: Block = mixer.block(mixer, **options)
+    return block
