@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf import Case, Shape, UnknownName, UsageError, registry
+from ssmperf import Case, Network, Shape, UnknownName, UsageError, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.request import select
 from ssmperf.plan import command_that_repeats, make_plan
@@ -114,3 +114,10 @@ def test_one_keyword_in_a_plug_in_declares_an_option(tmp_path: Path) -> None:
     assert [(r["model"], r["status"]) for r in records] == [("twisted", "ok"), ("twisted:twist=3", "ok")]
     assert len({r["case_id"] for r in records}) == 2
     assert "--models twisted:twist=3 " in records[1]["command"]
+
+
+def test_what_layers_get_of_their_depth_follows_the_options() -> None:
+    shape = {"B": 1, "T": 1, "C": 64}
+    network = Network("pese_lr:n=8", shape, layers=2, vocabulary=4)
+    (bounds,) = {p for name, p in network.named_parameters() if name.endswith("gamma")}
+    assert bounds.shape == (2, 64 // 8)
