@@ -145,7 +145,7 @@ def _sum(parts: dict[str, Contest]) -> Contest:
     competitors, beside = added("competitors"), added("beside")
     baseline = _sum_of_baseline(first, second)
     for each in (*competitors, *beside):
-        each["speedup"] = None if baseline is None else baseline / each["value"]
+        each["speedup"] = None if baseline is None else _ratio(baseline, each["value"])
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
     winners = {name: parts[name]["fastest"] for name in PARTS}
     head = {name: first[name] for name in (*_NAMED, "where", "run", "axes", "field")} | {"pass": SUM}
@@ -172,7 +172,7 @@ def _complete(
         "value": winner and winner["value"],
         "speedup": winner and winner["speedup"],
         "runner_up": rival and rival["backend"],
-        "runner_up_ratio": rival["value"] / winner["value"] if winner and rival else None,
+        "runner_up_ratio": _ratio(rival["value"], winner["value"]) if winner and rival else None,
         "competitors": competitors,
         "beside": beside,
         "excluded": excluded,
@@ -218,6 +218,12 @@ def _time(contest: Contest, entry: dict[str, Any]) -> str:
 
 def _number(value: Any) -> float | None:
     return float(value) if units.is_number(value) else None
+
+
+def _ratio(one: float, other: float) -> float | None:
+    """Divide two times; None if the ratio of such damaged times is beyond all numbers."""
+    ratio = one / other
+    return ratio if math.isfinite(ratio) else None
 
 
 def _plus(one: float | None, other: float | None) -> float | None:
