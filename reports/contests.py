@@ -134,7 +134,11 @@ def _sum(parts: dict[str, Contest]) -> Contest:
 
     def added(kind: str) -> list[dict[str, Any]]:
         others = {each["backend"]: each for each in second[kind]}
-        pairs = [(each, others[each["backend"]]) for each in first[kind] if each["backend"] in others]
+        pairs = [
+            (each, others[each["backend"]])
+            for each in first[kind]
+            if each["backend"] in others and math.isfinite(each["value"] + others[each["backend"]]["value"])
+        ]
         sums = [
             one | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
             | ({"mark": ", ".join(dict.fromkeys([one["mark"], other["mark"]]))} if kind == "beside" else {})
@@ -198,7 +202,7 @@ def _sum_of_baseline(first: Contest, second: Contest) -> float | None:
 
 
 def _timed(row: dict[str, Any], rank: str) -> bool:
-    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and row[rank] > 0)
+    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and 0 < row[rank] < math.inf)
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -217,7 +221,7 @@ def _time(contest: Contest, entry: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if units.is_number(value) else None
+    return float(value) if units.is_number(value) and math.isfinite(value) else None
 
 
 def _ratio(one: float, other: float) -> float | None:
@@ -227,4 +231,4 @@ def _ratio(one: float, other: float) -> float | None:
 
 
 def _plus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+    return None if one is None or other is None or not math.isfinite(one + other) else one + other
