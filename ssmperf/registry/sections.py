@@ -150,6 +150,7 @@ class Suite(Protocol):
     sources: tuple[str, ...]
     same_operands: bool
     case_s: Mapping[str, float]
+    case_calls: int
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """List the cases of a selection, including those that a backend will refuse."""
