@@ -1,8 +1,8 @@
 """How long a run will take: a rough forecast, before anything is measured.
 
-A case takes what cases of its suite usually take, and as many calls as they make, of the length that its
-backend's declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is compiled
-takes that time once for each of its kinds of operands.
+A case takes what cases of its suite usually take, and as many calls as they make, each as long as its
+backend's declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is
+compiled takes that time once for each of its kinds of operands.
 """
 
 from __future__ import annotations
