@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -51,14 +52,15 @@ class Growth:
 
     @classmethod
     def fitted(
-        cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int], fixed_bytes: int = 0
+        cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int], *, constant: bool = False
     ) -> Growth | None:
         """Fit the growth to the bytes at some sizes, in rising order; None if they do not determine it.
 
-        fixed_bytes: the part of the peaks that cannot grow; taken for 0 if a peak is not above it.
+        constant: whether a part of the peaks, such as the gradients of parameters, does not grow.
         """
-        fixed = fixed_bytes if min(peaks) > fixed_bytes else 0
-        exponent = growth_exponent(sizes, [peak - fixed for peak in peaks])
+        fixed, exponent = 0.0, growth_exponent(sizes, peaks)
+        if constant:
+            fixed, exponent = constant_and_power(sizes, peaks) or (fixed, exponent)
         if exponent is None:
             return None
         step = (inputs[-1] - inputs[0]) / (sizes[-1] - sizes[0])
@@ -82,6 +84,25 @@ def growth_exponent(sizes: Sequence[int], peaks: Sequence[float]) -> float | Non
     mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
     spread = math.fsum((value - mean_x) ** 2 for value in x)
     return math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+
+
+def constant_and_power(sizes: Sequence[int], peaks: Sequence[float]) -> tuple[float, float] | None:
+    """Solve peak = constant + c·size^p for the constant and p; None if no constant ≥ 0 and p > 0 do.
+
+    Three sizes, each the same multiple of the one before, determine p by the ratio of the differences. Two
+    sizes determine a line.
+    """
+    steps = [after - before for before, after in itertools.pairwise(peaks)]
+    if not steps or min(steps) <= 0:
+        return None
+    ratio = sizes[-1] / sizes[-2]
+    power = 1.0
+    if len(sizes) == 3 and sizes[1] / sizes[0] == ratio:
+        power = math.log(steps[1] / steps[0]) / math.log(ratio)
+    if power <= 0:
+        return None
+    fixed = peaks[-1] - steps[-1] / (1 - float(ratio**-power))
+    return (fixed, power) if fixed >= 0 else None
 
 
 def largest_fitting(
@@ -247,7 +268,7 @@ def _resized(tensor: Tensor, doubled: Sequence[int], small: int, size: int) -> T
 
 def _repeated(tensor: Tensor, axis: int, count: int) -> Tensor:
     """Repeat a tensor along one axis until it has `count` entries there."""
-    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     sizes = [count if dim == axis else tensor.shape[dim] for dim in order]
     made = tensor.new_empty(sizes).permute([order.index(dim) for dim in range(tensor.dim())])
     filled = min(count, tensor.shape[axis])

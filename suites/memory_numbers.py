@@ -65,8 +65,8 @@ def measure_memory(case: Case, context: Context) -> Record:
     left_bytes: still held after a second call, when its results are gone: a cache, or a leak.
     state_bytes: the final state of the recurrence; that of attention grows with T.
     operand_bytes, parameter_bytes: the operands; at level block x alone, and the parameters apart.
-    growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`. At level block the constant
-        gradients of the parameters are taken off first.
+    growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`. At level block it is
+        the p of peak = constant + c·T^p, since the gradients of parameters do not grow.
     batch_exponent: the same for B, fitted to two batches.
     largest_T, largest_B: the largest size that ran, within an eighth, the other sizes being the case's.
     predicted_largest_T, predicted_largest_B: the largest size that fits by the fitted growth.
@@ -80,10 +80,10 @@ def measure_memory(case: Case, context: Context) -> Record:
         return context.record(case, verdict)
     numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
     slow, uses = is_slow(case), list[Use]()
-    for T in lengths:
-        there = at_size(case, "T", T)
+    for length in lengths:
+        there = at_size(case, "T", length)
         values = context.subject(there).values(0, with_state=False)
-        used, reason = use_of(there, context, values, "T", again=not slow or T == lengths[0])
+        used, reason = use_of(there, context, values, "T", again=not slow or length == lengths[0])
         if used is None:
             return context.record(case, verdict, **numbers, peak_bytes_reason=reason)
         uses.append(used)
@@ -165,12 +165,11 @@ def use_of(
 
 def growth_of(case: Case, uses: Sequence[Use]) -> Growth | None:
     """Fit how the memory of a case grows with the dimension whose sizes were measured."""
-    fixed = (uses[-1].parameter_bytes or 0) if case.gradients else 0
     return Growth.fitted(
         [used.size for used in uses],
         [used.input_bytes for used in uses],
         [used.memory.peak_bytes for used in uses],
-        fixed,
+        constant=case.level == "block" and case.gradients,
     )
 
 

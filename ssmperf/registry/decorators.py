@@ -244,8 +244,8 @@ def suite(
     """
 
     def register(cls: T) -> T:
-        fresh = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else tuple(fresh_process)
-        declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": fresh}
+        chosen = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else fresh_process
+        declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": tuple(chosen)}
         declared |= {"levels": levels}
         declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
         declared["case_s"] = {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}

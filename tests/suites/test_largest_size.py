@@ -95,9 +95,12 @@ def test_a_fake_device_is_filled_as_predicted(seed: int) -> None:
         if operands * size + peak_bytes(size) > capacity:
             raise torch.OutOfMemoryError("planted")
 
-    capacity, sizes = draw.randrange(10**8, 10**12), (64, 128, 256)
+    capacity, sizes = draw.randrange(10**8, 10**10), (64, 128, 256)
     growth = Growth.fitted(
-        sizes, [operands * size for size in sizes], [peak_bytes(size) for size in sizes], fixed
+        sizes,
+        [operands * size for size in sizes],
+        [peak_bytes(size) for size in sizes],
+        constant=bool(fixed),
     )
     assert growth is not None and growth.exponent == pytest.approx(power, abs=1e-3)
     predicted = largest_fitting(growth.predicted_bytes, capacity, 256)

@@ -12,7 +12,7 @@ from ssmperf.suites.memory import longest
 from support.in_process import records_of
 
 import ssmperf
-from ssmperf import Record, Run, Shape, Status, build_block
+from ssmperf import Record, Run, Shape, Status, build_block, registry
 from ssmperf.execute.lane import needs_fresh_process
 from ssmperf.execute.request import select
 from ssmperf.execute.stand_ins import StandIns
@@ -112,7 +112,7 @@ def test_a_workspace_declared_too_small_shows(run: Run) -> None:
     modest, sound = of(run, "modest").numbers, of(run, "sequential").numbers
     results = ELEMENTS + modest["state_bytes"] + 2 * ELEMENTS
     assert modest["declared_peak_bytes"] == results
-    assert modest["peak_over_declared"] > 64 * ELEMENTS / results
+    assert modest["peak_over_declared"] >= 64 * ELEMENTS / results
     assert sound["peak_over_declared"] < 2
     assert of(run, "none").numbers["declared_peak_bytes"] is None  # it declares no workspace
     assert modest["declared_largest_T"] > 4 * modest["predicted_largest_T"]
@@ -193,7 +193,11 @@ def test_the_standard_run_on_a_gpu_takes_ten_minutes_at_most() -> None:
     """All models, our backends, one dtype and pass, and no process per case."""
     selection, _ = select(device="cuda", planning=True)
     plan = make_plan(selection, ["memory"])
-    cases = StandIns(plan, selection).measured(plan.to_run)
+    cases = [
+        case
+        for case in StandIns(plan, selection).measured(plan.to_run)
+        if not registry.foreign("backend", f"{case.recurrence}/{case.backend}")  # those of plug-ins of tests
+    ]
     assert len({case.owner for case in cases}) > 20
     assert expected_s(cases, training=selection.scale.training) <= 600
     assert {case.dtype for case in cases} <= {"bfloat16", "float32"}  # the latter for complex operands
