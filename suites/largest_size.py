@@ -58,7 +58,7 @@ class Growth:
 
         constant: whether a part of the peaks, such as the gradients of parameters, does not grow.
         """
-        fixed, exponent = 0.0, growth_exponent(sizes, peaks)
+        fixed, exponent = 0.0, growth_exponent(sizes, peaks) if peaks else None
         if constant:
             fixed, exponent = constant_and_power(sizes, peaks) or (fixed, exponent)
         if exponent is None:

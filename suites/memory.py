@@ -28,14 +28,9 @@ SECTION = Section(
     question="How much memory does each backend take beyond its operands, and how does that grow with T?",
     columns=(
         "peak_bytes",
-        "declared_peak_bytes",
         "peak_over_declared",
-        "forward_peak_bytes",
         "saved_bytes",
-        "graph_bytes",
-        "left_bytes",
         "state_bytes",
-        "parameter_bytes",
         "growth_exponent",
         "largest_T",
         "predicted_largest_T",
@@ -43,9 +38,17 @@ SECTION = Section(
         "largest_B",
         "predicted_largest_B",
         "declared_largest_B",
+        "left_bytes",
+        "graph_bytes",
+        "forward_peak_bytes",
+        "parameter_bytes",
+        "declared_peak_bytes",
     ),
     rank="peak_bytes",
-    charts=(Chart(x="lengths", y="peaks_bytes", title="Peak memory against length"),),
+    charts=(
+        Chart(x="lengths", y="peaks_bytes", title="Peak memory against length"),
+        Chart(x="lengths", y="declared_peaks_bytes", title="Declared peak memory against length"),
+    ),
 )
 
 # How many calls of a case at its T take its time; a slow one is called at fewer lengths.
@@ -63,7 +66,8 @@ CALLS, SLOW_CALLS = 8, 4
 class MemoryUse:
     """One case per shape, dtype and pass; see `memory_numbers.measure_memory` for its numbers.
 
-    By default, only the widest pass (forward and backward, or forward for a backend without backward) is
+    On a GPU and at smoke, a model's shape of the largest T stands for all: it is measured at shorter lengths,
+    too. By default, only the widest pass (forward and backward, or forward for a backend without backward) is
     measured, and on a GPU only in bfloat16: name other passes and dtypes to have them. Members of families
     are measured only where they are named. If all models are measured, those whose operands have the same
     specs are measured once, and shown "as" the first of them: what a call allocates depends on the shapes

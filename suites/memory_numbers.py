@@ -98,14 +98,15 @@ def measure_memory(case: Case, context: Context) -> Record:
         "state_bytes": _state_bytes(case, context, values),
         "lengths": list(lengths),
         "peaks_bytes": [used.memory.peak_bytes for used in uses],
+        "declared_peaks_bytes": declared
+        and [declared_peak_bytes(at_size(case, "T", used.size), used.result_bytes) for used in uses],
         "growth_exponent": growth.exponent if growth else None,
         "operand_bytes": sum(map(nbytes, _operands(case, values))),
         "parameter_bytes": last.parameter_bytes,
         **_forward_and_graph(case, context, values, again=not slow),
     }
     del values  # the search for the largest sizes needs the room
-    batches = [replace(last, size=case.shape["B"]), *_other_batch(case, context, again=not slow)]
-    batches.sort(key=lambda used: used.size)
+    batches = _batches(case, context, last, again=not slow)
     batch_growth = growth_of(case, batches)
     numbers["batch_exponent"] = batch_growth.exponent if batch_growth else None
     context.spoiled |= _keeps_memory(context, [*uses, *batches])
@@ -118,7 +119,7 @@ def measure_memory(case: Case, context: Context) -> Record:
             grown,
             declared_total(case, dimension, small),
             capacity_bytes=capacity,
-            small=small[0].size,
+            small=small[0].size if small else 1,
             call_s=last.call_s,
             tries=not slow,
         )
@@ -225,18 +226,29 @@ def _traced(
     return memory, reason, time.monotonic() - begin
 
 
-def _other_batch(case: Case, context: Context, *, again: bool) -> list[Use]:
-    """Measure half the batch, or two sequences instead of one; nothing if these do not fit."""
+def _batches(case: Case, context: Context, last: Use, *, again: bool) -> list[Use]:
+    """Measure the batch and its half, or its double if the half is one sequence; leave out what does not fit.
+
+    One sequence says little of many: tensors of one are views where those of many are copies.
+
+    last: the memory of the case itself.
+    """
     B = case.shape["B"]
-    there = at_size(case, "B", B // 2 if B > 1 else 2)
-    try:
-        values = context.subject(there).values(0, with_state=False)
-        used, _ = use_of(there, context, values, "B", again=again)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return []
-    return [] if used is None else [used]
+    found = []
+    for size in (2, 4) if B == 1 else (B // 2, B) if B > 3 else (B, 2 * B):
+        if size == B:
+            found.append(replace(last, size=B))
+            continue
+        there = at_size(case, "B", size)
+        try:
+            values = context.subject(there).values(0, with_state=False)
+            used, _ = use_of(there, context, values, "B", again=again)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            used = None
+        found += [] if used is None else [used]
+    return found
 
 
 def _forward_and_graph(case: Case, context: Context, values: Values, *, again: bool) -> dict[str, Any]:
