@@ -39,7 +39,8 @@ class Growth:
     size: the largest size measured.
     input_bytes: operands, and the incoming gradient of a pass with gradients, at `size`; input_step is what
         they gain per unit.
-    peak_bytes: what the call adds, at `size`; fixed_bytes of these do not depend on the dimension.
+    peak_bytes: what the call adds, at `size`; fixed_bytes of these do not grow, such as the gradients of
+        parameters.
     exponent: the p by which the rest grows as size^p.
     """
 
@@ -51,20 +52,14 @@ class Growth:
     exponent: float
 
     @classmethod
-    def fitted(
-        cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int], *, constant: bool = False
-    ) -> Growth | None:
-        """Fit the growth to the bytes at some sizes, in rising order; None if they do not determine it.
-
-        constant: whether a part of the peaks, such as the gradients of parameters, does not grow.
-        """
-        fixed, exponent = 0.0, growth_exponent(sizes, peaks) if peaks else None
-        if constant:
-            fixed, exponent = constant_and_power(sizes, peaks) or (fixed, exponent)
+    def fitted(cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int]) -> Growth | None:
+        """Fit the growth to the bytes at some sizes, in rising order; None if they do not determine it."""
+        exponent = growth_exponent(sizes, peaks) if peaks else None
         if exponent is None:
             return None
+        fixed, power = constant_and_power(sizes, peaks) or (0.0, exponent)
         step = (inputs[-1] - inputs[0]) / (sizes[-1] - sizes[0])
-        return cls(sizes[-1], inputs[-1], step, peaks[-1], fixed, exponent)
+        return cls(sizes[-1], inputs[-1], step, peaks[-1], fixed, power)
 
     def predicted_bytes(self, size: int) -> float:
         """Predict the memory that a size needs, operands included."""

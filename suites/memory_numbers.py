@@ -26,7 +26,7 @@ from ssmperf import (
     trace,
 )
 
-from .largest_size import Growth, at_size, free_bytes, largest_sizes
+from .largest_size import Growth, at_size, free_bytes, growth_exponent, largest_sizes
 
 PASSES = ("forward_backward", "forward")  # the widest first
 DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
@@ -69,7 +69,8 @@ def measure_memory(case: Case, context: Context) -> Record:
         the p of peak = constant + c·T^p, since the gradients of parameters do not grow.
     batch_exponent: the same for B, fitted to two batches.
     largest_T, largest_B: the largest size that ran, within an eighth, the other sizes being the case's.
-    predicted_largest_T, predicted_largest_B: the largest size that fits by the fitted growth.
+    predicted_largest_T, predicted_largest_B: the largest size that fits by a constant and a power of it,
+        fitted to the same peaks.
     declared_largest_T, declared_largest_B: the same by the declarations.
 
     The backend is verified at the shortest of the lengths only, because the oracle takes memory and time.
@@ -88,7 +89,7 @@ def measure_memory(case: Case, context: Context) -> Record:
             return context.record(case, verdict, **numbers, peak_bytes_reason=reason)
         uses.append(used)
     last = uses[-1]
-    growth = growth_of(case, uses)
+    growth = growth_of(uses)
     declared = declared_peak_bytes(case, last.result_bytes)
     numbers |= {
         "peak_bytes": last.memory.peak_bytes,
@@ -100,15 +101,15 @@ def measure_memory(case: Case, context: Context) -> Record:
         "peaks_bytes": [used.memory.peak_bytes for used in uses],
         "declared_peaks_bytes": declared
         and [declared_peak_bytes(at_size(case, "T", used.size), used.result_bytes) for used in uses],
-        "growth_exponent": growth.exponent if growth else None,
+        "growth_exponent": _exponent(uses, growth if case.level == "block" else None),
         "operand_bytes": sum(map(nbytes, _operands(case, values))),
         "parameter_bytes": last.parameter_bytes,
         **_forward_and_graph(case, context, values, again=not slow),
     }
     del values  # the search for the largest sizes needs the room
     batches = _batches(case, context, last, again=not slow)
-    batch_growth = growth_of(case, batches)
-    numbers["batch_exponent"] = batch_growth.exponent if batch_growth else None
+    batch_growth = growth_of(batches)
+    numbers["batch_exponent"] = _exponent(batches, None)
     context.spoiled |= _keeps_memory(context, [*uses, *batches])
     capacity = free_bytes(context.device)
     for dimension, grown, small in (("T", growth, uses), ("B", batch_growth, batches)):
@@ -164,14 +165,20 @@ def use_of(
     ), None
 
 
-def growth_of(case: Case, uses: Sequence[Use]) -> Growth | None:
+def growth_of(uses: Sequence[Use]) -> Growth | None:
     """Fit how the memory of a case grows with the dimension whose sizes were measured."""
     return Growth.fitted(
         [used.size for used in uses],
         [used.input_bytes for used in uses],
         [used.memory.peak_bytes for used in uses],
-        constant=case.level == "block" and case.gradients,
     )
+
+
+def _exponent(uses: Sequence[Use], growth: Growth | None) -> float | None:
+    """Fit the power of the size by which the peaks grow; that of `growth`, beside its constant, if given."""
+    if growth is not None or not uses:
+        return growth.exponent if growth else None
+    return growth_exponent([used.size for used in uses], [used.memory.peak_bytes for used in uses])
 
 
 def declared_peak_bytes(case: Case, result_bytes: float) -> float | None:

@@ -100,7 +100,6 @@ def test_a_fake_device_is_filled_as_predicted(seed: int) -> None:
         sizes,
         [operands * size for size in sizes],
         [peak_bytes(size) for size in sizes],
-        constant=bool(fixed),
     )
     assert growth is not None and growth.exponent == pytest.approx(power, abs=1e-3)
     predicted = largest_fitting(growth.predicted_bytes, capacity, 256)
