@@ -65,7 +65,7 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 @report("best_json")
 def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Give the contests as JSON, a list of objects; `ssmperf.best` gives the same list."""
-    return deliver(json.dumps(contests(runs), indent=2, allow_nan=False) + "\n", destination)
+    return deliver(json.dumps(units.as_json(contests(runs)), indent=2, allow_nan=False) + "\n", destination)
 
 
 def rows(found: Sequence[Contest]) -> list[list[str]]:

@@ -134,7 +134,11 @@ def _sum(parts: dict[str, Contest]) -> Contest:
 
     def added(kind: str) -> list[dict[str, Any]]:
         others = {each["backend"]: each for each in second[kind]}
-        pairs = [(each, others[each["backend"]]) for each in first[kind] if each["backend"] in others]
+        pairs = [
+            (each, others[each["backend"]])
+            for each in first[kind]
+            if each["backend"] in others and math.isfinite(each["value"] + others[each["backend"]]["value"])
+        ]
         sums = [
             one | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
             | ({"mark": ", ".join(dict.fromkeys([one["mark"], other["mark"]]))} if kind == "beside" else {})
@@ -145,7 +149,7 @@ def _sum(parts: dict[str, Contest]) -> Contest:
     competitors, beside = added("competitors"), added("beside")
     baseline = _sum_of_baseline(first, second)
     for each in (*competitors, *beside):
-        each["speedup"] = None if baseline is None else baseline / each["value"]
+        each["speedup"] = None if baseline is None else _ratio(baseline, each["value"])
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
     winners = {name: parts[name]["fastest"] for name in PARTS}
     head = {name: first[name] for name in (*_NAMED, "where", "run", "axes", "field")} | {"pass": SUM}
@@ -172,7 +176,7 @@ def _complete(
         "value": winner and winner["value"],
         "speedup": winner and winner["speedup"],
         "runner_up": rival and rival["backend"],
-        "runner_up_ratio": rival["value"] / winner["value"] if winner and rival else None,
+        "runner_up_ratio": _ratio(rival["value"], winner["value"]) if winner and rival else None,
         "competitors": competitors,
         "beside": beside,
         "excluded": excluded,
@@ -198,7 +202,7 @@ def _sum_of_baseline(first: Contest, second: Contest) -> float | None:
 
 
 def _timed(row: dict[str, Any], rank: str) -> bool:
-    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and row[rank] > 0)
+    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and 0 < row[rank] < math.inf)
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -217,8 +221,14 @@ def _time(contest: Contest, entry: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if units.is_number(value) else None
+    return float(value) if units.is_number(value) and math.isfinite(value) else None
+
+
+def _ratio(one: float, other: float) -> float | None:
+    """Divide two times; None if the ratio of such damaged times is beyond all numbers."""
+    ratio = one / other
+    return ratio if math.isfinite(ratio) else None
 
 
 def _plus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+    return None if one is None or other is None or not math.isfinite(one + other) else one + other

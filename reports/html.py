@@ -60,7 +60,7 @@ def render(
 
 def script_json(value: Any) -> str:
     """Write JSON that cannot end its script element; all beyond ASCII is escaped."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(units.as_json(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

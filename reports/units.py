@@ -53,8 +53,17 @@ _LABELS = {
 
 
 def missing(value: Any) -> bool:
-    """Whether a value is None, or NaN, which a frame has in its place."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """Whether a value is None, NaN, as a frame has it in its place, or infinite, as sums of huge ones are."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def as_json(value: Any) -> Any:
+    """Replace each number in nested data that JSON does not have by None."""
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    return None if isinstance(value, float) and missing(value) else value
 
 
 def is_number(value: Any) -> bool:
@@ -175,7 +184,8 @@ def _binary(value: float) -> str:
 def _si(value: float, symbol: str, gap: str) -> str:
     if value == 0:
         return f"0{gap}{symbol}"
-    power = math.floor(math.log10(abs(float(f"{value:.3g}"))) / 3)
+    rounded = float(f"{value:.3g}")  # infinite just below the largest number
+    power = math.floor(math.log10(abs(value if missing(rounded) else rounded)) / 3)
     power = max(1 - len(_SMALL), min(len(_LARGE) - 1, power))
     prefix = _LARGE[power] if power >= 0 else _SMALL[-power]
     return f"{_digits(value / 1000.0**power)}{gap if symbol or prefix else ''}{prefix}{symbol}".rstrip()

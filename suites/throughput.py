@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -90,15 +91,20 @@ class Throughput:
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         on_cpu = selection.device.type == "cpu"
-        found = product(
+        planned = partial(
+            product,
             selection,
             self.name,
             passes=("forward", "backward"),
             dtypes=("float32",) if on_cpu else ("bfloat16",),
             cache="hot" if on_cpu else "cold",
-            about=subjects(selection, families=False),
-            shapes=partial(curve, factor=selection.scale.growth),
             peers=selection.peers,
+        )
+        about = list(subjects(selection, families=False))
+        curves = planned(about=about, shapes=partial(curve, factor=selection.scale.growth))
+        tokens = planned(about=about, shapes=middle)  # one token has no length, so it has no curve
+        found: Iterable[Case] = itertools.chain(
+            (case for case in curves if not case.decodes), (case for case in tokens if case.decodes)
         )
         if selection.sizes:
             return found
@@ -115,6 +121,11 @@ class Throughput:
             return _timed(judging, verdict, buffers, tuning)
 
 
+def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Take the shape of middle length."""
+    return shapes[len(shapes) // 2 :][:1]
+
+
 def curve(shapes: tuple[Shape, ...], factor: int | None) -> tuple[Shape, ...]:
     """Take the shape of middle length, and others with as many tokens whose lengths differ by a factor.
 
@@ -123,14 +134,14 @@ def curve(shapes: tuple[Shape, ...], factor: int | None) -> tuple[Shape, ...]:
     """
     if factor is None:
         return shapes
-    middle = shapes[len(shapes) // 2]
-    tokens = middle["B"] * middle["T"]
+    (shape,) = middle(shapes)
+    tokens = shape["B"] * shape["T"]
     longest = max(
-        (T for above in range(LENGTHS // 2 + 1) if tokens % (T := middle["T"] * factor**above) == 0),
-        default=middle["T"],
+        (T for above in range(LENGTHS // 2 + 1) if tokens % (T := shape["T"] * factor**above) == 0),
+        default=shape["T"],
     )
     lengths = [longest // factor**below for below in range(LENGTHS) if longest % factor**below == 0]
-    return tuple(middle.with_(B=tokens // T, T=T) for T in reversed(lengths) if T > 0)
+    return tuple(shape.with_(B=tokens // T, T=T) for T in reversed(lengths) if T > 0)
 
 
 def forward_curves(cases: Iterable[Case]) -> Iterator[Case]:

@@ -124,7 +124,8 @@ def plan(**choices: Any) -> Plan:
 
 
 def test_it_is_planned_beside_the_other() -> None:
-    layouts = [item.case.layout for item in plan(layout="channels_last,time_last", pass_="forward").cases]
+    cases = [item.case for item in plan(layout="channels_last,time_last", pass_="forward").cases]
+    layouts = [case.layout for case in cases if case.shape["T"] == cases[0].shape["T"]]
     assert sorted(layouts) == ["channels_last", "time_last"]
 
 
@@ -141,8 +142,8 @@ def test_what_cannot_take_it_says_why() -> None:
 def test_a_declared_layout_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = replace(registry.backend("scan", "sequential"), layouts=("channels_last",))
     monkeypatch.setattr(registry, "backend", lambda owner, name: entry)
-    (planned,) = plan(layout="time_last", pass_="forward").cases
-    assert planned.refusal == "no time_last layout (it takes channels_last)"
+    planned = plan(layout="time_last", pass_="forward").cases
+    assert {item.refusal for item in planned} == {"no time_last layout (it takes channels_last)"}
 
 
 def test_bits_are_compared_between_calls_of_one_layout() -> None:
