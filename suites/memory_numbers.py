@@ -62,7 +62,8 @@ def measure_memory(case: Case, context: Context) -> Record:
     forward_peak_bytes: the peak of a forward call without a graph.
     saved_bytes: distinct storages that autograd saved for backward, without the operands.
     graph_bytes: everything held between forward and backward: results, and what no hook sees.
-    left_bytes: still held after a second call, when its results are gone: a cache, or a leak.
+    left_bytes: still held after a second call, when its results are gone: a cache, or a leak. The first one
+        at this length counts if a call takes long.
     state_bytes: the final state of the recurrence; that of attention grows with T.
     operand_bytes, parameter_bytes: the operands; at level block x alone, and the parameters apart.
     growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`. At level block it is
@@ -76,7 +77,9 @@ def measure_memory(case: Case, context: Context) -> Record:
     The backend is verified at the shortest of the lengths only, because the oracle takes memory and time.
     """
     lengths = measured_lengths(case, context)
-    verdict, _ = Judging(at_size(case, "T", lengths[0]), context).first()
+    verdict, buffers = Judging(at_size(case, "T", lengths[0]), context).first()
+    verdict = replace(verdict, output=None)
+    del buffers  # and the output: the search for the largest sizes needs the room
     if verdict.status is not Status.OK:
         return context.record(case, verdict)
     numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
@@ -106,7 +109,7 @@ def measure_memory(case: Case, context: Context) -> Record:
         "parameter_bytes": last.parameter_bytes,
         **_forward_and_graph(case, context, values, again=not slow),
     }
-    del values  # the search for the largest sizes needs the room
+    del values
     batches = _batches(case, context, last, again=not slow)
     batch_growth = growth_of(batches)
     numbers["batch_exponent"] = _exponent(batches, None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
+from ssmperf.suites import largest_size
 from ssmperf.suites.largest_size import (
     GRID,
     Attempt,
@@ -13,6 +15,7 @@ from ssmperf.suites.largest_size import (
     SearchEnded,
     growth_exponent,
     largest_fitting,
+    largest_sizes,
     run_at,
     search,
 )
@@ -114,15 +117,15 @@ def test_a_fake_device_is_filled_as_predicted(seed: int) -> None:
 
 
 def test_a_search_ends_before_a_call_that_would_outlast_it() -> None:
-    """A call takes a second at 100, and four at 200, by a clock that only the calls move."""
+    """A call takes a second at 100, and would take four at 200, by a clock that only the calls move."""
     now = [0.0]
 
     def run(size: int) -> None:
         now[0] += (size / 100) ** 2
 
-    attempt = Attempt(run, known=(100, 1.0), exponent=2.0, budget_s=6.0, clock=lambda: now[0])
-    assert search(attempt, 100) == (200, None)
-    assert attempt.reason == "the search ended after 6 s" and now[0] == 5.0
+    attempt = Attempt(run, known=(100, 1.0), exponent=2.0, budget_s=4.5, clock=lambda: now[0])
+    assert search(attempt, 100) == (100, None)
+    assert attempt.reason == "the search ended after 4.5 s" and now[0] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -140,6 +143,36 @@ def test_an_error_other_than_memory_ends_the_search(error: Exception, words: str
     attempt = Attempt(run, known=(100, 0.0))
     assert search(attempt, 100) == (200, None)
     assert words in str(attempt.reason) and attempt.broken is broken
+
+
+@pytest.mark.parametrize("dimension", ["T", "B"])
+def test_a_gpu_is_searched_in_either_dimension(dimension: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake GPU, full at 300; beyond 1000 it would fail otherwise, and then no further size is tried."""
+
+    def run(size: int) -> None:
+        if size > 300:
+            raise torch.OutOfMemoryError("planted") if size <= 1000 else RuntimeError("illegal address")
+
+    monkeypatch.setattr(largest_size, "run_at", lambda *arguments: run)
+    case = Case("memory", "scan", "sequential", Shape(B=64, T=64, C=4), "hgrn", device="cuda")
+    context = Context("cuda", "env", Settings(), CEILINGS)
+    growth = Growth(64, 640, 10, 640, 0, 1.0)
+
+    def found(capacity_bytes: int) -> dict[str, Any]:
+        return largest_sizes(
+            case, context, dimension, growth, lambda size: 40 * size,
+            capacity_bytes=capacity_bytes, small=1, call_s=0.0, tries=True,
+        )  # fmt: skip
+
+    numbers = found(6000)
+    assert 250 < numbers[f"predicted_largest_{dimension}"] <= 300
+    assert numbers[f"declared_largest_{dimension}"] <= 150
+    largest, failed = numbers[f"largest_{dimension}"], numbers[f"least_failed_{dimension}"]
+    assert largest <= 300 < failed <= largest * (1 + 1 / GRID) + 1
+    assert not context.broken
+    numbers = found(60000)
+    assert "illegal address" in str(numbers[f"largest_{dimension}_reason"]) and context.broken
+    assert "not tried" in str(found(6000)[f"largest_{dimension}_reason"])
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "time_last"])
