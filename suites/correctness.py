@@ -56,7 +56,9 @@ SECTION = Section(
 )
 
 
-@suite("correctness", section=SECTION, levels=("op", "block"), passes=PASSES)
+@suite(
+    "correctness", section=SECTION, levels=("op", "block"), passes=PASSES, case_s={"cpu": 0.15, "cuda": 0.3}
+)
 class Correctness:
     """One case per subject and backend, forward and backward from a random initial state.
 

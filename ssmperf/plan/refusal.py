@@ -101,7 +101,12 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
 
 
 def predicted_call_s(case: Case) -> float:
-    """Predict the seconds of a call from its backend's declarations of launches and workspace."""
+    """Predict the seconds of a call from its backend's declarations of launches and workspace.
+
+    It is 0 for a known answer, whose shape may be that of another recurrence.
+    """
+    if case.model is None and not is_regime(case.operand_source):
+        return 0.0
     backend = registry.backend(case.owner, case.backend)
     launches = backend.launches(case.shape) if backend.launches else 0.0
     traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, gate_kind(case) or "")

@@ -1,0 +1,39 @@
+"""The forecast of a run's time: it exists for every suite and device, and grows with what there is to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ssmperf import registry
+from ssmperf.execute.request import select
+from ssmperf.plan.estimate import COMPILE_S, expected_s
+from ssmperf.plan.plan import make_plan
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_case_of_every_suite_has_a_forecast(device: str) -> None:
+    """Known answers have shapes of other recurrences, and trainings no call."""
+    selection, _ = select(device=device, planning=True, models="hgrn,scan,delta_rule")
+    for suite in registry.suites():
+        cases = make_plan(selection, [suite]).to_run
+        assert 0 < expected_s(cases) < math.inf
+        assert expected_s(cases[:1]) < expected_s(cases)
+
+
+def test_it_grows_with_rounds_and_falls_with_devices() -> None:
+    selection, _ = select(device="cuda", planning=True, models="gla", backends="triton,sequential")
+    cases = make_plan(selection, ["throughput"]).to_run
+    once, thrice, shared = expected_s(cases), expected_s(cases, rounds=3), expected_s(cases, devices=2)
+    assert shared < once < thrice < 3 * once
+
+
+def test_a_kernel_is_compiled_once() -> None:
+    selection, _ = select(device="cuda", planning=True, models="gla", backends="triton", pass_="forward")
+    first, *others = make_plan(selection, ["throughput"]).to_run
+    alone, twice = expected_s([first]), expected_s([first, others[0]])
+    assert twice - alone < COMPILE_S
+    other = replace(first, dtype="float32")
+    assert expected_s([first, other]) - alone > COMPILE_S
