@@ -220,7 +220,7 @@ def suite(
     name: str,
     *,
     section: Section,
-    fresh_process: bool = False,
+    fresh_process: bool | Iterable[str] = False,
     levels: tuple[str, ...] = ("op",),
     passes: tuple[str, ...] = TRAINING_PASSES,
     sources: tuple[str, ...] = (),
@@ -230,7 +230,8 @@ def suite(
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments) as a suite.
 
-    fresh_process: whether each case runs in a process that has run no other case.
+    fresh_process: whether each case runs in a process that has run no other case; or the types of devices on
+        which it does.
     levels: levels that its cases can have: "op", a recurrence; "block", a model's whole layer.
     passes: passes that its cases can have; "decode" is one token from a given state.
     sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
@@ -244,7 +245,9 @@ def suite(
     """
 
     def register(cls: T) -> T:
-        declared = {"name": name, "section": section, "fresh_process": fresh_process, "levels": levels}
+        chosen = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else fresh_process
+        declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": tuple(chosen)}
+        declared |= {"levels": levels}
         declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
         declared |= {"case_s": {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}, "case_calls": case_calls}
         for attribute, value in declared.items():
