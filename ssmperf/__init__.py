@@ -83,7 +83,13 @@ if TYPE_CHECKING:
     from ssmperf.operands.time_axis import steps
     from ssmperf.operands.values import Values, call_of, specs
     from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
-    from ssmperf.plan.refusal import BYTES_PER_SECOND, SECONDS_PER_LAUNCH, predicted_call_s, refusal
+    from ssmperf.plan.refusal import (
+        BYTES_PER_SECOND,
+        SECONDS_PER_LAUNCH,
+        declared_bytes,
+        predicted_call_s,
+        refusal,
+    )
     from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.reproduction.agreement import (
         Agreement,
@@ -144,7 +150,13 @@ _LAZY = {
     "operands.time_axis": ("steps",),
     "operands.values": ("Values", "call_of", "specs"),
     "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
-    "plan.refusal": ("BYTES_PER_SECOND", "SECONDS_PER_LAUNCH", "predicted_call_s", "refusal"),
+    "plan.refusal": (
+        "BYTES_PER_SECOND",
+        "SECONDS_PER_LAUNCH",
+        "declared_bytes",
+        "predicted_call_s",
+        "refusal",
+    ),
     "plan.selection": ("Selection", "is_regime"),
     "reproduction.agreement": (
         "Agreement",
@@ -279,6 +291,7 @@ __all__ = [
     "count_parameters",
     "decay_of",
     "decay_span",
+    "declared_bytes",
     "dtype_of",
     "envelope_of",
     "family",

@@ -57,7 +57,12 @@ SECTION = Section(
 
 
 @suite(
-    "correctness", section=SECTION, levels=("op", "block"), passes=PASSES, case_s={"cpu": 0.15, "cuda": 0.3}
+    "correctness",
+    section=SECTION,
+    levels=("op", "block"),
+    passes=PASSES,
+    case_s={"cpu": 0.06, "cuda": 0.3},
+    case_calls=4,
 )
 class Correctness:
     """One case per subject and backend, forward and backward from a random initial state.

@@ -73,7 +73,7 @@ FIRST_DIVISOR = 8  # the first length is the preset's shortest, divided by this
 GROWTH = (1, 8, 64)  # lengths, as multiples of the first
 
 
-@suite("extrapolation", section=SECTION, sources=(TASK,))
+@suite("extrapolation", section=SECTION, sources=(TASK,), case_s={"cpu": 0.1, "cuda": 0.4})
 class Extrapolation:
     """Numerical and learned cases.
 

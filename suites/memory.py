@@ -1,77 +1,91 @@
-"""How much memory does each backend take, how does it grow with the length, and what length is too long?"""
+"""How much memory does each backend take, how does it grow with the length, and what sizes are too large?"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import Any
-
-import torch
+from collections.abc import Iterable, Mapping
 
 from ssmperf import (
     Case,
     Chart,
     Context,
-    Judging,
-    Memory,
     Record,
     Section,
     Selection,
     Shape,
-    Status,
-    Values,
-    call_of,
+    Training,
+    predicted_call_s,
     product,
     registry,
-    saved_bytes,
     subjects,
     suite,
-    trace,
 )
 
-from .largest_length import Growth, at_length, largest_length
+from .largest_size import SEARCH_S
+from .memory_numbers import PASSES, is_slow, measure_memory
 
 SECTION = Section(
     title="Memory",
     question="How much memory does each backend take beyond its operands, and how does that grow with T?",
     columns=(
         "peak_bytes",
-        "forward_peak_bytes",
+        "peak_over_declared",
         "saved_bytes",
-        "graph_bytes",
-        "left_bytes",
+        "state_bytes",
         "growth_exponent",
         "largest_T",
         "predicted_largest_T",
+        "declared_largest_T",
+        "largest_B",
+        "predicted_largest_B",
+        "declared_largest_B",
+        "left_bytes",
+        "graph_bytes",
+        "forward_peak_bytes",
+        "parameter_bytes",
+        "declared_peak_bytes",
     ),
     rank="peak_bytes",
-    charts=(Chart(x="lengths", y="peaks_bytes", title="Peak memory against length"),),
+    charts=(
+        Chart(x="lengths", y="peaks_bytes", title="Peak memory against length"),
+        Chart(x="lengths", y="declared_peaks_bytes", title="Declared peak memory against length"),
+    ),
 )
 
-DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
-PASSES = ("forward_backward", "forward")
+# How many calls of a case at its T take its time; a slow one is called at fewer lengths.
+CALLS, SLOW_CALLS = 8, 4
 
 
-@suite("memory", section=SECTION, fresh_process=True)
+@suite(
+    "memory",
+    section=SECTION,
+    fresh_process=("cpu",),
+    levels=("op", "block"),
+    same_operands=True,
+    case_s={"cpu": 0.2, "cuda": 0.5},
+)
 class MemoryUse:
-    """One case per shape, dtype and pass, in a process of its own.
+    """One case per shape, dtype and pass; see `memory_numbers.measure_memory` for its numbers.
 
-    peak_bytes: the most bytes that a call of the pass held at once, beyond the operands and the incoming
-        gradient. Results and gradients of operands count.
-    forward_peak_bytes: the same for a forward call without a graph.
-    saved_bytes: distinct storages that autograd saved for backward, without the operands.
-    graph_bytes: everything held between forward and backward: results, and what no hook sees.
-    left_bytes: still held after a second call, when its results are gone: a cache, or a leak.
-    growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`.
-    largest_T: the largest length that ran, within an eighth.
-    predicted_largest_T: the largest length that fits by the fitted growth.
+    On a GPU and at smoke, a model's shape of the largest T stands for all: it is measured at shorter lengths,
+    too. By default, only the widest pass (forward and backward, or forward for a backend without backward) is
+    measured, and on a GPU only in bfloat16: name other passes and dtypes to have them. Members of families
+    are measured only where they are named. If all models are measured, those whose operands have the same
+    specs are measured once, and shown "as" the first of them: what a call allocates depends on the shapes
+    and dtypes of its operands, not on their values. A case whose call is predicted to take long is measured
+    at two lengths instead of three, and its largest sizes are predicted but not tried.
 
-    The backend is verified at the shortest of these lengths only, because the oracle takes memory and time.
+    At level block, a model's whole layer is measured, with the gradients of all its parameters.
+
+    On a CPU, each case has a process of its own, which is a cheap fork. On a GPU, where starting a process
+    takes longer than a case, cases share one: the numbers are differences of bytes that the caching allocator
+    has handed out, so what is allocated before a call cancels; before each call it returns all that is free,
+    so that blocks are cut from fresh memory; and a case that leaves memory behind, or whose search ended in
+    an error, is the last of its process.
     """
 
     name: str
     section: Section
-    fresh_process: bool
+    case_s: Mapping[str, float]
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         on_cpu = selection.device.type == "cpu"
@@ -81,65 +95,30 @@ class MemoryUse:
                 selection,
                 self.name,
                 passes=PASSES,
-                dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
+                dtypes=("float32",) if on_cpu else ("bfloat16",),
                 cache="hot",
-                shapes=longest if selection.scale.thinned else tuple,
+                shapes=longest if selection.scale.thinned or not on_cpu else tuple,
                 about=subjects(selection, families=False),
+                peers=selection.peers,
             )
             if selection.passes or case.pass_ == _widest_pass(case)
         )
 
+    def forecast_s(self, case: Case, training: Training) -> float | None:
+        """Forecast the seconds of a case on a GPU; None on a CPU, where the usual forecast holds."""
+        if case.device == "cpu":
+            return None
+        slow = is_slow(case)
+        calls_s = (SLOW_CALLS if slow else CALLS) * predicted_call_s(case)
+        return self.case_s[case.device] + calls_s + (0.0 if slow else 2 * SEARCH_S)
+
     def measure(self, case: Case, context: Context) -> Record:
-        lengths = measured_lengths(case, context)
-        verdict, _ = Judging(at_length(case, lengths[0]), context).first()
-        if verdict.status is not Status.OK:
-            return context.record(case, verdict)
-        values = [context.subject(at_length(case, T)).values(0, with_state=False) for T in lengths]
-        traced = [_traced(case, context, held, case.pass_) for held in values]
-        numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
-        memories = [memory for memory, _ in traced if memory is not None]
-        if len(memories) < len(traced):
-            reason = next(reason for memory, reason in traced if memory is None)
-            return context.record(case, verdict, **numbers, peak_bytes_reason=reason)
-        peaks = [memory.peak_bytes for memory in memories]
-        exponent = growth_exponent(lengths, peaks)
-        operand_bytes = sum(_nbytes(tensor) for tensor in values[-1].tensors.values())
-        numbers |= {
-            "peak_bytes": peaks[-1],
-            "left_bytes": memories[-1].left_bytes,
-            "lengths": list(lengths),
-            "peaks_bytes": peaks,
-            "growth_exponent": exponent,
-            "operand_bytes": operand_bytes,
-            **_forward_and_graph(case, context, values[-1]),
-        }
-        del values  # the search for the largest length needs the room
-        growth = None
-        if exponent is not None:
-            growth = Growth(lengths[-1], operand_bytes, peaks[-1], exponent)
-        return context.record(case, verdict, **numbers, **largest_length(case, context, growth))
+        return measure_memory(case, context)
 
 
 def longest(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Take the shape of the largest T alone: it is measured at shorter lengths too."""
     return (max(shapes, key=lambda shape: shape["T"]),)
-
-
-def measured_lengths(case: Case, context: Context) -> tuple[int, ...]:
-    """List the case's length, and its half and quarter if the backend takes these lengths."""
-    lengths = sorted({max(1, case.shape["T"] // divisor) for divisor in DIVISORS})
-    refused = context.backend(case).lengths
-    return tuple(T for T in lengths if case.shape["T"] == T or refused is None or refused(T) is None)
-
-
-def growth_exponent(lengths: tuple[int, ...], peaks: list[int]) -> float | None:
-    """Fit the slope of log peak over log T by least squares; None if the peaks do not determine it."""
-    if len(lengths) < 2 or min(peaks) <= 0:
-        return None
-    x, y = ([math.log(value) for value in values] for values in (lengths, peaks))
-    mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
-    spread = math.fsum((value - mean_x) ** 2 for value in x)
-    return math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
 
 
 def _widest_pass(case: Case) -> str:
@@ -149,32 +128,3 @@ def _widest_pass(case: Case) -> str:
         return PASSES[0]
     passes = registry.backend(owner, case.backend).passes
     return next((pass_ for pass_ in PASSES if pass_ in passes), PASSES[0])
-
-
-def _traced(case: Case, context: Context, values: Values, pass_: str) -> tuple[Memory | None, str | None]:
-    """Trace the memory of a second call of this pass: the first one fills the caches."""
-    call = call_of(pass_, context.backend(case).function, values)
-    call()
-    return trace(call, context.device)
-
-
-def _forward_and_graph(case: Case, context: Context, values: Values) -> dict[str, Any]:
-    """Measure the memory that a forward call takes without a graph, and that one with a graph keeps."""
-    forward, _ = _traced(case, context, values, "forward")
-    numbers: dict[str, Any] = {"forward_peak_bytes": forward.peak_bytes if forward else None}
-    if not case.gradients:
-        return numbers
-    leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
-    function = context.backend(case).function
-    held: list[Any] = []
-    graph, _ = trace(lambda: held.append(function(**{**values.operands, **leaves})), context.device)
-    held.clear()
-    numbers["graph_bytes"] = graph.left_bytes if graph else None
-    numbers["saved_bytes"] = saved_bytes(
-        lambda: function(**{**values.operands, **leaves}), values.tensors.values()
-    )
-    return numbers
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -72,7 +72,7 @@ MIXED, FEW_MIXED = 4096, 512
 CPU_LONGEST_S = 0.3  # of a call, as predicted
 
 
-@suite("stability", section=SECTION, sources=(DECAY,), case_s={"cpu": 0.08, "cuda": 0.15})
+@suite("stability", section=SECTION, sources=(DECAY,), case_s={"cpu": 0.06, "cuda": 0.15}, case_calls=3)
 class Stability:
     """One case per model, backend, source of operands, length and dtype: forward, from a zero state.
 

@@ -22,9 +22,13 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
-    """The weights of every step, with a forget gate also their logarithms."""
-    copies = 1 if gate_kind == "none" else 2
-    return copies * shape["B"] * shape["H"] * shape["T"] ** 2 / 2 * max(4, itemsize)
+    """The weights of every step, with a forget gate also their logarithms.
+
+    The keys and values up to every step, too, which a product of more than one sequence copies.
+    """
+    numbers = 1 if gate_kind == "none" else 2
+    numbers += shape["K"] + shape["V"] if shape["B"] > 1 else 0
+    return numbers * shape["B"] * shape["H"] * shape["T"] ** 2 / 2 * max(4, itemsize)
 
 
 @backend("softmax_attention", name="sequential", launches=launches, workspace=workspace, saved=saved)

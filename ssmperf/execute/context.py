@@ -75,6 +75,7 @@ class Context:
     graphs: whether calls may be captured in CUDA graphs; a failed capture can leave the process unusable.
     training: how networks are trained.
     unfinished: folder for `kept`; None if nothing is to be kept.
+    spoiled: set by a suite whose case may have damaged this process, or left memory behind.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
 
@@ -91,6 +92,7 @@ class Context:
     graphs: bool = True
     training: Training = PRESETS[ON_CPU].training
     unfinished: Path | None = None
+    spoiled: bool = False
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
@@ -176,7 +178,7 @@ class Context:
     @property
     def broken(self) -> bool:
         """Whether this process must run no further case."""
-        return any(stopwatch.broken for stopwatch in self._stopwatches.values())
+        return self.spoiled or any(stopwatch.broken for stopwatch in self._stopwatches.values())
 
     def time(
         self,

@@ -41,7 +41,7 @@ class Events:
 
 def needs_fresh_process(case: Case) -> bool:
     """Tell whether a case must run in a process that has run no other; such cases run last."""
-    return bool(registry.suite(case.suite).fresh_process)
+    return case.device in registry.suite(case.suite).fresh_process
 
 
 @dataclass(frozen=True, slots=True)

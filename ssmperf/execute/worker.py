@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 ANSWERED = 83  # exit status of a fork that has answered; not 0, since a backend may exit with 0
-OUT_OF_MEMORY_WORDS = ("can't allocate memory", "out of memory", "bad_alloc", "failed to allocate")
+OUT_OF_MEMORY_WORDS = (
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "failed to allocate",
+    "alloc_failed",  # a status of cuBLAS and cuFFT
+)
 
 
 def main(config: dict[str, Any]) -> None:
@@ -61,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
         request = json.loads(line)
         case, answers.number = Case.from_json(request["case"]), request["number"]
         context.judge.begin(request["number"])
-        if config["device"] == "cpu" and registry.suite(case.suite).fresh_process:
+        if case.device == "cpu" and "cpu" in registry.suite(case.suite).fresh_process:
             run_case_in_fork(case, context, answers)
             continue
         record = run_case(case, context)

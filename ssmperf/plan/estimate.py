@@ -1,8 +1,8 @@
 """How long a run will take: a rough forecast, before anything is measured.
 
-A case takes what cases of its suite usually take, and so many calls of the length that its backend's
-declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is compiled
-takes that time once for each of its kinds of operands.
+A case takes what cases of its suite usually take, and as many calls as they make, each as long as its
+backend's declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is
+compiled takes that time once for each of its kinds of operands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from ssmperf.cases.case import Case
 from ssmperf.plan.refusal import gate_kind, predicted_call_s
 from ssmperf.registry.presets import ON_CPU, PRESETS, Training
 
-CALLS = 16  # of a case: judged, warming up, traced, and at least five that are timed
 START_S = {"cpu": 3.0, "cuda": 8.0}  # until the first case of a round runs
 COMPILE_S = 3.0
 LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
@@ -33,7 +32,8 @@ def expected_s(
         start_s = START_S[case.device]
         suite = registry.suite(case.suite)
         own_s = suite.forecast_s(case, how) if hasattr(suite, "forecast_s") else None
-        first += suite.case_s[case.device] + CALLS * predicted_call_s(case) if own_s is None else own_s
+        usual_s = suite.case_s[case.device] + suite.case_calls * predicted_call_s(case)
+        first += usual_s if own_s is None else own_s
         if case.device == "cuda" and registry.backend(case.owner, case.backend).kernels:
             passes = "forward" if case.pass_ in ("forward", "decode") else "backward"
             kernels.add((case.recurrence, case.backend, gate_kind(case), case.dtype, passes))

@@ -115,6 +115,15 @@ def predicted_call_s(case: Case) -> float:
     return factor * launches * SECONDS_PER_LAUNCH + traffic / rate
 
 
+def declared_bytes(case: Case) -> float | None:
+    """Predict the bytes of a call beyond operands and results from its backend's declarations.
+
+    Workspace and, in a pass with gradients, what is kept for backward. None if no workspace is declared.
+    """
+    backend = registry.backend(case.owner, case.backend)
+    return None if backend.workspace is None else _workspace_bytes(backend, case, gate_kind(case) or "")
+
+
 def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:
     itemsize = 8 if case.dtype == "float64" or gate.endswith("_complex") else 4
     forward = backend.workspace(case.shape, itemsize, gate) if backend.workspace else 0.0

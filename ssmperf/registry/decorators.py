@@ -220,32 +220,36 @@ def suite(
     name: str,
     *,
     section: Section,
-    fresh_process: bool = False,
+    fresh_process: bool | Iterable[str] = False,
     levels: tuple[str, ...] = ("op",),
     passes: tuple[str, ...] = TRAINING_PASSES,
     sources: tuple[str, ...] = (),
     same_operands: bool = False,
     case_s: Mapping[str, float] | None = None,
+    case_calls: int = 16,
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments) as a suite.
 
-    fresh_process: whether each case runs in a process that has run no other case.
+    fresh_process: whether each case runs in a process that has run no other case; or the types of devices on
+        which it does.
     levels: levels that its cases can have: "op", a recurrence; "block", a model's whole layer.
     passes: passes that its cases can have; "decode" is one token from a given state.
     sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
         task/mqar.
     same_operands: whether models whose operands have the same specs are measured once, if all models are.
-    case_s: seconds that a case usually takes by device type, beside its calls, to forecast how long a run
-        takes.
+    case_s, case_calls: seconds that a case usually takes by device type beside its calls, and the number of
+        these, to forecast how long a run takes.
 
     Raises:
         DuplicateName: the name is taken.
     """
 
     def register(cls: T) -> T:
-        declared = {"name": name, "section": section, "fresh_process": fresh_process, "levels": levels}
+        chosen = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else fresh_process
+        declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": tuple(chosen)}
+        declared |= {"levels": levels}
         declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
-        declared["case_s"] = {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}
+        declared |= {"case_s": {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}, "case_calls": case_calls}
         for attribute, value in declared.items():
             setattr(cls, attribute, value)
         tables.add("suite", name, cls(), cls)

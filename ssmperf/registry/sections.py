@@ -140,16 +140,20 @@ def _value(field: Field[Any], value: Any, what: str) -> Any:
 
 
 class Suite(Protocol):
-    """A suite turns a selection into cases, and a case into a record."""
+    """A suite turns a selection into cases, and a case into a record.
+
+    fresh_process: types of devices on which each case runs in a process that has run no other.
+    """
 
     name: str
     section: Section
-    fresh_process: bool
+    fresh_process: tuple[str, ...]
     levels: tuple[str, ...]
     passes: tuple[str, ...]
     sources: tuple[str, ...]
     same_operands: bool
     case_s: Mapping[str, float]
+    case_calls: int
 
     def cases(self, selection: Selection) -> Iterable[Case]:
         """List the cases of a selection, including those that a backend will refuse."""

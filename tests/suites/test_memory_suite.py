@@ -1,15 +1,23 @@
-"""The memory suite: one process per case, faults that its numbers show, and the search for the largest T."""
+"""The memory suite: processes of its cases, faults that its numbers show, blocks, and what it takes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ssmperf.suites.largest_length import GRID, search
-from ssmperf.suites.memory import growth_exponent, longest
+import torch
+from ssmperf.suites.memory import longest
+from support.in_process import records_of
 
 import ssmperf
-from ssmperf import Record, Run, Shape, Status
+from ssmperf import Record, Run, Shape, Status, build_block, registry
+from ssmperf.execute.lane import needs_fresh_process
+from ssmperf.execute.request import select
+from ssmperf.execute.stand_ins import StandIns
+from ssmperf.plan.estimate import expected_s
+from ssmperf.plan.plan import make_plan
 
 PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 T, C, B = 64, 32, 2
@@ -17,6 +25,8 @@ ELEMENTS = 4 * B * T * C  # bytes of b
 EXPECTED = {
     "none": ("ok", None),
     "leaks": ("ok", None),
+    "leaks_bytes": ("ok", None),
+    "modest": ("ok", None),
     "quadratic": ("ok", None),
     "hoards": ("ok", None),
     "forward_only": ("ok", None),
@@ -86,6 +96,7 @@ def test_peaks_hold_the_results_and_the_gradients(run: Run) -> None:
 
 def test_a_leak_shows_to_the_byte(run: Run) -> None:
     assert of(run, "leaks").numbers["left_bytes"] == ELEMENTS
+    assert of(run, "leaks_bytes").numbers["left_bytes"] == B * T
     assert of(run, "none").numbers["left_bytes"] == 0
 
 
@@ -94,6 +105,25 @@ def test_quadratic_growth_shows(run: Run) -> None:
     assert 1.8 < quadratic["growth_exponent"] < 2.01
     assert quadratic["peak_bytes"] >= 4 * 64 * T**2
     assert quadratic["predicted_largest_T"] < of(run, "none").numbers["predicted_largest_T"]
+
+
+def test_a_workspace_declared_too_small_shows(run: Run) -> None:
+    """The declared peak is that of results and gradients; sixty-four more outputs are taken."""
+    modest, sound = of(run, "modest").numbers, of(run, "sequential").numbers
+    results = ELEMENTS + modest["state_bytes"] + 2 * ELEMENTS
+    assert modest["declared_peak_bytes"] == results
+    assert modest["peak_over_declared"] >= 64 * ELEMENTS / results
+    assert sound["peak_over_declared"] < 2
+    assert of(run, "none").numbers["declared_peak_bytes"] is None  # it declares no workspace
+    assert modest["declared_largest_T"] > 4 * modest["predicted_largest_T"]
+    assert modest["declared_largest_B"] > 4 * modest["predicted_largest_B"]
+
+
+def test_the_state_and_the_growth_with_the_batch_show(run: Run) -> None:
+    numbers = of(run, "sequential").numbers
+    assert numbers["state_bytes"] == 4 * B * C
+    assert 0.9 < numbers["batch_exponent"] < 1.1
+    assert of(run, "quadratic").numbers["batch_exponent"] < 0.5  # its matrix has no batch
 
 
 def test_what_no_hook_sees_shows_in_the_graph(run: Run) -> None:
@@ -113,61 +143,63 @@ def test_a_cpu_is_not_filled_to_the_brim(run: Run) -> None:
     numbers = of(run, "sequential").numbers
     assert numbers["largest_T"] is None and "CPU" in numbers["largest_T_reason"]
     assert numbers["predicted_largest_T"] > T
+    assert numbers["largest_B"] is None and "CPU" in numbers["largest_B_reason"]
+    assert numbers["predicted_largest_B"] > B
 
 
 def test_each_case_has_a_process_of_its_own(run: Run, folder: Path) -> None:
     calling = [name for name in EXPECTED if name not in ("aborts", "leaves", "allocates")]
-    assert len(calling) == 6
+    assert len(calling) == 8
     assert len(set((folder / "processes").read_text().split())) == len(calling)
-
-
-@pytest.mark.parametrize("power", [0, 0.5, 1, 2])
-def test_the_exponent_of_a_power_is_that_power(power: float) -> None:
-    lengths = (64, 128, 256, 1024)
-    assert growth_exponent(lengths, [int(1e9 * T**power) for T in lengths]) == pytest.approx(power, abs=1e-6)
-
-
-def test_no_exponent_without_two_lengths() -> None:
-    assert growth_exponent((64,), [100]) is None
-    assert growth_exponent((64, 128), [0, 100]) is None
-
-
-@pytest.mark.parametrize("start", [1, 7, 64, 5000, 10**6])
-@pytest.mark.parametrize("limit", [1, 3, 100, 4096, 123_457])
-def test_the_search_brackets_the_limit(start: int, limit: int) -> None:
-    low, high = search(lambda length: length <= limit, start)
-    assert low is not None and high is not None
-    assert low <= limit < high and high - low <= max(1, low // GRID)
-
-
-def test_the_search_ends_where_nothing_or_everything_fits() -> None:
-    assert search(lambda length: False, 100) == (None, 1)
-    assert search(lambda length: True, 100, most=1000) == (1000, None)
-
-
-def test_the_search_keeps_what_it_found_when_its_time_is_up() -> None:
-    tried: list[int] = []
-
-    def fits(length: int) -> bool:
-        if len(tried) == 3:
-            raise TimeoutError
-        tried.append(length)
-        return length <= 300
-
-    assert search(fits, 100) == (200, 400)
-    assert tried == [100, 200, 400]
-
-
-def test_a_search_by_doubling_tries_nothing_else() -> None:
-    tried: list[int] = []
-
-    def fits(length: int) -> bool:
-        tried.append(length)
-        return length <= 700
-
-    assert search(fits, 64, doubling=True) == (512, 1024)
-    assert tried == [64, 128, 256, 512, 1024]
 
 
 def test_the_smoke_preset_keeps_the_longest_shape() -> None:
     assert longest((Shape(B=1, T=8), Shape(B=1, T=32), Shape(B=1, T=16))) == (Shape(B=1, T=32),)
+
+
+def test_the_state_of_attention_grows_with_the_length() -> None:
+    """Keys and values of all tokens, and a block of it beside its parameters."""
+    sizes = {"B": 1, "H": 2, "K": 8, "V": 8}
+    axis = [f"{name}={size}" for name, size in sizes.items()]
+    op, longer, block = (
+        only(models="attention", backends="chunkwise", axis=[*axis, f"T={length}"], level=level)
+        for length, level in ((16, "op"), (32, "op"), (16, "block"))
+    )
+    assert op["state_bytes"] > 0 and longer["state_bytes"] == 2 * op["state_bytes"]
+    assert block["state_bytes"] == op["state_bytes"]
+    assert op["parameter_bytes"] is None and op["declared_peak_bytes"] > 0
+    assert block["declared_peak_bytes"] is None
+
+
+def test_a_block_counts_its_parameters_apart() -> None:
+    numbers = only(models="hgrn", backends="sequential", axis=["B=2", "T=32", "C=16"], level="block")
+    with torch.random.fork_rng(devices=[]):
+        layer = build_block("hgrn", Shape(B=1, T=1, C=16))
+    parameters = sum(4 * each.numel() for each in layer.parameters())
+    assert numbers["parameter_bytes"] == parameters
+    assert numbers["operand_bytes"] == 4 * 2 * 32 * layer.width
+    assert numbers["peak_bytes"] > parameters  # their gradients
+    assert 0.8 < numbers["growth_exponent"] < 1.2  # of what is not theirs
+
+
+def only(**choices: Any) -> dict[str, Any]:
+    """Measure one case in this process and return its numbers."""
+    (record,) = records_of("memory", PLUGIN, pass_="forward_backward", dtype="float32", **choices)
+    assert record.status is Status.OK, record.reason
+    return dict(record.numbers)
+
+
+def test_the_standard_run_on_a_gpu_takes_ten_minutes_at_most() -> None:
+    """All models, our backends, one dtype and pass, and no process per case."""
+    selection, _ = select(device="cuda", planning=True)
+    plan = make_plan(selection, ["memory"])
+    cases = [
+        case
+        for case in StandIns(plan, selection).measured(plan.to_run)
+        if not registry.foreign("backend", f"{case.recurrence}/{case.backend}")  # those of plug-ins of tests
+    ]
+    assert len({case.owner for case in cases}) > 20
+    assert expected_s(cases, training=selection.scale.training) <= 600
+    assert {case.dtype for case in cases} <= {"bfloat16", "float32"}  # the latter for complex operands
+    assert not any(map(needs_fresh_process, cases))
+    assert all(needs_fresh_process(replace(case, device="cpu")) for case in cases)

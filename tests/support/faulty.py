@@ -53,6 +53,20 @@ def leaks(log_a, b, initial_state=None, *, phase=None) -> Result:
     return right(log_a, b, initial_state)
 
 
+@faulty("leaks_bytes")
+def leaks_bytes(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Leak one byte per token."""
+    _KEPT.append(torch.zeros(b.shape[0] * b.shape[1], dtype=torch.uint8))
+    return right(log_a, b, initial_state)
+
+
+@faulty("modest", workspace=lambda shape, itemsize, gate_kind: 0.0)
+def modest(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Take memory for sixty-four outputs, and declare none."""
+    torch.zeros(64, *b.shape)
+    return right(log_a, b, initial_state)
+
+
 @faulty("quadratic")
 def quadratic(log_a, b, initial_state=None, *, phase=None) -> Result:
     torch.zeros(b.shape[1], b.shape[1], 64)

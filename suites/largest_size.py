@@ -1,0 +1,335 @@
+"""The largest length and batch that fit into memory: predicted by growth, and found by running them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import (
+    Case,
+    Context,
+    Unsupported,
+    Values,
+    available_memory_bytes,
+    call_of,
+    is_out_of_memory,
+)
+
+SEARCH_S = 1.0  # of the search along one dimension
+GRID = 8  # the largest size is known to one part in so many
+LARGEST = 2**26
+ON_CPU = "not tried on a CPU, where memory that runs out takes the machine with it"
+
+
+class SearchEnded(Exception):
+    """A search cannot go on; what it has found so far stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the memory of a call grows with one dimension, fitted to calls of a few sizes.
+
+    size: the largest size measured.
+    input_bytes: operands, and the incoming gradient of a pass with gradients, at `size`; input_step is what
+        they gain per unit.
+    peak_bytes: what the call adds, at `size`; fixed_bytes of these do not grow, such as the gradients of
+        parameters.
+    exponent: the p by which the rest grows as size^p.
+    """
+
+    size: int
+    input_bytes: float
+    input_step: float
+    peak_bytes: float
+    fixed_bytes: float
+    exponent: float
+
+    @classmethod
+    def fitted(cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int]) -> Growth | None:
+        """Fit the growth to the bytes at some sizes, in rising order; None if they do not determine it."""
+        exponent = growth_exponent(sizes, peaks) if peaks else None
+        if exponent is None:
+            return None
+        fixed, power = constant_and_power(sizes, peaks) or (0.0, exponent)
+        step = (inputs[-1] - inputs[0]) / (sizes[-1] - sizes[0])
+        return cls(sizes[-1], inputs[-1], step, peaks[-1], fixed, power)
+
+    def predicted_bytes(self, size: int) -> float:
+        """Predict the memory that a size needs, operands included."""
+        growing = (self.peak_bytes - self.fixed_bytes) * float((size / self.size) ** self.exponent)
+        return self.predicted_input_bytes(size) + self.fixed_bytes + growing
+
+    def predicted_input_bytes(self, size: int) -> float:
+        """Predict the memory of the operands and of the incoming gradient."""
+        return self.input_bytes + self.input_step * (size - self.size)
+
+
+def growth_exponent(sizes: Sequence[int], peaks: Sequence[float]) -> float | None:
+    """Fit the slope of log peak over log size by least squares; None if the peaks do not determine it."""
+    if len(sizes) < 2 or min(peaks) <= 0:
+        return None
+    x, y = ([math.log(value) for value in values] for values in (sizes, peaks))
+    mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    spread = math.fsum((value - mean_x) ** 2 for value in x)
+    return math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+
+
+def constant_and_power(sizes: Sequence[int], peaks: Sequence[float]) -> tuple[float, float] | None:
+    """Solve peak = constant + c·size^p for the constant and p; None if no constant ≥ 0 and p > 0 do.
+
+    Three sizes, each the same multiple of the one before, determine p by the ratio of the differences. Two
+    sizes determine a line.
+    """
+    steps = [after - before for before, after in itertools.pairwise(peaks)]
+    if not steps or min(steps) <= 0:
+        return None
+    ratio = sizes[-1] / sizes[-2]
+    power = 1.0
+    if len(sizes) == 3 and sizes[1] / sizes[0] == ratio:
+        power = math.log(steps[1] / steps[0]) / math.log(ratio)
+    if power <= 0:
+        return None
+    fixed = peaks[-1] - steps[-1] / (1 - float(ratio**-power))
+    return (fixed, power) if fixed >= 0 else None
+
+
+def largest_fitting(
+    bytes_of: Callable[[int], float], capacity_bytes: int, start: int, *, doubling: bool = False
+) -> int | None:
+    """Find the largest size whose predicted bytes fit; None if not even 1 does."""
+    found, _ = search(lambda size: bytes_of(size) <= capacity_bytes, start, doubling=doubling)
+    return found
+
+
+def search(
+    fits: Callable[[int], bool],
+    start: int,
+    *,
+    most: int = LARGEST,
+    doubling: bool = False,
+    near: bool = False,
+) -> tuple[int | None, int | None]:
+    """Find the largest size that fits and the least that does not: by growing steps, then bisection.
+
+    fits: may raise SearchEnded to end the search with what is known.
+    most: no size above it is tried.
+    doubling: only start·2^n are legal sizes.
+    near: whether `start` is expected to be near the largest, so that the first steps are small.
+    """
+    low: int | None = None
+    high: int | None = None
+    size = start
+    ratio = 1 + 1 / GRID if near and not doubling else 2.0
+    try:
+        while size >= 1:
+            if fits(size):
+                low = size
+            else:
+                high = size
+            if low is None:
+                size, ratio = min(size - 1, int(size / ratio)), min(2.0, ratio**2)
+            elif high is None:
+                if low >= most:
+                    break
+                longer = 2 * low if doubling else min(max(low + 1, int(low * ratio)), most)
+                size, ratio = longer, min(2.0, ratio**2)
+            elif doubling or high - low <= max(1, low // GRID):
+                break
+            else:
+                size = (low + high) // 2
+    except SearchEnded:
+        return low, high
+    return low, high
+
+
+def at_size(case: Case, dimension: str, size: int) -> Case:
+    """Copy a case with another size of one dimension."""
+    return replace(case, shape=case.shape.with_(**{dimension: size}))
+
+
+def free_bytes(device: str) -> int:
+    """Find the memory of a device that is free, or of the host if it is a CPU."""
+    if not device.startswith("cuda"):
+        return available_memory_bytes()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)
+
+
+class Attempt:
+    """Says whether a size fits, by running it.
+
+    An instance raises SearchEnded if a call would outlast the search, judged by the time of the last one, or
+    if a size fails for another reason than a lack of memory.
+
+    run: runs a size and returns when the device has done it. budget_s: the time of the search.
+    known: a size, and the seconds that its call took. exponent: how the time grows with the size.
+    reason: why the search ended early, if it did. broken: whether an error may have damaged the process.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[int], None],
+        *,
+        known: tuple[int, float],
+        exponent: float = 1.0,
+        budget_s: float = SEARCH_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._clock, self._exponent = run, clock, max(1.0, exponent)
+        self._last, self._budget_s = known, budget_s
+        self._end = clock() + budget_s
+        self.reason: str | None = None
+        self.broken = False
+
+    def __call__(self, size: int) -> bool:
+        begin = self._clock()
+        before, took_s = self._last
+        if begin + took_s * (size / before) ** self._exponent > self._end:
+            raise self._ended(f"the search ended after {self._budget_s:g} s")
+        fits = self._fits(size)
+        self._last = (size, self._clock() - begin)
+        return fits
+
+    def _fits(self, size: int) -> bool:
+        try:
+            self._run(size)
+        except Unsupported as error:
+            raise self._ended(f"the backend refuses {size}: {error}") from error
+        except Exception as error:
+            if is_out_of_memory(error):
+                return False
+            self.broken = True
+            what = str(error).partition("\n")[0]
+            raise self._ended(f"{size} failed, but not for memory: {type(error).__name__}: {what}") from error
+        return True
+
+    def _ended(self, reason: str) -> SearchEnded:
+        self.reason = reason
+        return SearchEnded(reason)
+
+
+def run_at(case: Case, context: Context, dimension: str, small: int) -> Callable[[int], None]:
+    """Make a function that runs a case at any size of a dimension, on operands that repeat drawn ones.
+
+    Drawing them at that size would take more time, and more memory than some backends: a model's operands
+    come from text through its projections.
+
+    small: the size at which operands are drawn.
+    """
+    source, larger = (
+        context.subject(at_size(case, dimension, size)).values(0, with_state=False)
+        for size in (small, 2 * small)
+    )
+    shapes = {name: tensor.shape for name, tensor in larger.tensors.items()}
+    gradient_shape = larger.grad_output.shape
+    del larger
+
+    def run(size: int) -> None:
+        operands = {
+            name: _resized(value, shapes[name], small, size) if isinstance(value, Tensor) else value
+            for name, value in source.operands.items()
+        }
+        gradient = source.grad_output
+        if case.gradients:
+            gradient = _resized(gradient, gradient_shape, small, size)
+        function = context.function(at_size(case, dimension, size))
+        try:
+            call_of(case.pass_, function, Values(operands, gradient, None))()
+        finally:
+            if context.device.startswith("cuda"):
+                torch.cuda.synchronize(context.device)
+
+    return run
+
+
+def _resized(tensor: Tensor, doubled: Sequence[int], small: int, size: int) -> Tensor:
+    """Repeat a tensor along the axes whose size depends on a dimension, in the same order in memory.
+
+    doubled: the tensor's shape at 2 · small of the dimension.
+    """
+    for axis, (before, after) in enumerate(zip(tensor.shape, doubled, strict=True)):
+        if before != after:
+            tensor = _repeated(tensor, axis, before + (after - before) * (size - small) // small)
+    return tensor
+
+
+def _repeated(tensor: Tensor, axis: int, count: int) -> Tensor:
+    """Repeat a tensor along one axis until it has `count` entries there."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    sizes = [count if dim == axis else tensor.shape[dim] for dim in order]
+    made = tensor.new_empty(sizes).permute([order.index(dim) for dim in range(tensor.dim())])
+    filled = min(count, tensor.shape[axis])
+    made.narrow(axis, 0, filled).copy_(tensor.narrow(axis, 0, filled))
+    while filled < count:
+        more = min(filled, count - filled)
+        made.narrow(axis, filled, more).copy_(made.narrow(axis, 0, more))
+        filled += more
+    return made
+
+
+def largest_sizes(
+    case: Case,
+    context: Context,
+    dimension: str,
+    growth: Growth | None,
+    declared_bytes: Callable[[int], float] | None,
+    *,
+    capacity_bytes: int,
+    small: int,
+    call_s: float,
+    tries: bool,
+) -> dict[str, Any]:
+    """Find the largest size of a dimension that fits: by growth, by declarations, and by running it.
+
+    declared_bytes: the memory that a size needs by the backend's declarations; None if it declares none.
+    small: a size at which operands are drawn to be repeated. call_s: how long the case's call took.
+    tries: whether sizes are run; on a CPU none is.
+    """
+    own = case.shape[dimension]
+    doubling = dimension == "T" and context.backend(case).lengths is not None
+    predicted = declared = None
+    if growth is not None:
+        predicted = largest_fitting(growth.predicted_bytes, capacity_bytes, own, doubling=doubling)
+    if declared_bytes is not None:
+        declared = largest_fitting(declared_bytes, capacity_bytes, own, doubling=doubling)
+    found: dict[str, Any] = {
+        f"predicted_largest_{dimension}": predicted,
+        f"declared_largest_{dimension}": declared,
+        f"largest_{dimension}": None,
+    }
+    if not context.device.startswith("cuda"):
+        return {**found, f"largest_{dimension}_reason": ON_CPU}
+    if not tries:
+        return {**found, f"largest_{dimension}_reason": f"not tried: a call takes {call_s:.2g} s"}
+    if context.spoiled:
+        return {**found, f"largest_{dimension}_reason": "not tried: an earlier call may have left errors"}
+    run = run_at(case, context, dimension, small)
+    exponent = 1.0 if growth is None else growth.exponent
+    attempt = Attempt(_emptying(run), known=(own, call_s), exponent=exponent)
+    start = own if predicted is None or doubling else predicted
+    largest, failed = search(attempt, start, doubling=doubling, near=predicted is not None)
+    context.spoiled |= attempt.broken
+    return {
+        **found,
+        f"largest_{dimension}": largest,
+        f"least_failed_{dimension}": failed,
+        f"largest_{dimension}_reason": attempt.reason,
+    }
+
+
+def _emptying(run: Callable[[int], None]) -> Callable[[int], None]:
+    """Return what the caching allocator keeps to the device before each run, since sizes differ."""
+
+    def emptied(size: int) -> None:
+        torch.cuda.empty_cache()
+        run(size)
+
+    return emptied
