@@ -16,7 +16,7 @@ from ssmperf.plan.plan import make_plan
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_case_of_every_suite_has_a_forecast(device: str) -> None:
     """Known answers have shapes of other recurrences, and trainings no call."""
-    selection, _ = select(device=device, planning=True, models="hgrn,scan,delta_rule")
+    selection, _ = select(device=device, planning=True, models="hgrn,gru,scan,delta_rule")
     for suite in registry.suites():
         cases = make_plan(selection, [suite]).to_run
         assert 0 < expected_s(cases) < math.inf
