@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-
-from ssmperf import registry
-from ssmperf.registry import discovery, tables
-from ssmperf.tune import tables as configurations
+from support.registrations import keep_apart
 
 # `pytest --hypothesis-profile=long tests/ssmperf/test_fuzz.py` takes minutes instead of seconds
 settings.register_profile("long", deadline=None, max_examples=3000)
@@ -19,17 +16,7 @@ settings.register_profile("long", deadline=None, max_examples=3000)
 @pytest.fixture
 def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget after the test what it registers and loads."""
-    for built_in in (registry.models, registry.suites, registry.tasks, registry.reports, registry.claims):
-        built_in()  # imported before the test, which shall lose only its own
-    for name in registry.recurrences():
-        registry.backends(name)
-        registry.analytics(name)
-    registry.identities()
-    entries = {kind: dict(table) for kind, table in tables.entries.items()}
-    monkeypatch.setattr(tables, "entries", entries)
-    monkeypatch.setattr(tables, "origins", dict(tables.origins))
-    monkeypatch.setattr(discovery, "plugin_files", list(discovery.plugin_files))
-    monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))
+    keep_apart(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

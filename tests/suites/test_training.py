@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +13,6 @@ from ssmperf.suites.networks.answers import AMONG, StepAnswers
 from ssmperf.suites.networks.cases import BYTES, MODELS, ORDINARY, block_options, parameters_of
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
-from support import untrained
 from support.in_process import records_of
 
 from ssmperf import Block, Case, Network, Record, Selection, Shape, registry
@@ -21,7 +22,7 @@ from ssmperf.plan.learning import Learning
 from ssmperf.plan.selection import Device
 from ssmperf.registry.presets import PRESETS
 
-PLUGIN = Path(untrained.__file__)
+PLUGIN = Path(__file__).parents[1] / "support" / "untrained.py"
 SMALL = ["T=16", "C=16", "B=2"]
 
 
@@ -63,8 +64,10 @@ def test_a_backward_pass_that_stops_is_found_in_the_timed_steps(records: dict[st
     assert "latency_s" not in record.numbers
 
 
-def test_a_step_that_skips_work_only_while_it_is_timed_is_found() -> None:
-    registry.load_plugin(PLUGIN)
+@pytest.mark.usefixtures("own_registrations")
+def test_a_step_that_skips_work_only_while_it_is_timed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "support.untrained", raising=False)
+    untrained = importlib.import_module("support.untrained")  # registers its backends
     case = Case("training", "scan", "untrained_switched", Shape(B=2, T=16, C=16), "hgrn", level="block")
     make = partial(draw, 2, 16, device="cpu")
     trainee = Trainee.of(case, case.backend, 2, make(seed=0))

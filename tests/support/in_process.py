@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ssmperf import Case, Record, Status, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.request import select
@@ -13,6 +15,7 @@ from ssmperf.execute.worker import run_case
 from ssmperf.plan.plan import make_plan
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.presets import PRESETS, Training
+from support.registrations import keep_apart
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches
 
@@ -25,12 +28,14 @@ def records_of(
     training: Training = PRESETS["smoke"].training,
     **choices: Any,
 ) -> list[Record]:
-    """Run the wanted cases of these choices on the CPU and return their records."""
-    registry.load_plugin(plugin)
-    selection, _ = select(device="cpu", **choices)
-    plan = make_plan(selection, [suite])
-    options = ("--plugin", str(plugin))
-    context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=options, training=training)
-    records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
-    records += [run_case(case, context) for case in plan.to_run if wanted(case)]
-    return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]
+    """Run the wanted cases of these choices on the CPU and return their records; forget the plug-in."""
+    with pytest.MonkeyPatch.context() as patch:
+        keep_apart(patch)
+        registry.load_plugin(plugin)
+        selection, _ = select(device="cpu", **choices)
+        plan = make_plan(selection, [suite])
+        options = ("--plugin", str(plugin))
+        context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=options, training=training)
+        records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
+        records += [run_case(case, context) for case in plan.to_run if wanted(case)]
+        return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]

@@ -1,0 +1,24 @@
+"""What a test registers or loads, to be forgotten after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssmperf import registry
+from ssmperf.registry import discovery, tables
+from ssmperf.tune import tables as configurations
+
+
+def keep_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give registrations and loaded plug-ins tables of their own until the patch is undone."""
+    for built_in in (registry.models, registry.suites, registry.tasks, registry.reports, registry.claims):
+        built_in()  # imported before, since only what is the test's own shall be lost
+    for name in registry.recurrences():
+        registry.backends(name)
+        registry.analytics(name)
+    registry.identities()
+    entries = {kind: dict(table) for kind, table in tables.entries.items()}
+    monkeypatch.setattr(tables, "entries", entries)
+    monkeypatch.setattr(tables, "origins", dict(tables.origins))
+    monkeypatch.setattr(discovery, "plugin_files", list(discovery.plugin_files))
+    monkeypatch.setattr(configurations, "_tables", dict(configurations._tables))
