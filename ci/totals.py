@@ -41,7 +41,7 @@ def summary(counts: Counter[str]) -> str:
 
 
 def need_gpu(counts: Counter[str]) -> Counter[str]:
-    """Of a step's tests, those that were skipped because there is no GPU."""
+    """Count those of a step's tests that were skipped because there is no GPU."""
     found = Counter({key: count for key, count in counts.items() if NO_GPU.match(key)})
     return found + Counter(skipped=found.total())
 

@@ -98,9 +98,9 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
             {
                 "backend": units.plain(row["backend"]),
                 "value": float(row[rank]),
-                "low": _number(row.get(low)),
-                "high": _number(row.get(high)),
-                "speedup": _number(row["speedup"]),
+                "low": units.as_float(row.get(low)),
+                "high": units.as_float(row.get(high)),
+                "speedup": units.as_float(row["speedup"]),
             }
             | ({"mark": units.plain(row["mark"])} if standing == "beside" else {})
             for row in timed
@@ -134,11 +134,7 @@ def _sum(parts: dict[str, Contest]) -> Contest:
 
     def added(kind: str) -> list[dict[str, Any]]:
         others = {each["backend"]: each for each in second[kind]}
-        pairs = [
-            (each, others[each["backend"]])
-            for each in first[kind]
-            if each["backend"] in others and math.isfinite(each["value"] + others[each["backend"]]["value"])
-        ]
+        pairs = [(each, others[each["backend"]]) for each in first[kind] if each["backend"] in others]
         sums = [
             one | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
             | ({"mark": ", ".join(dict.fromkeys([one["mark"], other["mark"]]))} if kind == "beside" else {})
@@ -149,7 +145,7 @@ def _sum(parts: dict[str, Contest]) -> Contest:
     competitors, beside = added("competitors"), added("beside")
     baseline = _sum_of_baseline(first, second)
     for each in (*competitors, *beside):
-        each["speedup"] = None if baseline is None else _ratio(baseline, each["value"])
+        each["speedup"] = None if baseline is None else baseline / each["value"]
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
     winners = {name: parts[name]["fastest"] for name in PARTS}
     head = {name: first[name] for name in (*_NAMED, "where", "run", "axes", "field")} | {"pass": SUM}
@@ -176,7 +172,7 @@ def _complete(
         "value": winner and winner["value"],
         "speedup": winner and winner["speedup"],
         "runner_up": rival and rival["backend"],
-        "runner_up_ratio": _ratio(rival["value"], winner["value"]) if winner and rival else None,
+        "runner_up_ratio": rival["value"] / winner["value"] if winner and rival else None,
         "competitors": competitors,
         "beside": beside,
         "excluded": excluded,
@@ -202,7 +198,7 @@ def _sum_of_baseline(first: Contest, second: Contest) -> float | None:
 
 
 def _timed(row: dict[str, Any], rank: str) -> bool:
-    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and 0 < row[rank] < math.inf)
+    return bool(row["status"] == "ok" and units.is_number(row.get(rank)) and row[rank] > 0)
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -220,15 +216,5 @@ def _time(contest: Contest, entry: dict[str, Any]) -> str:
     return units.number(contest["field"], entry["value"])
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if units.is_number(value) and math.isfinite(value) else None
-
-
-def _ratio(one: float, other: float) -> float | None:
-    """Divide two times; None if the ratio of such damaged times is beyond all numbers."""
-    ratio = one / other
-    return ratio if math.isfinite(ratio) else None
-
-
 def _plus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None or not math.isfinite(one + other) else one + other
+    return None if one is None or other is None else one + other

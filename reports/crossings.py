@@ -103,8 +103,10 @@ def _fastest(rows: Mapping[str, dict[str, Any]], rank: str) -> list[str]:
     """Name the backends that share the first place, the quickest first."""
     low, high = units.interval_names(rank)
     names = sorted(rows, key=lambda name: (rows[name][rank], name))
-    ends = [(float(rows[name][rank]), _number(rows[name].get(low)), _number(rows[name].get(high)))
-            for name in names]  # fmt: skip
+    ordered = [rows[name] for name in names]
+    ends = [
+        (float(row[rank]), units.as_float(row.get(low)), units.as_float(row.get(high))) for row in ordered
+    ]
     return [units.plain(name) for name, first in zip(names, first_places(ends), strict=True) if first]
 
 
@@ -125,7 +127,3 @@ def _batch(row: Mapping[str, Any]) -> str:
 
 def _hashable(value: Any) -> Hashable:
     return "" if units.missing(value) else value if isinstance(value, (str, int, float)) else repr(value)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if units.is_number(value) else None

@@ -46,7 +46,7 @@ class Glance:
 
     @property
     def grades(self) -> tuple[float, ...]:
-        """What is compared, less is better, in steps of STEPS; infinite where it is not known."""
+        """Give what is compared in steps of STEPS: less is better, infinite is not known."""
         shorter = None if self.longest is None else 1 / self.longest
         pairs = zip((self.slowness, self.memory, self.error, shorter), STEPS, strict=True)
         return tuple(

@@ -107,4 +107,4 @@ def _column(table: pd.DataFrame, name: str) -> list[float | None]:
     """Give a column's numbers, None where there is none."""
     if name not in table:
         return [None] * len(table)
-    return [float(value) if units.is_number(value) else None for value in table[name]]
+    return [units.as_float(value) for value in table[name]]

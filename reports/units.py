@@ -71,6 +71,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not missing(value)
 
 
+def as_float(value: Any) -> float | None:
+    """Give a number of a frame as a float; None for anything else."""
+    return float(value) if is_number(value) else None
+
+
 def plain(text: Any) -> str:
     """Put text from outside on one line: bounded, without control characters and terminal escapes."""
     if missing(text):

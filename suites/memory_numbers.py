@@ -105,7 +105,7 @@ def measure_memory(case: Case, context: Context) -> Record:
         "declared_peaks_bytes": declared
         and [declared_peak_bytes(at_size(case, "T", used.size), used.result_bytes) for used in uses],
         "growth_exponent": _exponent(uses, growth if case.level == "block" else None),
-        "operand_bytes": sum(map(nbytes, _operands(case, values))),
+        "operand_bytes": sum(each.nbytes for each in _operands(case, values)),
         "parameter_bytes": last.parameter_bytes,
         **_forward_and_graph(case, context, values, again=not slow),
     }
@@ -155,14 +155,14 @@ def use_of(
     if memory is None:
         return None, reason
     operands = [*_operands(case, values), *_parameters(case, values)]
-    gradients = sum(map(nbytes, operands)) if case.gradients else 0
-    incoming = nbytes(values.grad_output)
-    results = incoming + (0 if values.grad_state is None else nbytes(values.grad_state))
+    gradients = sum(each.nbytes for each in operands) if case.gradients else 0
+    incoming = values.grad_output.nbytes
+    results = incoming + (0 if values.grad_state is None else values.grad_state.nbytes)
     return Use(
         case.shape[dimension],
-        sum(map(nbytes, operands)) + (incoming if case.gradients else 0),
+        sum(each.nbytes for each in operands) + (incoming if case.gradients else 0),
         results + gradients,
-        sum(map(nbytes, _parameters(case, values))) if case.level == "block" else None,
+        sum(each.nbytes for each in _parameters(case, values)) if case.level == "block" else None,
         memory,
         call_s,
     ), None
@@ -206,11 +206,6 @@ def declared_total(case: Case, dimension: str, uses: Sequence[Use]) -> Callable[
         return known + (declared_peak_bytes(at_size(case, dimension, size), results) or 0.0)
 
     return total
-
-
-def nbytes(tensor: Tensor) -> int:
-    """Count the bytes of a tensor's elements."""
-    return tensor.numel() * tensor.element_size()
 
 
 def _operands(case: Case, values: Values) -> list[Tensor]:
@@ -286,7 +281,7 @@ def _state_bytes(case: Case, context: Context, values: Values) -> int:
         _, state = context.backend(case).function(
             **{name: value for name, value in operands.items() if name != "initial_state"}
         )
-    return nbytes(state) if isinstance(state, Tensor) else 0
+    return state.nbytes if isinstance(state, Tensor) else 0
 
 
 def _keeps_memory(context: Context, uses: Sequence[Use]) -> bool:

@@ -102,10 +102,10 @@ class Throughput:
         )
         about = list(subjects(selection, families=False))
         curves = planned(about=about, shapes=partial(curve, factor=selection.scale.growth))
-        tokens = planned(about=about, shapes=middle)  # one token has no length, so it has no curve
-        found: Iterable[Case] = itertools.chain(
-            (case for case in curves if not case.decodes), (case for case in tokens if case.decodes)
-        )
+        found: Iterable[Case] = (case for case in curves if not case.decodes)
+        if "decode" in (selection.passes or ()):  # one token has no length, so it has no curve
+            tokens = planned(about=about, shapes=middle)
+            found = itertools.chain(found, (case for case in tokens if case.decodes))
         if selection.sizes:
             return found
         if selection.scale.thinned and selection.passes is None:
@@ -254,7 +254,7 @@ def native_parts(case: Case, context: Context, measured: TimedPass) -> dict[str,
 
 def _small_peak(case: Case, peak: int | None, values: Values) -> list[str]:
     """Doubt a forward call whose memory could not hold its output, which has the size of a gradient at it."""
-    least = values.grad_output.numel() * values.grad_output.element_size()
+    least = values.grad_output.nbytes
     if case.gradients or case.level != "op" or peak is None or peak >= least:
         return []
     return [f"its peak memory is {peak} bytes, its output has {least}"]

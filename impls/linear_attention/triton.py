@@ -9,14 +9,13 @@ the key axis (and the value axis where v is complex), so that the kernels see re
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from triton import knobs
 
 from ssmperf import Unsupported, backend
 
+from ..scan.common import nearest_turn
 from ._triton.function import LinearAttention
 
 REAL_GATES = ("none", "const", "scalar", "key")
@@ -154,7 +153,7 @@ def _angles(phase: Tensor, T: int) -> Tensor:
         total = phase.double() * steps[None, :, None, None]
     else:
         total = phase.double().cumsum(1)
-    return (total - 2 * math.pi * torch.round(total / (2 * math.pi))).float()
+    return nearest_turn(total).float()
 
 
 def _turn(x: Tensor, angle: Tensor | None) -> tuple[Tensor, Tensor]:

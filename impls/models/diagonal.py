@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from ssmperf import Model, UsageError, gate_precision
 
+from ..scan.common import gate as turn
+
 
 @dataclass(frozen=True)
 class Modes:
@@ -24,16 +26,6 @@ class Modes:
     log_a: Tensor
     angle: Tensor
     weights: Tensor
-
-
-def turn(log_a: Tensor, angle: Tensor) -> Tensor:
-    """Form exp(log_a + i·angle), complex in the precision of log_a."""
-    angle = (angle - 2 * math.pi * torch.round(angle / (2 * math.pi))).to(
-        log_a.dtype
-    )  # small ones stay small
-    magnitude = torch.exp(log_a)
-    # not polar, whose gradient is no number where the magnitude underflows
-    return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
 
 
 def vandermonde(modes: Modes, T: int) -> Tensor:

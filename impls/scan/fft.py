@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from .common import Operands, as_backend, nearest_turn
+from .common import Operands, as_backend, gate
 
 
 def error_bound(span: float, dtype: str) -> float:
@@ -33,12 +33,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 def powers(log_a: Tensor, phase: Tensor | None, count: int) -> Tensor:
     """Compute a^j for j = 0 .. count − 1 along axis 1 from the log of a gate a (B|1, 1, C|1); 0^0 = 1."""
     j = torch.arange(count, device=log_a.device).view(1, -1, 1)
-    magnitude = torch.exp(torch.where(j > 0, j * log_a, 0))
-    if phase is None:
-        return magnitude
-    angle = nearest_turn(j * phase).to(magnitude.dtype)
-    # torch.polar has a NaN gradient where the magnitude underflows
-    return torch.complex(magnitude * torch.cos(angle), magnitude * torch.sin(angle))
+    return gate(torch.where(j > 0, j * log_a, 0), None if phase is None else j * phase)
 
 
 @backend(

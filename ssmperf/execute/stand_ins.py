@@ -12,7 +12,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, axes
+from ssmperf.cases.case import Case
 from ssmperf.cases.record import SPENT, Record, Status
 from ssmperf.operands.build import operand_specs
 from ssmperf.plan.command import command_that_repeats
@@ -86,12 +86,4 @@ def _key(case: Case) -> Hashable:
         return None
     if registry.foreign("model", case.model):
         return None
-    fields = tuple(getattr(case, name) for name in axes())
-    return (
-        case.suite,
-        case.recurrence,
-        case.backend,
-        case.shape,
-        fields,
-        operand_specs(case.model, case.shape),
-    )
+    return replace(case, model=None), operand_specs(case.model, case.shape)

@@ -19,7 +19,7 @@ from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError, Ve
 from ssmperf.execute.run import Progress
 from ssmperf.runs.outcome import RunComparison, percent
 from ssmperf.versions.candidates import Candidates, Commit, ancestor, path_in_tree
-from ssmperf.versions.procedure import PLAN_FILE, Versions, compare_versions
+from ssmperf.versions.procedure import PLAN_FILE, Versions, compare_versions, write_state
 from ssmperf.versions.sides import kind_of
 
 STATE_FILE = "bisect.json"
@@ -313,10 +313,4 @@ def _start(out: Path, described: Mapping[str, Any], *, resume: bool) -> dict[str
 
 def _write(out: Path, described: Mapping[str, Any], judged: Mapping[str, Judgement]) -> None:
     state = {"wanted": described, "judged": {name: each.to_json() for name, each in judged.items()}}
-    temporary = out / f"{STATE_FILE}.tmp"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(state, indent=1) + "\n")
-        temporary.replace(out / STATE_FILE)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
+    write_state(out / STATE_FILE, state)

@@ -127,7 +127,7 @@ def compare_versions(
         for name, text in (("base", wanted.base), ("new", wanted.new))
     }
     state |= {"sides": {name: side.to_json() for name, side in sides.items()}}
-    _write(out, state)
+    write_state(out / PLAN_FILE, state)
     with _Pairs(wanted, sides, out, state["nonce"], progress or Silent()) as pairs:
         pairs.measure_first()
         values = pairs.values(pairs.common, range(wanted.first))
@@ -136,7 +136,7 @@ def compare_versions(
             flags = paired.screen(_ratios(values), wanted.threshold)
             screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
         fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
-        _write(out, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
+        write_state(out / PLAN_FILE, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
         pairs.measure_fresh(screened, fresh)
     base, new = (store.load(out / name) for name in ("base", "new"))
     found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
@@ -243,14 +243,19 @@ def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
     return {**described, "nonce": given or nonce.as_text(nonce.fresh())}
 
 
-def _write(out: Path, state: Mapping[str, Any]) -> None:
-    temporary = out / f"{PLAN_FILE}.tmp"
+def write_state(file: Path, state: Mapping[str, Any]) -> None:
+    """Write what a comparison or a search has to remember as JSON; the file is always a whole one.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    temporary = file.with_name(f"{file.name}.tmp")
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(state, indent=1) + "\n")
-        temporary.replace(out / PLAN_FILE)
+        temporary.replace(file)
     except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write to {file.parent}: {error.strerror or error}") from error
 
 
 @dataclass

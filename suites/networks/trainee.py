@@ -126,7 +126,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 def nbytes(tensors: Sequence[Any]) -> int:
     """Count the bytes of tensors, leaving out what is none."""
-    return sum(each.numel() * each.element_size() for each in tensors if isinstance(each, Tensor))
+    return sum(each.nbytes for each in tensors if isinstance(each, Tensor))
 
 
 def _taking_part(network: Network, definition: BackendLike, batch: Batch) -> tuple[str, ...]:

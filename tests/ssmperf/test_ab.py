@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from support.repositories import KERNEL
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
@@ -233,23 +234,6 @@ def test_progress_counts_to_its_total(fake: type[FakeSide], tmp_path: Path) -> N
 def test_too_few_or_too_many_pairs_are_refused(first: int, fresh: int) -> None:
     with pytest.raises(UsageError, match="stage needs"):
         Versions("a", "b", {}, first=first, fresh=fresh)
-
-
-KERNEL = """
-import time
-import torch
-import ssmperf
-
-@ssmperf.backend("scan", name="mine")
-def mine(log_a, b, initial_state=None, *, phase=None):
-    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
-    states = []
-    for a_t, b_t in zip(log_a.exp().expand_as(b).unbind(1), b.unbind(1)):
-        h = a_t * h + b_t
-        states.append(h)
-    time.sleep({seconds})
-    return torch.stack(states, 1), h
-"""
 
 
 def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import Call, caller
 
-from ssmperf import cli, registry
+from ssmperf import registry
 from ssmperf.cases.record import SCHEMA_VERSION
 from ssmperf.terminal import display, listing
 
@@ -30,21 +30,10 @@ def ssmperf(*args: str | Path, cwd: Path | None = None, **variables: str) -> sub
     )
 
 
-Call = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Run the command in this process; return its exit code, stdout and stderr."""
-
-    def run_main(*args: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run_main
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import histories
+from support.command_line import Call, caller
 from support.histories import commit, step, write, write_run
 
 import ssmperf
-from ssmperf import cli, registry
+from ssmperf import registry
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 from ssmperf.trends.history import FRESH_RUNS
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Run the command in this process; return its exit code, stdout and stderr."""
-
-    def run_main(*args: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run_main
+    return caller(monkeypatch, capsys)
 
 
 def ids(count: int) -> dict[str, int]:

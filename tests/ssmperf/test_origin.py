@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,16 @@ import pandas as pd
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from ssmperf.reports import exports, frames
+from support import repositories
+from support.repositories import git
 
 import ssmperf
 from ssmperf.cases.origin import Origin
 from ssmperf.machine.environment import plugin_state
 from ssmperf.runs import store
 
-KERNEL = """
-import torch
-import ssmperf
-
-@ssmperf.backend("scan", name="mine")
-def mine(log_a, b, initial_state=None, *, phase=None):
-    h = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
-    states = []
-    for a_t, b_t in zip(log_a.exp().expand_as(b).unbind(1), b.unbind(1)):
-        h = a_t * h + b_t
-        states.append(h)
-    return torch.stack(states, 1), h
-"""
+KERNEL = repositories.KERNEL.replace("{seconds}", "0")
 COLUMNS = ("plugin", "plugin_sha256", "plugin_commit", "plugin_dirty")
-
-
-def git(folder: Path, *words: str) -> str:
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture

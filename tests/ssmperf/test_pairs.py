@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from support import pairs
+from support.command_line import Call, caller
 
 import ssmperf
-from ssmperf import ExitCode, RunComparison, UsageError, api, cli
+from ssmperf import ExitCode, RunComparison, UsageError, api
 from ssmperf.runs.attempts import FILE, ordinal
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Run the command in this process, without calibrations; return its exit code, stdout and stderr."""
     monkeypatch.setenv("SSMPERF_CALIBRATION", str(tmp_path / "none"))
-
-    def run_main(*args: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run_main
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.repositories import git
+
 ROOT = Path(__file__).parents[2]
 GATE = ROOT / "ssmperf" / "starter" / "files" / "gate"
 # What a CI sets, which must not reach a test from the CI that runs it.
@@ -23,13 +25,6 @@ OF_A_CI = (
     "SSMPERF_PAGE_URL",
     "SSMPERF_VENV",
 )
-
-
-def git(folder: Path, *words: str) -> str:
-    """Run git in a folder, and return what it prints."""
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def commit(folder: Path, text: str, message: str) -> str:
