@@ -59,7 +59,7 @@ class Setting:
 SETTINGS = {
     "cuda": Setting(
         ("--models", "hgrn,mingru,mingru_pos,minlstm,rg_lru,lrn,gateloop,mamba,longhorn",
-         "--backends", "triton,cuda", "--dtype", "bfloat16,float32",
+         "--backends", "triton,cuda", "--axis", "T=2048", "--dtype", "bfloat16,float32",
          "--pass", "forward,backward,forward_backward", "--time", "0.03"),
         "5+7",
         "2.5%",
