@@ -20,6 +20,7 @@ MOST_IDLE_SHARE = 0.2  # of one core; an idle process uses less than a hundredth
 HELPERS = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 NURSERY = "ssmperf.processes.nursery"  # in the commands of the nursery and of all that it forks
+SIDE = "ssmperf.versions.serve"  # in the command of a version that is compared with another one
 
 _sleep, _now, _cpu_s, _clock_s = time.sleep, time.monotonic, time.process_time, time.clock_gettime
 
@@ -97,10 +98,11 @@ def children(pid: int) -> dict[int, str]:
 def family() -> set[int]:
     """List the processes of this run: the driver, and all that descend from it.
 
-    The driver is this process, or the one that has started the nursery from which this one was forked.
+    The driver is this process, or the one that has started the nursery from which this one was forked. Where
+    two versions are compared, it is the one that has started both: they wait for each other.
     """
     root = os.getpid()
-    while NURSERY in _command(root):
+    while any(part in _command(root) for part in (NURSERY, SIDE)):
         root = _parent(root) or 1
     root = root if root > 1 else os.getpid()  # the driver has ended
     return {root, os.getpid(), *descendants(root)}

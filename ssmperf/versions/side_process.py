@@ -10,9 +10,9 @@ from typing import Any
 
 from ssmperf.cases.case import Case
 from ssmperf.errors import VersionEnded, VersionFailed
+from ssmperf.machine.activity import SIDE
 from ssmperf.versions.sides import Side
 
-SERVE = "ssmperf.versions.serve"  # the module that the process runs
 TAIL_BYTES = 4096
 CLOSE_S = 30.0
 
@@ -45,7 +45,7 @@ class SideProcess:
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [side.python, "-m", SERVE],
+                [side.python, "-m", SIDE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -120,6 +120,6 @@ class SideProcess:
             file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
         last = next((line for line in reversed(lines) if line), "it printed nothing")
-        if f"No module named {SERVE}" in last or "No module named 'ssmperf" in last:
+        if f"No module named {SIDE}" in last or "No module named 'ssmperf" in last:
             last = f"its ssmperf is missing or too old for ab ({last})"
         return f"{self.name} ({self.side.label}) exited with {code}: {last} (its log: {self.log})"

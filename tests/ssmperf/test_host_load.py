@@ -184,15 +184,17 @@ def test_the_family_of_a_driver_is_itself_and_its_children() -> None:
         child.communicate(b"\n")
 
 
-def test_the_family_of_a_worker_starts_at_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = {
-        os.getpid(): activity.NURSERY,
-        50: f"python -m {activity.NURSERY} {{}}",
-        40: "pytest",
-        30: "sh",
-    }
-    parents = {os.getpid(): 50, 50: 40, 40: 30, 30: 1}
+@pytest.mark.parametrize("side", [None, f"python -m {activity.SIDE}"])
+def test_the_family_of_a_worker_starts_at_its_driver(
+    monkeypatch: pytest.MonkeyPatch, side: str | None
+) -> None:
+    """Where two versions are compared, the other one's processes are of the same family."""
+    commands = {os.getpid(): activity.NURSERY, 50: f"python -m {activity.NURSERY} {{}}"}
+    commands |= {45: side or "ssmperf ab", 40: "pytest", 30: "sh"}
+    parents = {os.getpid(): 50, 50: 45, 45: 40, 40: 30, 30: 1}
+    below = {40: [45, 50, 60, 70, os.getpid()], 45: [50, 60, os.getpid()]}
     monkeypatch.setattr(activity, "_command", lambda pid: commands[pid])
     monkeypatch.setattr(activity, "_parent", lambda pid: parents[pid])
-    monkeypatch.setattr(activity, "descendants", lambda pid: iter({40: [50, 60, os.getpid()]}[pid]))
-    assert activity.family() == {40, 50, 60, os.getpid()}
+    monkeypatch.setattr(activity, "descendants", lambda pid: iter(below[pid]))
+    driver = 40 if side else 45
+    assert activity.family() == {driver, *below[driver]}
