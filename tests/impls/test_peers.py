@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from support.peer_results import assert_right, outcome
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
@@ -127,34 +127,6 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     module("fla.ops.hgrn", chunk_hgrn=chunk_hgrn, fused_recurrent_hgrn=hgrn)
     module("fla.ops.rwkv4", fused_recurrent_rwkv4=rwkv4)
     monkeypatch.setitem(sys.modules, "selective_scan_cuda", Extension("selective_scan_cuda"))
-
-
-def outcome(
-    function: Callable[..., Any], given: dict[str, Any], *, to_state: bool, wide: bool
-) -> list[Tensor]:
-    """Output, final state and gradients from random gradients at the output and, if wanted, at the state."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    leaves = {
-        name: (value.to(torch.promote_types(value.dtype, torch.float64)) if wide else value)
-        .detach()
-        .requires_grad_()
-        for name, value in tensors.items()
-    }
-    output, state = function(**{**given, **leaves})
-    random = torch.Generator().manual_seed(3)
-    ends = [output, state] if to_state else [output]
-    arriving = [torch.randn(end.shape, generator=random, dtype=torch.float64).to(end.dtype) for end in ends]
-    gradients = torch.autograd.grad(ends, list(leaves.values()), arriving)
-    return [output.detach(), state.detach(), *gradients]
-
-
-def assert_right(recurrence: str, name: str, given: dict[str, Any], *, to_state: bool = True) -> None:
-    found = outcome(registry.backend(recurrence, name).function, given, to_state=to_state, wide=False)
-    wanted = outcome(registry.recurrence(recurrence).definition, given, to_state=to_state, wide=True)
-    for got, expected in zip(found, wanted, strict=True):
-        assert got.shape == expected.shape
-        difference = (got.to(expected.dtype) - expected).abs().max()
-        assert difference <= 2e-5 * expected.abs().max().clamp(min=1)
 
 
 def log_gates() -> Tensor:

@@ -1,0 +1,121 @@
+"""The operands of a call as other people's kernels take them: real, of one dtype, gates of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmperf import Prepared, Unsupported, UsageError
+
+from ...scan.common import differentiates
+from .. import gate_factors
+
+REAL = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The recurrence's operands, none of them complex or in double precision.
+
+    pre: whether S_{t-1} is read, not S_t.
+    dtype: the narrowest dtype that holds q, k and v.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_a: Tensor | None
+    log_b: Tensor | None
+    state: Tensor | None
+    bonus: Tensor | None
+    pre: bool
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        """(B, T, H, K)."""
+        return self.q.shape
+
+    @property
+    def gate(self) -> str:
+        """The kind of the key gate: `none`, `const` (H,), `scalar` (B, T, H), else `key`."""
+        if self.log_a is None:
+            return "none"
+        return {1: "const", 3: "scalar"}.get(self.log_a.dim(), "key")
+
+    @property
+    def half(self) -> bool:
+        return self.dtype.itemsize == 2
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether a backward pass may follow."""
+        return differentiates(self.q, self.k, self.v, self.log_a, self.log_b, self.state, self.bonus)
+
+    def data(self, x: Tensor) -> Tensor:
+        """Cast q, k or v to the common dtype, contiguous."""
+        return x.to(self.dtype).contiguous()
+
+    def float_state(self) -> Tensor | None:
+        """The initial state in float32, contiguous."""
+        return None if self.state is None else self.state.float().contiguous()
+
+    def key_gates(self) -> Tensor:
+        """The key gates of all steps and channels, (B, T, H, K), contiguous."""
+        B, T, H, K = self.shape
+        if self.log_a is None:
+            return self.q.new_zeros(B, T, H, K, dtype=torch.float32)
+        return gate_factors(self.log_a, H, K).expand(B, T, H, K).contiguous()
+
+    def finish(self, raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Cast o (B, T, H, V) to the dtype of v, and S_T (B, H, K, V) to float32."""
+        return raw[0].to(self.v.dtype), raw[1].float()
+
+
+def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
+    """Give a preparation from real operands the recurrence's signature.
+
+    The result raises Unsupported for complex gates or operands and for double precision.
+    """
+
+    def prepare(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_a: Tensor | None = None,
+        log_b: Tensor | None = None,
+        initial_state: Tensor | None = None,
+        *,
+        phase: Tensor | None = None,
+        bonus: Tensor | None = None,
+        read: str = "post",
+    ) -> Prepared:
+        if read not in ("post", "pre"):
+            raise UsageError(f"unknown read {read!r} (valid: post, pre)")
+        if bonus is not None and read != "pre":
+            raise UsageError("bonus needs read='pre'")
+        present = [each for each in (q, k, v, log_a, log_b, initial_state, bonus) if each is not None]
+        if phase is not None or any(each.is_complex() for each in present):
+            raise Unsupported("complex gates or operands")
+        if any(each.dtype == torch.float64 for each in present):
+            raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        return make(Given(q, k, v, log_a, log_b, initial_state, bonus, read == "pre", dtype))
+
+    return prepare
+
+
+def without_state_gradient(state: Tensor) -> Tensor:
+    """Return a final state that refuses any gradient but zeros, with Unsupported."""
+    if state.requires_grad:
+        state.register_hook(_refuse)
+    return state
+
+
+def _refuse(grad: Any) -> None:
+    if grad.any():
+        raise Unsupported("a gradient at the final state")
