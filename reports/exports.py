@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, UsageError, report
 
-from . import contests, frames, ranking, units
+from . import absent, contests, frames, ranking, units
 from .matrix import Cell, matrix
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None
         parts.append(f"## {escape(section.title)}")
         if section.question:
             parts.append(escape(section.question))
-        rows = table[table["suite"] == name]
+        rows, left_out = absent.split(table[table["suite"] == name])
         if section.note:
             parts.append(_matrix_table(rows, section))
         rows = ranking.ranked(rows, section.rank)
         parts.append(_suite_table(rows, section))
+        if left_out:
+            parts.append("\n".join(f"- {escape(line)}" for line in left_out))
         sums = [contest for contest in contests.contests_of(rows, section.rank) if contest["winners"]]
         if sums:
             parts.append("\n".join(f"- {escape(contests.statement(contest))}" for contest in sums))

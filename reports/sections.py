@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import Chart, Section
 
-from . import charts, contests, crossings, frames, heat, maps, ranking, units
+from . import absent, charts, contests, crossings, frames, heat, maps, ranking, units
 
 FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")
 _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_bytes_per_s": "~s",
@@ -39,6 +39,7 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
     first_place: the place of the suite's first row among all rows of the page.
     """
     columns = _columns_of(section, rows)
+    present, left_out = absent.split(rows)
     filters = tuple(dict.fromkeys(("run", section.rows, *FILTERS)))
     drawn = [_chart(chart, rows) for chart in section.charts]
     return {
@@ -48,7 +49,8 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
         "columns": [(name, units.label(name), name in columns.numbers) for name in columns.all],
         "rows": _table_rows(section, rows, first_place, columns, filters),
         "filters": _filters(rows, filters),
-        "matrices": heat.matrices(rows, section),
+        "matrices": heat.matrices(present, section),
+        "left_out": left_out,
         "matrix_rows": section.rows,
         "maps": maps.maps(rows, section),
         "rank": units.label(section.rank) if section.rank else None,

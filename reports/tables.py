@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import contests, crossings, envelopes, frames, ranking, units
+from . import absent, contests, crossings, envelopes, frames, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -69,7 +69,8 @@ def _console(*, plain: bool) -> Console:
 
 
 def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequence[Run]) -> None:
-    rows = ranking.ranked(rows, section.rank)
+    total = len(rows)
+    rows, left_out = absent.split(ranking.ranked(rows, section.rank))
     console.print(Text(units.plain(section.title), style="bold"), end="")
     question = units.plain(section.question)
     console.print(Text(f"  {question}" if question else "", style="dim"))
@@ -81,13 +82,15 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _matrix(console, rows, section)
         _failures(console, rows, runs)
         shown = " ".join(units.plain(run.path) for run in runs)
-        console.print(Text(f"  all {len(rows)} rows: ssmperf report {shown} --format csv", style="dim"))
+        console.print(Text(f"  all {total} rows: ssmperf report {shown} --format csv", style="dim"))
     elif section.rank is None and rows["error_ratio"].notna().any():
         _matrix(console, rows, section)
         _failures(console, rows, runs)
     else:
         _groups(console, rows, section)
         _repeats(console, rows, runs)
+    for line in left_out:
+        console.print(Text(f"  {line}", style="dim"))
     _sums(console, contests.contests_of(rows, section.rank))
     _conclusions(console, rows, section)
     _crossings(console, crossings.crossings(rows, section.rank))
