@@ -5,6 +5,7 @@ The versions are read from package metadata, without importing torch. CUDA is st
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from ssmperf.registry.cost import Ceilings
 
 PACKAGES = ("ssmperf", "torch", "triton", "numpy", "nvidia-ml-py")
+PEERS = (  # other people's kernels, and what they choose between; told only where they are installed
+    "accelerated-scan", "fla-core", "mamba-ssm", "mlstm_kernels", "tilelang",
+)  # fmt: skip
 VARIABLES = (  # an allowlist: anything else in the environment may be a secret
     "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+    "FLA_DISABLE_BACKEND_DISPATCH", "FLA_TILELANG", "FLA_USE_TMA",
     "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TRITON_CACHE_AUTOTUNING", "TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_INTERPRET",
@@ -82,7 +87,10 @@ def env_id(environment: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """List the versions of Python, the system and the packages that matter; None if not installed."""
+    """List the versions of Python, the system and the packages that matter; None if not installed.
+
+    Peers that are not installed are not listed.
+    """
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "os": _os_name(),
@@ -93,6 +101,9 @@ def versions() -> dict[str, str | None]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
+    for package in PEERS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
     return found
 
 

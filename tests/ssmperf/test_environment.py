@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -63,6 +64,21 @@ def test_a_cpu_run_starts_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
     monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
     assert environment.capture("cpu")["hardware"]["gpu"] is None
+
+
+def test_peers_have_a_version_only_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So installing the suite's own packages alone gives the same environment as before there were peers."""
+    real = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package in environment.PEERS and package != "fla-core":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "0.6.0" if package == "fla-core" else real(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = environment.versions()
+    assert found["fla-core"] == "0.6.0"
+    assert {*environment.PEERS} & {*found} == {"fla-core"}
 
 
 def test_versions_need_no_torch() -> None:
