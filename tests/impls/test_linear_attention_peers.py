@@ -236,7 +236,7 @@ def test_heads_that_share_their_keys_are_one_group() -> None:
     expanded = {"q": one.expand(B, T, H, K), "k": one.expand(B, T, H, K)}
     assert prepare(**{**shared, **expanded}).operands[3].shape[2] == 1
     # a gradient per head is wanted, which a group would add up
-    leaves = {name: shared[name].detach().requires_grad_() for name in "qk"}
+    leaves = {name: one.detach().expand(B, T, H, K).detach().requires_grad_() for name in "qk"}
     assert prepare(**{**shared, **leaves}).operands[3].shape[2] == H
     assert_right(NAME, "mamba_ssd", shared)
 
