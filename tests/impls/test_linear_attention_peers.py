@@ -85,10 +85,23 @@ def rwkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, **options: Any)
     return fla_call(r, k, v, options, gk=w, u=u)
 
 
+class WithoutStateGradient(torch.autograd.Function):
+    """Gives o and S_T from one node, as the real kernels do, and drops the gradient at S_T."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, state: Tensor) -> RESULT:
+        ctx.set_materialize_grads(False)
+        return output.clone(), state.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_state: Tensor | None) -> tuple[Tensor, None]:
+        return grad, None
+
+
 def recurrent_rwkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, **options: Any) -> RESULT:
-    """Like `rwkv6`, whose backward pass leaves out the gradient at the final state."""
-    output, state = rwkv6(r, k, v, w, u, **options)
-    return output, state.detach() + 0 * output.sum()
+    """Like `rwkv6`, but its backward pass leaves out the gradient at the final state."""
+    found: RESULT = WithoutStateGradient.apply(*rwkv6(r, k, v, w, u, **options))
+    return found
 
 
 def recurrent_gla(
@@ -135,7 +148,7 @@ def siging(
     q, k, v, i, f = (each.transpose(1, 2) for each in (q, k, v, i, f))
     queries, keys = q.double() * q.shape[-1] ** -0.5, k.double() * torch.sigmoid(i.double()).unsqueeze(-1)
     gates = torch.nn.functional.logsigmoid(f.double()).unsqueeze(-1)
-    output, last = walk(queries, keys, v, gk=gates, state=c_initial)
+    output, last = WithoutStateGradient.apply(*walk(queries, keys, v, gk=gates, state=c_initial))
     return output.transpose(1, 2), (last, torch.zeros_like(last[..., 0]))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,6 +115,6 @@ def without_state_gradient(state: Tensor) -> Tensor:
     return state
 
 
-def _refuse(grad: Any) -> None:
-    if grad.any():
+def _refuse(grad: Tensor | None) -> None:
+    if grad is not None and grad.any():
         raise Unsupported("a gradient at the final state")
