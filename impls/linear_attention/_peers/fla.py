@@ -183,7 +183,7 @@ def _check_backward(x: Given, form: str, *, own_choice: bool) -> None:
 
 
 def _miscompiled() -> bool:
-    """Whether fla refuses the backward pass of gates per head here, for Triton compiles it wrongly."""
+    """Tell whether fla refuses the backward pass of gates per head here, since Triton compiles it wrongly."""
     known = importlib.import_module("fla.utils")
     old, mended = known.TRITON_ABOVE_3_4_0, known.TRITON_ABOVE_3_7_1
     return bool(known.IS_NVIDIA_HOPPER and old and not mended)
@@ -194,7 +194,7 @@ def _data(x: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _bonus(x: Given) -> Tensor | None:
-    """The bonus of a form that reads S_{t-1}: zeros where there is none."""
+    """Get the bonus of a form that reads S_{t-1}: zeros where there is none."""
     if not x.pre:
         return None
     if x.bonus is None:

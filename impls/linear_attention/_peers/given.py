@@ -41,7 +41,7 @@ class Given:
 
     @property
     def gate(self) -> str:
-        """The kind of the key gate: `none`, `const` (H,), `scalar` (B, T, H), else `key`."""
+        """Name the kind of the key gate: `none`, `const` (H,), `scalar` (B, T, H), else `key`."""
         if self.log_a is None:
             return "none"
         return {1: "const", 3: "scalar"}.get(self.log_a.dim(), "key")
@@ -52,7 +52,7 @@ class Given:
 
     @property
     def differentiates(self) -> bool:
-        """Whether a backward pass may follow."""
+        """Tell whether a backward pass may follow."""
         return differentiates(self.q, self.k, self.v, self.log_a, self.log_b, self.state, self.bonus)
 
     def data(self, x: Tensor) -> Tensor:
@@ -60,11 +60,11 @@ class Given:
         return x.to(self.dtype).contiguous()
 
     def float_state(self) -> Tensor | None:
-        """The initial state in float32, contiguous."""
+        """Cast the initial state to float32, contiguous."""
         return None if self.state is None else self.state.float().contiguous()
 
     def key_gates(self) -> Tensor:
-        """The key gates of all steps and channels, (B, T, H, K), contiguous."""
+        """Expand the key gates to all steps and channels, (B, T, H, K), contiguous."""
         B, T, H, K = self.shape
         if self.log_a is None:
             return self.q.new_zeros(B, T, H, K, dtype=torch.float32)

@@ -61,10 +61,10 @@ def _step_sizes(x: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _shared(x: Tensor) -> bool:
-    """Whether all heads have the same q or k, so that one group of heads will do.
+    """Tell whether all heads have the same q or k, so that they can be one group.
 
-    If a gradient per head is wanted, the heads of a leaf are apart; a tensor that was expanded over the heads
-    sums its gradients anyway.
+    Of a group, only the sum of the heads' gradients is known. That is enough for a tensor that was expanded
+    over the heads, but not for a leaf.
     """
     if differentiates(x):
         return x.stride(2) == 0 and not x.is_leaf
