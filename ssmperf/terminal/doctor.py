@@ -13,6 +13,7 @@ from ssmperf.terminal.display import brief
 OPTIONAL = {
     "triton": "the triton backends",
     "fla": "peer kernels of flash-linear-attention, in ssmperf[peers]",
+    "tilelang": "back ends that fla may choose",
     "accelerated_scan": "peer kernels of accelerated-scan, in ssmperf[peers]",
     "mlstm_kernels": "peer kernels of the mLSTM's authors, in ssmperf[peers]",
     "mamba_ssm": "the peer kernels of Mamba-2, which mamba-ssm's build installs",
