@@ -108,7 +108,7 @@ def test_no_input_gate_overflows(size: float) -> None:
     x, f = normal(B, T, H * V, seed=1), normal(B, T, H, seed=4)
     i = torch.round(16 * normal(B, T, H, seed=3)) / 16  # i + size is exact, in float32, too
     want, _ = with_gates(build(), i + 60, f)(x)
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-2)):  # a small n·q magnifies rounding
+    for dtype, tolerance in ((torch.float64, 1e-7), (torch.float32, 1e-2)):  # a small n·q magnifies rounding
         model = build(dtype=dtype)
         y, _ = with_gates(model, (i + size).to(dtype), f.to(dtype))(x.to(dtype))
         assert_close(y, want, tolerance)
