@@ -126,9 +126,13 @@ def test_the_operands_are_bounded_whatever_the_gates() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_tokens_one_by_one_continue_the_sequence(dtype: torch.dtype) -> None:
-    """The maximum is handed on, too, and is not a number of float32."""
-    x, i, f = (each.to(dtype) for each in (normal(B, T, H * V, seed=1), 300 + extreme(3), extreme(4)))
+@pytest.mark.parametrize("gates", ["extreme", "large"])
+def test_tokens_one_by_one_continue_the_sequence(gates: str, dtype: torch.dtype) -> None:
+    """The maximum is handed on, too. It is rounded: float32 numbers near 30,000 are 0.002 apart."""
+    i, f = extreme(3), extreme(4)
+    if gates == "large":
+        i, f = 3e4 + normal(B, T, H, seed=3), normal(B, T, H, seed=4)
+    x, i, f = (each.to(dtype) for each in (normal(B, T, H * V, seed=1), i, f))
     model = build(dtype=dtype)
     whole, final = with_gates(model, i, f)(x)
     state, outputs = None, []
@@ -136,9 +140,10 @@ def test_tokens_one_by_one_continue_the_sequence(dtype: torch.dtype) -> None:
         y, state = with_gates(model, i[:, t : t + 1], f[:, t : t + 1])(x[:, t : t + 1], state=state)
         outputs.append(y)
     assert state is not None and final is not None and final.shape == (B, H, K, V + 2)
-    assert_close(torch.cat(outputs, dim=1), whole, 1e-9 if dtype == torch.float64 else 1e-3)
-    assert (state[..., -1] == final[..., -1]).all() or dtype == torch.float64
-    torch.testing.assert_close(state, final, rtol=1e-5, atol=1e-5)
+    error = (torch.cat(outputs, dim=1) - whole).abs() / whole.abs().clamp(min=1e-30)
+    assert error.median() < (1e-6 if dtype == torch.float32 else 1e-10)
+    shift = torch.exp((state - final)[..., -1:])  # states are relative to maxima that are rounded in turn
+    torch.testing.assert_close(shift * state[..., :-1], final[..., :-1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64, 65])
