@@ -17,3 +17,86 @@ def exp2(x, FLUSH: tl.constexpr):
         )
     else:
         return tl.exp2(x)
+
+
+@triton.jit
+def pack(low, high):
+    """Two float32 as one int64."""
+    return low.to(tl.uint32, bitcast=True).to(tl.int64) | (high.to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def unpack(word):
+    return word.to(tl.int32).to(tl.float32, bitcast=True), (word >> 32).to(tl.int32).to(
+        tl.float32, bitcast=True
+    )
+
+
+@triton.jit
+def load(pointers, mask):
+    """Real and imaginary part in float32; a complex64 travels as one int64. 0 outside the mask."""
+    x = tl.load(pointers, mask=mask, other=0)
+    if x.dtype == tl.int64:
+        return unpack(x)
+    else:
+        return x.to(tl.float32), tl.zeros(x.shape, tl.float32)
+
+
+@triton.jit
+def store(pointers, real, imag, mask):
+    """In the pointers' dtype; only the real part unless they are int64 (complex64)."""
+    if pointers.dtype.element_ty == tl.int64:
+        tl.store(pointers, pack(real, imag), mask=mask)
+    else:
+        tl.store(pointers, real.to(pointers.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def times(ar, ai, xr, xi, COMPLEX: tl.constexpr):
+    if COMPLEX:
+        return ar * xr - ai * xi, ar * xi + ai * xr
+    else:
+        return ar * xr, ai
+
+
+@triton.jit
+def times_plus(ar, ai, xr, xi, yr, yi, COMPLEX: tl.constexpr):
+    """a·x + y."""
+    if COMPLEX:
+        return ar * xr - ai * xi + yr, ar * xi + ai * xr + yi
+    else:
+        return ar * xr + yr, yi
+
+
+@triton.jit
+def exponential(x, FLUSH: tl.constexpr):
+    """e^x; FLUSH rounds subnormal results to 0, three instructions less on NVIDIA devices."""
+    return exp2(x * 1.4426950408889634, FLUSH)
+
+
+@triton.jit
+def cos_sin(phase):
+    """By reduction to |y| ≤ π/4 in float64, then Taylor polynomials that are cut below 2e-9."""
+    x = phase.to(tl.float64)
+    quarters = tl.floor(x * 0.6366197723675814 + 0.5)
+    y = (x - quarters * 1.5707963267948966).to(tl.float32)
+    quadrant = (quarters - 4.0 * tl.floor(quarters * 0.25)).to(tl.int32)
+    z = y * y
+    s = y + y * z * (-1 / 6 + z * (1 / 120 + z * (-1 / 5040 + z * (1 / 362880))))
+    c = 1.0 + z * (-0.5 + z * (1 / 24 + z * (-1 / 720 + z * (1 / 40320 + z * (-1 / 3628800)))))
+    odd = (quadrant & 1) == 1
+    cos = tl.where(odd, s, c)
+    sin = tl.where(odd, c, s)
+    cos = tl.where((quadrant == 1) | (quadrant == 2), -cos, cos)
+    return cos, tl.where(quadrant >= 2, -sin, sin)
+
+
+@triton.jit
+def polar(log_a, phase, mask, FLUSH: tl.constexpr):
+    """The gates at log_a (pointers) and phase (pointers or None); 1 outside the mask."""
+    magnitude = exponential(tl.load(log_a, mask=mask, other=0.0).to(tl.float32), FLUSH)
+    if phase is None:
+        return magnitude, tl.zeros(magnitude.shape, tl.float32)
+    else:
+        cos, sin = cos_sin(tl.load(phase, mask=mask, other=0.0).to(tl.float32))
+        return magnitude * cos, magnitude * sin

@@ -15,7 +15,8 @@ from triton import knobs
 
 from ssmperf import Unsupported, backend
 
-from ..scan.common import nearest_turn
+from ..scan.common import differentiates, nearest_turn
+from ._triton.decode import decode
 from ._triton.function import LinearAttention
 
 REAL_GATES = ("none", "const", "scalar", "key")
@@ -29,7 +30,7 @@ REAL_GATES = ("none", "const", "scalar", "key")
     gates=(*REAL_GATES, "const_complex", "scalar_complex", "key_complex"),
     needs=("triton",),
     capability=(8, 0),
-    kernels=("la_increment", "la_carry", "la_output"),
+    kernels=("la_increment", "la_carry", "la_output", "la_walk", "linear_attention_forward_decode"),
 )
 def triton(
     q: Tensor,
@@ -49,15 +50,19 @@ def triton(
     float32 products. Phases add up in float64.
 
     Raises:
-        Unsupported: value gates, float64 operands, or bfloat16 ones in Triton's interpreter.
+        Unsupported: value gates (but for one step without gradients, which has a kernel of its own), float64
+            operands, or bfloat16 ones in Triton's interpreter.
     """
-    if log_b is not None:
-        raise Unsupported("no value gates: log_b must be None")
     operands = q.dtype
     if not q.dtype == k.dtype == v.dtype:
         operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
+    every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
+    if q.shape[1] == 1 and not operands.is_complex and not differentiates(*every):
+        return decode(q, k, v, log_a, phase, log_b, bonus, initial_state, read)
+    if log_b is not None:
+        raise Unsupported("no value gates: log_b must be None, but for one step without gradients")
     if read == "pre":
         return _read_before_write(q, k, v, log_a, initial_state, phase, bonus)
     if phase is None and not operands.is_complex:

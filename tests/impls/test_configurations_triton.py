@@ -96,10 +96,10 @@ def test_other_rows_are_what_is_launched(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_both_passes_of_linear_attention_have_the_chunks_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ssmperf.impls.linear_attention._triton import function
+    from ssmperf.impls.linear_attention._triton import schedule
 
     launches: list[dict[str, Any]] = []
-    monkeypatch.setattr(function, "la_output", Spy(function.la_output, launches))
+    monkeypatch.setattr(schedule, "la_output", Spy(schedule.la_output, launches))
     with noted() as curated:
         expected = outcome("linear_attention")
     ((place, row),) = curated.items()

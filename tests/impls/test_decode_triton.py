@@ -16,14 +16,14 @@ from torch import Tensor
 from ssmperf import registry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NAMES = ("scan", "selective_scan", "ratio_scan")
+NAMES = ("scan", "selective_scan", "ratio_scan", "linear_attention")
 ENTRIES = {name: registry.backend(name, "triton") for name in NAMES}
 if reason := ENTRIES["scan"].missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
 B, C, N = 2, 5, 6
 Given = dict[str, Any]
-TIMED = ("log_a", "phase", "b", "x", "delta", "k", "q", "v")  # that have a time axis, if three axes
+TIMED = ("log_a", "phase", "log_b", "b", "x", "delta", "k", "q", "v")  # may have a time axis, the second
 FLOAT, BFLOAT, HALF = torch.float32, torch.bfloat16, torch.float16
 
 
@@ -73,6 +73,27 @@ def ratio_scan(
     return given
 
 
+def linear_attention(
+    T: int, *, log_a: tuple[int, ...] | None = (), phase: tuple[int, ...] | None = None, both: bool = False,
+    bonus: bool = False, dtype: torch.dtype = FLOAT, V: int = 35,
+) -> Given:  # fmt: skip
+    H, K = 3, N
+    given = {
+        "q": normal(B, T, H, K, seed=0, dtype=dtype),
+        "k": normal(B, T, H, K, seed=1, dtype=dtype),
+        "v": normal(B, T, H, V, seed=2, dtype=dtype),
+        "log_a": None if log_a is None else -normal(*(log_a or (B, T, H, K)), seed=3).exp(),
+        "phase": None if phase is None else 9 * normal(*phase, seed=4),
+        "log_b": -normal(B, T, H, V, seed=5).exp() if both else None,
+        "initial_state": normal(B, H, K, V, seed=6, dtype=FLOAT if phase is None else torch.complex64),
+        "bonus": normal(H, K, seed=7) if bonus else None,
+        "read": "pre" if bonus else "post",
+    }
+    if given["log_a"] is not None:
+        given["log_a"][..., 0] = -torch.inf
+    return given
+
+
 CASES: dict[str, tuple[str, Callable[..., Given]]] = {
     "scan": ("scan", scan),
     "scan-const": ("scan", functools.partial(scan, log_a=(C,))),
@@ -89,6 +110,14 @@ CASES: dict[str, tuple[str, Callable[..., Given]]] = {
     "ratio": ("ratio_scan", ratio_scan),
     "ratio-plain": ("ratio_scan", functools.partial(ratio_scan, bonus=False, log_w=(B, 1, C))),
     "ratio-bf16": ("ratio_scan", functools.partial(ratio_scan, dtype=BFLOAT)),
+    "key": ("linear_attention", linear_attention),
+    "key-half": ("linear_attention", functools.partial(linear_attention, dtype=HALF)),
+    "none": ("linear_attention", functools.partial(linear_attention, log_a=None)),
+    "const": ("linear_attention", functools.partial(linear_attention, log_a=(3,), V=5)),
+    "both": ("linear_attention", functools.partial(linear_attention, both=True)),
+    "bonus": ("linear_attention", functools.partial(linear_attention, bonus=True)),
+    "phase": ("linear_attention", functools.partial(linear_attention, log_a=(3, N), phase=(3,))),
+    "phase-alone": ("linear_attention", functools.partial(linear_attention, log_a=None, phase=(3, N))),
 }
 each_case = pytest.mark.parametrize("case", CASES)
 
@@ -108,7 +137,7 @@ def close(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], dtype: torch.
 def alone(name: str) -> Any:
     """Lets no kernel be reached but that of one step."""
     module = importlib.import_module(f"ssmperf.impls.{name}.triton")
-    whole = {"scan": "Scan", "selective_scan": "SelectiveScan", "ratio_scan": "RatioScan"}[name]
+    whole = "".join(part.capitalize() for part in name.split("_"))
     return mock.patch.object(module, whole, None)
 
 
@@ -140,7 +169,7 @@ def test_step_by_step_equals_the_definition_of_the_whole(case: str) -> None:
     whole = registry.recurrence(name).definition(**{key: wide(x) for key, x in given.items()})
     outputs, state = [], given["initial_state"]
     for t in range(T):
-        step = {key: x[:, t : t + 1] if key in TIMED and x is not None and x.dim() == 3 and x.shape[1] == T
+        step = {key: x[:, t : t + 1] if key in TIMED and x is not None and x.dim() >= 3 and x.shape[1] == T
                 else x for key, x in given.items()}  # fmt: skip
         output, state = one_step(name, step | {"initial_state": state})
         outputs.append(output)
@@ -151,6 +180,7 @@ MAKE: dict[str, Callable[..., Given]] = {
     "scan": scan,
     "selective_scan": functools.partial(selective_scan, gate="exp"),
     "ratio_scan": ratio_scan,
+    "linear_attention": linear_attention,
 }
 
 
@@ -226,6 +256,7 @@ class TestOnDevice:
             "scan": lambda: scan(1, C=width, phase=(width,)),
             "selective_scan": lambda: selective_scan(1, gate="exp", D=width, N=16),
             "ratio_scan": lambda: ratio_scan(1, C=width, log_w=(width,)),
+            "linear_attention": lambda: linear_attention(1, V=width),
         }[name]()
         want = registry.recurrence(name).definition(**{key: wide(x) for key, x in given.items()})
         close(one_step(name, given), want, FLOAT)

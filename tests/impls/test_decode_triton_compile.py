@@ -47,6 +47,11 @@ CASES = {
         "bonus": zeros(C),
         "initial_state": zeros(B, 3, C),
     },
+    "linear_attention": {
+        **{name: zeros(B, 1, 4, 128, dtype=BFLOAT) for name in "qkv"},
+        "log_a": zeros(B, 1, 4, 128),
+        "initial_state": zeros(B, 4, 128, 128),
+    },
 }
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from support.table import REGIMES, TOLERANCE, Operands, detached, error, evaluat
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, registry
+from ssmperf.tune import tables
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -37,13 +40,37 @@ def attention(**operands: Tensor | str | None) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks a chunk and several tiles of K and V at widths that the interpreter can afford."""
-    from ssmperf.impls.linear_attention._triton import function
+    cut_into(monkeypatch)
 
-    tiles = function.Tiles(chunk=C, key=16, value=16, inner=16, pair_key=16, carry=128, stages=1)
-    monkeypatch.setattr(function, "tiles", lambda K, V, wide: tiles)
-    yield
+
+@pytest.fixture
+def small_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, where heads are walked."""
+    cut_into(monkeypatch, walk=16)
+
+
+def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    from ssmperf.impls._triton import plan
+    from ssmperf.impls.linear_attention._triton import function, schedule
+    from ssmperf.impls.linear_attention._triton.tiles import Tiles
+
+    small = {"chunk": C, "key": 16, "value": 16, "inner": 16, "pair_key": 16, "carry": 128, "stages": 1}
+    cut = Tiles(**{**small, **sizes})
+    for module in (function, schedule):
+        monkeypatch.setattr(module, "tiles", lambda K, V, wide: cut)
+    plan.forget()
+
+
+@pytest.fixture(params=[0, 32])
+def walked_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The curated block sizes, and those with a walk for half types."""
+    table = tables.table("linear_attention/triton")
+    half = [key for key in table if key[0] == "half"]
+    rows = {(table.name, key): replace(table.row(key), walk=request.param) for key in half}
+    with tables.using(rows):
+        yield
 
 
 def case(
@@ -221,10 +248,64 @@ def test_what_it_cannot_do_it_refuses() -> None:
         attention(**operands)
 
 
+@tiny
+@pytest.mark.parametrize(
+    ("kind", "T", "options"),
+    [
+        *((kind, T, {}) for kind in ("none", "const", "scalar", "key") for T in (1, 2 * C + 3)),
+        *((kind, C + 1, {"K": 20, "V": 40}) for kind in ("scalar", "key")),
+        *((kind, 2 * C, {"regime": "reset"}) for kind in ("scalar", "key")),
+        ("key", C + 1, {"dtype": "float16", "regime": "retnet"}),
+    ],
+)
+@pytest.mark.usefixtures("small_walk")
+def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any]) -> None:
+    assert_matches(case(T=T, kind=kind, **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize("kind", ["const", "scalar", "key"])
+def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=16, fill=3)
+    assert_matches(case(T=4 * C + 3, kind=kind))  # of two, two and one chunks
+
+
+@tiny
+@pytest.mark.usefixtures("small_walk")
+def test_a_walk_takes_chunks_of_any_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks beyond the operands' range lie beside others, and one begins with a reset."""
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setitem(walking.LIMITS, torch.float32, 10.0)
+    operands = case(T=4 * C, kind="key")
+    gates = operands["log_a"].detach().clone()
+    gates[:, :C] *= 0.3
+    gates[:, 2 * C : 3 * C] *= 0.3
+    gates[:, 3 * C, :, ::2] = -math.inf
+    operands["log_a"] = gates.requires_grad_()
+    halves = gates.detach().unflatten(1, (-1, C // 2)).sum(2)
+    assert {bool(far) for far in (halves.abs() > 10).flatten(2).any(-1)[0]} == {True, False}
+    assert_matches(operands)
+    gradient = evaluate(attention, operands).gradients["log_a"]
+    assert bool((gradient[torch.isneginf(operands["log_a"])] == 0).all())
+
+
+@tiny
+@pytest.mark.usefixtures("small_walk")
+def test_a_walk_repeats_to_the_bit_and_the_past_sees_only_rounding_of_the_future() -> None:
+    operands = detached(case(T=C + 9, kind="key"))
+    output = attention(**operands)[0]
+    assert torch.equal(output, attention(**operands)[0])
+    for name in ("q", "k", "v", "log_a"):
+        operands[name][:, 21:] *= 3
+    torch.testing.assert_close(output[:, :21], attention(**operands)[0][:, :21], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("walked_or_not")
 def test_gate_kinds_on_a_gpu(kind: str, dtype: str) -> None:
     regime = "gla" if dtype == "float16" else "sigmoid"
     assert_matches(case(T=1000, H=2, K=64, V=64, kind=kind, regime=regime, dtype=dtype), dtype)
@@ -235,6 +316,7 @@ def test_gate_kinds_on_a_gpu(kind: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("kind", ["scalar", "key"])
+@pytest.mark.usefixtures("walked_or_not")
 def test_regimes_on_a_gpu(kind: str, regime: str, dtype: str) -> None:
     assert_matches(case(T=500, H=2, K=128, V=128, kind=kind, regime=regime, dtype=dtype), dtype)
 
@@ -244,6 +326,7 @@ def test_regimes_on_a_gpu(kind: str, regime: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("K", "V"), [(16, 16), (64, 128), (128, 64), (100, 36), (256, 256)])
 @pytest.mark.parametrize("kind", ["scalar", "key"])
+@pytest.mark.usefixtures("walked_or_not")
 def test_widths_on_a_gpu(kind: str, K: int, V: int, dtype: str) -> None:
     assert_matches(case(T=193, H=3, K=K, V=V, kind=kind, regime="gla", dtype=dtype), dtype)
 
@@ -259,6 +342,7 @@ def test_a_long_sequence_on_a_gpu(kind: str) -> None:
 @gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["scalar", "key"])
+@pytest.mark.usefixtures("walked_or_not")
 def test_gradients_repeat_to_the_bit_on_a_gpu(kind: str, dtype: str) -> None:
     operands = case(T=700, H=4, K=128, V=128, kind=kind, dtype=dtype)
     first, second = evaluate(attention, operands), evaluate(attention, operands)

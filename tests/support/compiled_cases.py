@@ -257,6 +257,9 @@ def linear_attention_cases() -> Iterator[Case]:
             operands,
             main=gate == "key" and data is BFLOAT,
         )
+        if data is BFLOAT:
+            name = f"{SHORT[data]} K{K} V{V} {gate} walk"
+            yield TritonCase("linear_attention/triton", name, operands, changes={"walk": 32})
 
 
 def cuda_cases() -> Iterator[Case]:

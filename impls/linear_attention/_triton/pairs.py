@@ -21,11 +21,18 @@ def load_row(x, t, T, stride, cols, K: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_scores_key(
-    q, k, log_a, scores, T, H, NT,
+    q, k, log_a, wide, scores, T, H, NT,
     K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr,
 ):  # fmt: skip
-    """scores[i, j] = Σ_c q_ic k_jc · decay_c from j to i for j ≤ i; a program has SUB rows i and all of K."""
+    """scores[i, j] = Σ_c q_ic k_jc · decay_c from j to i for j ≤ i; a program has SUB rows i and all of K.
+
+    WALK: of wide chunks only.
+    """
     block, chunk, bh = locate(H, NT, C // SUB)
+    if WALK:  # noqa: SIM102, as only this test is of constants
+        if tl.load(wide + bh * NT + chunk) == 0:
+            return
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
     start = chunk * C + block * SUB
@@ -60,21 +67,29 @@ def la_scores_key(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_key(
-    q, k, log_a, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, do, log_a, wide, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a, T, H, NT,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    CONST: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of dq and dk inside the chunk to those through states, and take the gate's gradient.
 
     d log_a_t = Σ_{s ≥ t in the chunk} (q_s ⊙ dq_s - k_s ⊙ dk_s) + rowsum(adjoint ⊙ state) at the chunk's end:
     the sum restarts in each chunk, so its rounding does not grow with T.
+
+    dq_states, dk_states: the parts through states. WALK: the states and adjoints themselves, (B·H, chunks, K,
+    V), and of wide chunks only.
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
+    if WALK:  # noqa: SIM102, as only this test is of constants
+        if tl.load(wide + bh * NT + chunk) == 0:
+            return
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
     keys = tile * BK + tl.arange(0, BK)
     steps = tl.arange(0, SUB)
     weights = dscores + (bh * NT + chunk) * C * C
     carry = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
+    beyond = tl.zeros((BK,), dtype=tl.float32)
 
     for after in range(C // SUB):
         block = C // SUB - 1 - after
@@ -106,10 +121,33 @@ def la_grad_key(
                 later = tl.dot(tl.load(weights + at), q_tile, later, input_precision=PRECISION)
                 between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
 
-        dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0)
-        dq_tile += earlier * tl.exp(decay(base, start, T, stride, keys, K, SUB, KEY, False))
-        dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0)
-        dk_tile += later * tl.exp(decay(base, start, T, stride, keys, K, SUB, KEY, True))
+        from_start = decay(base, start, T, stride, keys, K, SUB, KEY, False)
+        to_end = decay(base, start, T, stride, keys, K, SUB, KEY, True)
+        if WALK:
+            before = tl.zeros((BK,), dtype=tl.float32)
+            for back in range(1, C // SUB):
+                if back <= block:
+                    before += total_decay(base, start - back * SUB, T, stride, keys, K, SUB, KEY)
+            dq_tile = tl.zeros((SUB, BK), dtype=tl.float32)
+            dk_tile = tl.zeros((SUB, BK), dtype=tl.float32)
+            at = (bh * NT + chunk) * K * V
+            values_row = head_offset(bh, T, H) * V
+            for first in range(0, V, BV):
+                values = first + tl.arange(0, BV)
+                do_tile = load_rows(do + values_row, t, T, H * V, values, V)
+                state = load_rows(dq_states + at, keys, K, V, values, V)
+                dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)
+                v_tile = load_rows(v + values_row, t, T, H * V, values, V)
+                adjoint = load_rows(dk_states + at, keys, K, V, values, V)
+                dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
+            dq_tile = dq_tile * tl.exp(from_start + before[None, :])
+            dk_tile = dk_tile * tl.exp(to_end + beyond[None, :])
+            beyond += total_decay(base, start, T, stride, keys, K, SUB, KEY)
+        else:
+            dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0)
+            dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0)
+        dq_tile += earlier * tl.exp(from_start)
+        dk_tile += later * tl.exp(to_end)
 
         diagonal = weights + block * SUB * (C + 1)
         factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from j to row i

@@ -17,6 +17,9 @@ class Tiles:
     pair_key: width of the tiles of K in the pairwise gradient kernel, run by one warp.
     carry: elements of the state that one program carries over the chunks.
     precision: of float32 products: "ieee" (FMA units) or "tf32x3" (three tensor-core passes).
+    walk: width of the strip of values with which a program walks through the chunks of a head; 0 computes
+        all chunks beside each other and keeps what they add to the state. walk_warps, walk_stages: of that
+        program. fill: programs per multiprocessor below which heads are cut into segments of time.
     """
 
     chunk: int = 64
@@ -28,13 +31,19 @@ class Tiles:
     pair_key: int = 32
     carry: int = 1024
     precision: str = "ieee"
+    walk: int = 0
+    walk_warps: int = 4
+    walk_stages: int = 2
+    fill: int = 1
 
     def __post_init__(self) -> None:
         widths = (self.chunk, self.key, self.value, self.inner, self.pair_key)
-        if any(size & (size - 1) for size in (*widths, self.warps, self.carry)) or min(widths) < 16:
+        powers = (*widths, self.warps, self.carry, self.walk, self.walk_warps)
+        if any(size & (size - 1) for size in powers) or min(*widths, self.walk or 16) < 16:
             raise ValueError("sizes are powers of two, and widths and the chunk at least 16")
-        if min(self.warps, self.stages, self.carry) < 1 or self.precision not in ("ieee", "tf32x3"):
-            raise ValueError("warps, stages and carry are above 0, and precision is ieee or tf32x3")
+        counts = (self.warps, self.stages, self.carry, self.walk_warps, self.walk_stages, self.fill)
+        if min(counts) < 1 or self.precision not in ("ieee", "tf32x3"):
+            raise ValueError("all counts are above 0, and precision is ieee or tf32x3")
 
 
 def row(widths: str, K: int, V: int) -> Tiles:
@@ -43,20 +52,30 @@ def row(widths: str, K: int, V: int) -> Tiles:
     return Tiles(key=K, value=V, warps=8 if max(K, V) > 64 else 4)
 
 
+WALKS = ((32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 8, 2), (128, 8, 2))  # width, warps, stages
 CURATED = {
     (widths, K, V): row(widths, K, V) for widths in ("float32", "half") for K in (64, 128) for V in (64, 128)
 }
 
 
 def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
-    """List the configurations that differ from the curated one in one size."""
+    """List the configurations that differ from the curated one in one size; for half types also walks."""
     cut = CURATED[widths, K, V]
     yield from (replace(cut, chunk=chunk) for chunk in (cut.chunk // 2, 2 * cut.chunk))
-    yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)
-    yield from (replace(cut, value=value) for value in (cut.value // 2, 2 * cut.value) if 16 <= value <= V)
     yield from (replace(cut, warps=warps) for warps in (cut.warps // 2, 2 * cut.warps) if warps <= 8)
-    yield from (replace(cut, stages=stages) for stages in (1, 2, 3))
-    yield replace(cut, carry=2 * cut.carry)
+    if widths == "half":
+        for width, warps, stages in WALKS:
+            if width <= V:
+                yield replace(cut, walk=width, walk_warps=warps, walk_stages=stages)
+        yield replace(cut, walk=32, fill=2)
+        yield replace(cut, walk=32, key=64)
+    else:
+        yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)
+        yield from (
+            replace(cut, value=value) for value in (cut.value // 2, 2 * cut.value) if 16 <= value <= V
+        )
+        yield from (replace(cut, stages=stages) for stages in (2, 3))
+        yield replace(cut, carry=2 * cut.carry)
 
 
 TILES = Table("linear_attention/triton", Tiles, CURATED, candidates)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import enter_runs, load, polar, store, times
+from ..._triton.arithmetic import load, polar, store, times
+from .arithmetic import enter_runs
 from .chain import enter_runs_linked, take_ticket
 
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import pack, then, then_complex, times_plus, unpack
+from ..._triton.arithmetic import pack, times_plus, unpack
+from .arithmetic import then, then_complex
 
 EMPTY = tl.constexpr(-1)
 HEAD = tl.constexpr(16)  # words before the maps: the counter, and room so that rows stay aligned

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..._triton.arithmetic import load, polar, store, times_plus
 from ..._triton.host import flush, strides
 from ..._triton.plan import Plan, Slot, planned
-from .arithmetic import load, polar, store, times_plus
 from .function import bits
 
 BLOCK = 128  # channels of a warp: 16 bytes of a float32 stream a thread

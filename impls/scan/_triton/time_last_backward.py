@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .arithmetic import load, polar, store, times
+from ..._triton.arithmetic import load, polar, store, times
 from .time_last_forward import (
     enter_runs,
     fetch_gates,

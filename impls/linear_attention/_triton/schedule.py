@@ -1,0 +1,194 @@
+"""The launches of one call, in order, for real operands: chunks beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import triton
+
+from ..._triton.host import loop_bound
+from ..._triton.plan import Plan, Slot
+from . import blocks
+from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
+from .pairs import la_grad_key, la_scores_key
+from .tiles import Tiles, tiles
+
+NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
+SUB = blocks.SUB.value
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Shapes, gate and block sizes of one call, with a launch for each step of a plan."""
+
+    plan: Plan
+    B: int
+    T: int
+    H: int
+    K: int
+    V: int
+    gate: int
+    const: bool
+    tiles: Tiles
+
+    @classmethod
+    def of(cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, cut: Tiles | None = None) -> Self:
+        """cut: block sizes, where they are not those in force."""
+        B, T, H, K = q.shape
+        V = v.shape[-1]
+        gate = NONE if log_a is None else KEY if log_a.shape[-1] == K and K > 1 else SCALAR
+        chosen = tiles(K, V, wide=q.dtype == torch.float32)
+        return cls(plan, B, T, H, K, V, gate, log_a is not None and log_a.dim() == 2, cut or chosen)
+
+    @property
+    def chunks(self) -> int:
+        return triton.cdiv(self.T, self.tiles.chunk)
+
+    @property
+    def programs(self) -> int:
+        """Chunks of all heads."""
+        return self.B * self.H * self.chunks
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.T, self.H, self.chunks
+
+    def width(self, size: int, limit: int) -> int:
+        return max(16, min(limit, triton.next_power_of_2(size)))
+
+    @property
+    def BK(self) -> int:
+        return self.width(self.K, self.tiles.key)
+
+    @property
+    def BV(self) -> int:
+        return self.width(self.V, self.tiles.value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"num_warps": self.tiles.warps, "num_stages": self.tiles.stages}
+
+    def per_chunk(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Slot:
+        """Room for a tensor of some sizes per chunk of each head."""
+        return self.plan.empty((self.B * self.H, self.chunks, *sizes), dtype)
+
+    def scores(self, x: Slot, y: Slot, log_a: Slot | None, gate: int) -> Slot:
+        """(x_i · y_j) ⊙ decay, (B·H, chunks, C, C); gate NONE leaves the decay out."""
+        C, width = self.tiles.chunk, x.shape[-1]
+        out = self.per_chunk(C, C, dtype=x.dtype)
+        self.plan.launch(
+            la_scores, (self.programs,), x, y, x if log_a is None else log_a, out, *self.sizes,
+            K=width, C=C, BK=self.width(width, self.tiles.inner),
+            GATE=gate, CONST=self.const, PRECISION=self.tiles.precision,
+            num_warps=4, num_stages=self.tiles.stages,
+        )  # fmt: skip
+        return out
+
+    def scores_key(self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None = None) -> Slot:
+        """Σ_c q_ic k_jc decay_c, (B·H, chunks, C, C), of the wide chunks if they are named.
+
+        Above the diagonal nothing is written.
+        """
+        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
+        out = self.per_chunk(C, C, dtype=q.dtype)
+        self.plan.launch(
+            la_scores_key, (self.programs * (C // SUB),), q, k, log_a, q if wide is None else wide, out,
+            *self.sizes, K=self.K, C=C, BK=BK, CONST=self.const, PRECISION=self.tiles.precision,
+            WALK=wide is not None,
+            num_warps=min(8, max(1, BK * q.element_size() ** 2 // 256)), num_stages=1,
+        )  # fmt: skip
+        return out
+
+    def attention(self, q: Slot, k: Slot, log_a: Slot | None) -> Slot:
+        """Scores under this call's own gate."""
+        if self.gate == KEY and log_a is not None:
+            return self.scores_key(q, k, log_a)
+        return self.scores(q, k, log_a, self.gate)
+
+    def increments(self, x: Slot, y: Slot, log_a: Slot | None, totals: Slot, *, reverse: bool) -> Slot:
+        """Compute what each chunk adds to the state, or to its adjoint: (B·H, chunks, K, V) float32."""
+        out = self.per_chunk(self.K, self.V)
+        grid = self.programs * triton.cdiv(self.K, self.BK) * triton.cdiv(self.V, self.BV)
+        self.plan.launch(
+            la_increment, (grid,), x, y, x if log_a is None else log_a, out, totals, *self.sizes,
+            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.BV,
+            GATE=self.gate, CONST=self.const, REVERSE=reverse, PRECISION=self.tiles.precision,
+            **self.options,
+        )  # fmt: skip
+        return out
+
+    def carry(
+        self, first: Slot | None, increments: Slot, totals: Slot, dtype: torch.dtype,
+        forward: tuple[Slot, Slot] | None = None,
+    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
+        """States (given the forward's states and final state: adjoints) at chunk edges, last, boundary."""
+        reverse = forward is not None
+        states = self.plan.like(increments, dtype)
+        last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
+        edges = increments.shape[:3] if reverse and self.gate != NONE else (1,)
+        boundary = self.plan.empty(edges, torch.float32)
+        starts, final = forward if forward is not None else (states, last)
+        BV = self.width(self.V, 1 << 30)
+        BK = max(1, min(triton.next_power_of_2(self.K), self.tiles.carry // BV))
+        self.plan.launch(
+            la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
+            increments if first is None else first, increments, totals, states, last, starts, final, boundary,
+            loop_bound(self.chunks), K=self.K, V=self.V, BK=BK, BV=BV,
+            GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
+        )  # fmt: skip
+        return states, last, boundary
+
+    def output(
+        self, x: Slot, y: Slot, log_a: Slot | None, states: Slot, scores: Slot, *, reverse: bool
+    ) -> Slot:
+        """o from q, v, states and scores; reverse: dv from k, do, adjoints and scores."""
+        out = self.plan.like(y)
+        self.plan.launch(
+            la_output, (self.programs * triton.cdiv(self.V, self.BV),),
+            x, y, x if log_a is None else log_a, states, scores, out, *self.sizes,
+            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, self.tiles.inner), BV=self.BV,
+            GATE=self.gate, CONST=self.const, REVERSE=reverse, PRECISION=self.tiles.precision,
+            **self.options,
+        )  # fmt: skip
+        return out
+
+    def grad_qk(
+        self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot | None,
+        states: Slot, adjoints: Slot, dscores: Slot, boundary: Slot, dtype: torch.dtype,
+    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
+        """dq, dk in a dtype, and d log_a (B, T, H, K), or its parts (B, T, H, tiles of K)."""
+        key_tiles = triton.cdiv(self.K, self.BK)
+        partial = torch.float32 if self.gate == KEY else dtype
+        dq, dk = self.plan.like(q, partial), self.plan.like(k, partial)
+        dlog_a = self.plan.empty((self.B, self.T, self.H, key_tiles), torch.float32)
+        self.plan.launch(
+            la_grad_qk, (self.programs * key_tiles,),
+            q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary,
+            dq, dk, dlog_a, *self.sizes,
+            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.width(self.V, self.tiles.inner),
+            GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, **self.options,
+        )  # fmt: skip
+        if self.gate != KEY or log_a is None:
+            return dq, dk, dlog_a
+        dq_states, dk_states = dq, dk
+        dq, dk = self.plan.like(q, dtype), self.plan.like(k, dtype)
+        dlog_a = self.plan.like(dq_states)
+        self.grad_key(q, k, v, do, log_a, None, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a)
+        return dq, dk, dlog_a
+
+    def grad_key(
+        self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot, wide: Slot | None, dscores: Slot,
+        boundary: Slot, dq_states: Slot, dk_states: Slot, dq: Slot, dk: Slot, dlog_a: Slot,
+    ) -> None:  # fmt: skip
+        """Complete dq, dk and d log_a under key gates; see the kernel."""
+        BK = self.width(self.K, self.tiles.pair_key)
+        self.plan.launch(
+            la_grad_key, (self.programs * triton.cdiv(self.K, BK),),
+            q, k, v, do, log_a, q if wide is None else wide, dscores, boundary, dq_states, dk_states,
+            dq, dk, dlog_a, *self.sizes,
+            K=self.K, V=self.V, C=self.tiles.chunk, BK=BK, BV=self.width(self.V, 32),
+            CONST=self.const, PRECISION=self.tiles.precision, WALK=wide is not None,
+            num_warps=1, num_stages=1,
+        )  # fmt: skip
