@@ -41,7 +41,7 @@ LAUNCH_S = 1.6e-6  # of a GPU, for the planted kernel itself (as measured on an 
 class Setting:
     """What to compare on one kind of device.
 
-    options: that select the cases. pairs: of rounds in the two stages. threshold: beyond which a change counts.
+    options: that select the cases. pairs: of rounds in the two stages. threshold: from which a change counts.
     share: of a kernel's time that the planted work takes. plants: for each kind of block, the files of the
         backends with extra work, and the dtypes in which they have it.
     calibrate: whether to calibrate the machine first, so that single rounds have verdicts too.
