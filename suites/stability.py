@@ -59,6 +59,7 @@ SECTION = Section(
 )
 
 MODEL = "model"
+PREFERRED = ("linear_transformer",)  # stand for their kind of gate as in earlier runs, whatever is added
 CHANGES = ("0", "0.1", "10", RESET)  # of a model's own decay
 # of the same, where a preset takes few shapes
 FEW_CHANGES = ("0", "10", RESET)
@@ -146,11 +147,11 @@ def is_own(source: str) -> bool:
 
 
 def model_names(selection: Selection) -> list[str]:
-    """List the models named, or else the first one of each recurrence and kind of gate."""
+    """List the models named, or else one of each recurrence and kind of gate: PREFERRED, or the first."""
     if selection.models is not None:
         return [name for name in selection.models if name not in registry.recurrences()]
     firsts: dict[tuple[str, str], str] = {}
-    for name in registry.models():
+    for name in (*PREFERRED, *registry.models()):
         entry = registry.model(name)
         if ":" not in name:
             firsts.setdefault((entry.recurrence, entry.gate), name)

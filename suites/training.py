@@ -272,13 +272,17 @@ class Measured:
         return fell_back(self.backend.kernels, launched_kernels(self.trainee.step))
 
     def mixer_share(self, latency_s: float) -> float | None:
-        """Compare the recurrences alone, forward and backward in all layers, with a step."""
+        """Compare the recurrences alone, forward and backward in all layers, with a step.
+
+        Each call is taken to last as long as the first one.
+        """
         subject = self.subject(TIMED)
         inner: Values | None = subject.inner(subject.values())
         if inner is None:
             return None
         call = call_of(PASS, self.backend.function, inner)
-        return self.layers * self.context.median_s(self.case, call, touched=()) / latency_s
+        calls = subject.count_calls(self.backend.function)
+        return calls * self.context.median_s(self.case, call, touched=()) / latency_s
 
     def ended(self, verdict: Verdict, timing: Timing | None = None) -> Record:
         """Make the record, with times if the step was timed and is right."""

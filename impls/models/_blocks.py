@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -212,6 +213,27 @@ class TNLBlock(GatedBlock):
     output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(SimpleRMSNorm))
     gate: ClassVar[Activation] = staticmethod(identity)
     channels_type: ClassVar[Channels] = LinearGLU
+
+
+class XLSTMBlock(GatedBlock):
+    """x + W₂(norm(mixer(norm(x))) ⊙ σ(W₁ norm(x))), then a GLU: xLSTM's layer, with a layer norm per head."""
+
+    output_norm_type: ClassVar[HeadNorm] = GroupNorm
+    gate: ClassVar[Activation] = staticmethod(torch.sigmoid)
+
+
+class Mamba3Block(GatedBlock):
+    """x + W₂(mixer(norm(x)) ⊙ SiLU(W₁ norm(x))), then a GLU. There is no convolution and no norm of y."""
+
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(over_all(nn.Identity))
+
+
+class SlotBlock(NormedBlock):
+    """x + W norm(SiLU(mixer(norm(x)))), then a GLU."""
+
+    output_norm_type: ClassVar[HeadNorm] = staticmethod(
+        over_all(lambda width: nn.Sequential(nn.SiLU(), RMSNorm(width)))
+    )
 
 
 class DeltaNetBlock(NormedBlock):

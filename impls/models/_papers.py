@@ -10,6 +10,9 @@ ALIBI = (
     "arXiv:2108.12409"
 )
 ATTENTION = "Attention Is All You Need (2017), arXiv:1706.03762"
+BASED = (
+    "Simple linear attention language models balance the recall-throughput tradeoff (2024), arXiv:2402.18668"
+)
 COSFORMER = "cosFormer: Rethinking Softmax in Attention (2022), arXiv:2202.08791"
 DECAYING = "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights (2022), arXiv:2210.04243"
 DELTANET = (
@@ -33,6 +36,7 @@ GRU = (
     "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine Translation (2014), "
     "arXiv:1406.1078"
 )
+GSA = "Gated Slot Attention for Efficient Linear-Time Sequence Modeling (2024), arXiv:2409.07146"
 HGRN = "Hierarchically Gated Recurrent Neural Network for Sequence Modeling (2023), arXiv:2311.04823"
 HGRN2 = "HGRN2: Gated Linear RNNs with State Expansion (2024), arXiv:2404.07904"
 KIMI = "Kimi Linear: An Expressive, Efficient Attention Architecture (2025), arXiv:2510.26692"
@@ -54,6 +58,7 @@ MAMBA2 = (
     "Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured State Space "
     "Duality (2024), arXiv:2405.21060"
 )
+MAMBA3 = "Mamba-3: Improved Sequence Modeling using State Space Principles (2026), arXiv:2603.15569"
 MIN_RNN = "Were RNNs All We Needed? (2024), arXiv:2410.01201"
 RETNET = "Retentive Network: A Successor to Transformer for Large Language Models (2023), arXiv:2307.08621"
 ROFORMER = "RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), arXiv:2104.09864"
@@ -62,9 +67,11 @@ S4 = "Efficiently Modeling Long Sequences with Structured State Spaces (2021), a
 S4D = "On the Parameterization and Initialization of Diagonal State Space Models (2022), arXiv:2206.11893"
 S5 = "Simplified State Space Layers for Sequence Modeling (2022), arXiv:2208.04933"
 SASHIMI = "It's Raw! Audio Generation with State-Space Models (2022), arXiv:2202.09729"
+TFLA = "Tiled Flash Linear Attention: More Efficient Linear RNN and xLSTM Kernels (2025), arXiv:2503.14376"
 TNL = (
     "TransNormerLLM: A Faster and Better Large Language Model with Improved TransNormer (2023), "
     "arXiv:2307.14995"
 )
 TNN = "Toeplitz Neural Network for Sequence Modeling (2023), arXiv:2305.04749"
 TTT = "Learning to (Learn at Test Time): RNNs with Expressive Hidden States (2024), arXiv:2407.04620"
+XLSTM = "xLSTM: Extended Long Short-Term Memory (2024), arXiv:2405.04517"

@@ -192,7 +192,9 @@ class Lane:
             self.events.on_start(case, self.device)
             self._enter(Record(case, Status.CRASH, str(error), self.env_id), began_s)
             return
+        ready_s = time.monotonic()
         self.events.on_start(case, self.device)
+        began_s += time.monotonic() - ready_s  # it may have waited for its turn
         number = secrets.token_hex(8)
         on_progress = partial(self.events.on_progress, case)
         record, healthy = worker.run(case, number, self.timeout_s, on_progress)

@@ -193,12 +193,12 @@ class OpenRun:
 
     def prepare(self, number: int, cases: Sequence[Case]) -> None:
         """Start what a round of cases will run in and wait until it is ready, if there is one to run."""
-        if self._to_do(number, cases):
+        if self.to_do(number, cases):
             self.session.prepare()
 
     def run_round(self, number: int, cases: Sequence[Case]) -> None:
         """Measure cases in fresh processes, without those that are done or that were not ok before."""
-        todo = self._to_do(number, cases)
+        todo = self.to_do(number, cases)
         self.progress.drop(sum((case.id, number) not in self.done for case in cases) - len(todo))
         events = Events(
             self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
@@ -206,7 +206,8 @@ class OpenRun:
         shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
         self.session.run(todo, events, shuffle if self._has_rounds else None)
 
-    def _to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
+    def to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
+        """List those of these cases that a round still has to measure."""
         return [case for case in cases if (case.id, number) not in self.done and case.id not in self.ended]
 
     def _source_files(self) -> set[Path]:

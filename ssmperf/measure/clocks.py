@@ -7,8 +7,11 @@ returned to `after`, both outside the time. The clocks of device time are in `de
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +21,10 @@ After = Callable[[Any], None]
 
 RESOLUTION = 0.005  # a tick of the timer is at most this share of a timed batch
 _MOST_CALLS = 2**20
+_MOST_OTHERS = 0.02  # of a call's time: CPU time of the process's other threads, for which it may have waited
 _QUEUED_S = 1e-3  # host time that fills no launch queue: about a thousand launches of at least 2 µs
 _MOST_QUEUED = 20  # calls
+_pread, _number_of_threads = os.pread, torch.get_num_threads  # as they are before any backend runs
 
 
 class Clock(Protocol):
@@ -50,10 +55,71 @@ def ignore(result: Any) -> None:
     """Drop what a call returned."""
 
 
+class CoreWait:
+    """Takes out of wall times how long the thread that made this object has waited for a core.
+
+    On a busy machine the wall time of a call is its own and the slices that the scheduler gave to others.
+    Linux counts these for each thread. Calls that work in several threads keep their wall time: one may have
+    waited for another.
+
+    waited_ns: the total that was left out. file: Linux's counts for the thread, where the second is the time
+        that it has waited. thread_ns, process_ns: CPU time of the thread, and of its process.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        thread_ns: Callable[[], int] = time.thread_time_ns,
+        process_ns: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self.waited_ns = 0
+        self._thread_ns, self._process_ns = thread_ns, process_ns
+        self._thread = threading.get_ident()
+        try:
+            self._file: int | None = os.open(file or Path("/proc/thread-self/schedstat"), os.O_RDONLY)
+        except OSError:
+            self._file = None  # this kernel does not count it
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def begin(self) -> None:
+        """Take the counts before a call."""
+        self._before = self._counts()
+
+    def own_ns(self, elapsed_ns: int) -> int:
+        """Compute from a call's wall time since `begin` what it took without waiting for a core.
+
+        It is never less than the CPU time that the thread has used.
+        """
+        if self._before is None:
+            return elapsed_ns
+        after = self._counts()
+        if after is None:
+            return elapsed_ns
+        waited, used, by_process = (new - old for new, old in zip(after, self._before, strict=True))
+        if by_process - used > _MOST_OTHERS * elapsed_ns:
+            return elapsed_ns
+        own = max(elapsed_ns - waited, min(used, elapsed_ns))
+        self.waited_ns += elapsed_ns - own
+        return own
+
+    def _counts(self) -> tuple[int, int, int] | None:
+        if self._file is None or _number_of_threads() > 1 or threading.get_ident() != self._thread:
+            return None
+        try:
+            return int(_pread(self._file, 64, 0).split()[1]), self._thread_ns(), self._process_ns()
+        except (OSError, IndexError, ValueError):
+            return None
+
+
 class WallClock:
     """Wall time on the host. A sample covers as many calls in a row as the timer's resolution demands.
 
-    With a `before`, which must precede every call, each call is timed on its own.
+    With a `before`, which must precede every call, each call is timed on its own. Time in which the scheduler
+    gave the core to others is left out, as far as `wait` can tell.
     """
 
     name = "wall"
@@ -65,8 +131,10 @@ class WallClock:
         after: After = ignore,
         *,
         now_ns: Callable[[], int] = time.perf_counter_ns,
+        wait: CoreWait | None = None,
     ) -> None:
         self.before, self.after, self.now_ns = before, after, now_ns
+        self.wait = wait or CoreWait()
         self.calls = 1
         self._calibrated: Call | None = None
 
@@ -83,10 +151,11 @@ class WallClock:
             self.before()
         calls = range(self.calls)
         result = None
+        self.wait.begin()
         start = self.now_ns()
         for _ in calls:
             result = call()
-        elapsed_ns = self.now_ns() - start
+        elapsed_ns = self.wait.own_ns(self.now_ns() - start)
         self.after(result)
         return elapsed_ns
 

@@ -37,6 +37,7 @@ class Timing:
     every_s: seconds of all calls by the first clock in order, with those that are no sample: pilot, throttled
         and repeated ones.
     waited: how many of those calls were counted although the device may have waited for the host.
+    core_wait_s: seconds of all these calls in which others had the core; they are left out of the samples.
     """
 
     clock: str
@@ -52,6 +53,7 @@ class Timing:
     every_s: tuple[float, ...] = ()
     busy: tuple[str, ...] = ()
     waited: int = 0
+    core_wait_s: float = 0.0
 
     @property
     def latency_s(self) -> float | None:
@@ -80,6 +82,7 @@ class Timing:
             "threads": self.threads,
             "configuration": self.configuration,
             "waited_samples": self.waited,
+            "core_wait_s": self.core_wait_s,
             "window_s": self.window_s,
             "busy": list(self.busy),
             **self.telemetry,
@@ -199,6 +202,7 @@ class Stopwatch:
         try:
             with Telemetry(self.device) as telemetry:
                 taken = Taken(self.first, call)
+                waited_ns = self.first.wait.waited_ns if isinstance(self.first, WallClock) else 0
                 samples = sample(
                     taken,
                     min_time_s=min_time_s,
@@ -207,8 +211,15 @@ class Stopwatch:
                     min_samples=min_samples,
                 )
             every_s = tuple(taken.every_s)
-            if self.host is None:
-                return Timing(self.first.name, samples, {}, threads=torch.get_num_threads(), every_s=every_s)
+            if isinstance(self.first, WallClock):
+                return Timing(
+                    self.first.name,
+                    samples,
+                    {},
+                    threads=torch.get_num_threads(),
+                    every_s=every_s,
+                    core_wait_s=(self.first.wait.waited_ns - waited_ns) / 1e9,
+                )
             state = telemetry.numbers()
             marks = telemetry.marks(samples.taken_at_s)
             state["throttled_samples"] = sum(marks)

@@ -82,10 +82,12 @@ class LayerSubject:
         return Values(operands, grad_output, None)
 
     def lower(self, operands: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the operands that the recurrence gets, the last time if a model calls it more than once."""
         definition = registry.recurrence(self.case.recurrence).definition
         captured: dict[str, Any] = {}
 
         def capture(**lowered: Any) -> tuple[Tensor, Any]:
+            captured.clear()
             captured.update(lowered)
             output, state = contract(definition, lowered, length_of(lowered))
             return output.expand(-1, self.case.shape["T"], *output.shape[2:]), state

@@ -45,7 +45,7 @@ def of_recurrence(name: str, gate_kind: str) -> dict[str, Any]:
 
 
 def state_numbers(model: str) -> int:
-    """Count the real numbers in a model's state for one sequence of its first smoke shape.
+    """Count the real numbers that a model passes on after a sequence of its first smoke shape.
 
     A state that grows is counted at the end of the sequence.
     """
@@ -55,8 +55,7 @@ def state_numbers(model: str) -> int:
     if not recurrence.has_state:
         return 0
     layer: Model = build_model(model, shape.with_(T=1), 0)
-    operands = layer.float().operands(embed_text(1, 1, layer.width, seed=0))
-    _, state = recurrence.definition(**operands)
+    _, state = layer.float()(embed_text(1, 1, layer.width, seed=0), backend=recurrence.definition)
     rows = registry.shapes(entry, "smoke")[0]["T"] if recurrence.grows else 1
     return rows * int(state.numel()) * (2 if state.is_complex() else 1)
 

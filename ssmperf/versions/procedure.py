@@ -32,6 +32,7 @@ from ssmperf.runs.store import Run
 from ssmperf.trial import nonce
 from ssmperf.versions.side_process import SideProcess
 from ssmperf.versions.sides import Side, install
+from ssmperf.versions.turns import can_take_turns, run_in_turns
 
 PLAN_FILE = "ab.json"
 MOST_PAIRS = 100
@@ -324,9 +325,13 @@ class _Pairs:
             process.prepare(number, ids[name])
         for process in self.processes.values():
             process.wait_until_prepared()
-        for name in self._order(number):
-            measured = self.processes[name].run_round(number, ids[name])
-            self.progress.drop(len(ids[name]) - measured)  # resumed, or not ok before
+        if can_take_turns(self.processes):
+            measured = run_in_turns(self.processes, number, ids, self.secret)
+        else:
+            order = self._order(number)
+            measured = {name: self.processes[name].run_round(number, ids[name]) for name in order}
+        for name, count in measured.items():
+            self.progress.drop(len(ids[name]) - count)  # resumed, or not ok before
 
     def values(
         self, ids: Iterable[str], numbers: Iterable[int]

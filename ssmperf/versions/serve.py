@@ -2,12 +2,13 @@
 
 The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
 object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
-`{"cases": [...], "refusal", "prepares"}`: the cases to run, why another one is not run, and that it knows the
-request `{"prepare": round, "cases"}`. That starts the processes of a round, and is answered with
-`{"prepared": round}` when they wait for cases. The request `{"round", "cases"}` measures a round of the cases
-with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent, and
-`{"round", "measured"}` when it is done, with the number of cases that had no record before. What goes wrong
-is answered with `{"failed": text}`.
+`{"cases": [...], "refusal", "prepares", "turns"}`: the cases to run, why another one is not run, and that it
+knows the request `{"prepare": round, "cases"}` and turns. The former starts the processes of a round, and is
+answered with `{"prepared": round}` when they wait for cases. `{"round", "cases"}` measures a round of the
+cases with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent;
+`{"round", "measured"}` ends it, with the number of cases that had no record before. With `"turns": true` each
+start has the number of cases `left`, and the case waits for `{"go": true}`. What goes wrong is answered with
+`{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def serve(opened: OpenRun, progress: Telling) -> None:
     opened.record_refusals()
     refusal = next((item.refusal for item in opened.plan.refused), None)
     progress.answer(
-        {"cases": [case.to_json() for case in cases.values()], "refusal": refusal, "prepares": True}
+        {
+            "cases": [case.to_json() for case in cases.values()],
+            "refusal": refusal,
+            "prepares": True,
+            "turns": True,
+        }
     )
     for line in sys.stdin:
         request = json.loads(line)
@@ -64,6 +70,7 @@ def serve(opened: OpenRun, progress: Telling) -> None:
             progress.answer({"prepared": request["prepare"]})
             continue
         progress.told = 0
+        progress.left = len(opened.to_do(request["round"], chosen)) if request.get("turns") else None
         opened.run_round(request["round"], chosen)
         progress.answer({"round": request["round"], "measured": progress.told})
 
@@ -74,12 +81,19 @@ class Telling(Silent):
     def __init__(self, answers: TextIO) -> None:
         self.answers = answers
         self.told = 0  # cases
+        self.left: int | None = None  # cases that wait for their turn, if they do
 
     def answer(self, message: dict[str, Any]) -> None:
         _send(self.answers, message)
 
     def start(self, case: Case, device: str) -> None:
-        self.answer({"start": case.to_json()})
+        if self.left is None:
+            self.answer({"start": case.to_json()})
+            return
+        self.answer({"start": case.to_json(), "left": self.left})
+        self.left -= 1
+        if not sys.stdin.readline():
+            raise KeyboardInterrupt  # the driver has ended
 
     def finish(self, record: Record) -> None:
         if record.status is not Status.UNSUPPORTED:

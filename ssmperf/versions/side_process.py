@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ CLOSE_S = 30.0
 Heard = Callable[[Mapping[str, Any]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A case that waits for its turn. left: how many cases of the round are to be measured, with this one."""
+
+    case_id: str
+    left: int
+
+
 class SideProcess:
     """One side's process.
 
@@ -26,6 +35,8 @@ class SideProcess:
     arguments: those of `Request.of`, without folder and tag.
     on_message: called with each message about a case.
     cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
+    takes_turns: whether a round may stop before each case; older versions cannot.
+    measured: cases of the last round that had no record before.
 
     Raises:
         VersionFailed: the side refuses the request, for example since its version does not know an option.
@@ -62,6 +73,8 @@ class SideProcess:
         self.cases: dict[str, Case] = {case.id: case for case in map(Case.from_json, answer["cases"])}
         self.refusal: str | None = answer["refusal"]
         self._prepares = bool(answer.get("prepares"))  # older versions do not
+        self.takes_turns = bool(answer.get("turns"))
+        self.measured = 0
 
     def prepare(self, number: int, ids: Sequence[str]) -> None:
         """Begin to start the processes for a round of these cases; `wait_until_prepared` waits for them."""
@@ -77,6 +90,24 @@ class SideProcess:
         """Measure a round of these cases; return how many had no record before."""
         self._send({"round": number, "cases": list(ids)})
         return int(self._until("round")["measured"])
+
+    def begin_round(self, number: int, ids: Sequence[str]) -> Turn | None:
+        """Begin a round of these cases in turns; return its first one, None if there is none to measure."""
+        self._send({"round": number, "cases": list(ids), "turns": True})
+        return self._next_turn()
+
+    def take_turn(self) -> Turn | None:
+        """Measure the case that waits; return the next one, None at the end of the round."""
+        self._send({"go": True})
+        return self._next_turn()
+
+    def _next_turn(self) -> Turn | None:
+        message = self._until("left", "round")
+        if "round" in message:
+            self.measured = int(message["measured"])
+            return None
+        self.on_message(message)
+        return Turn(Case.from_json(message["start"]).id, int(message["left"]))
 
     def close(self) -> None:
         """Let the process end its run, or end it."""
@@ -101,14 +132,14 @@ class SideProcess:
         except OSError:
             raise VersionEnded(self._ending(), self.name) from None
 
-    def _until(self, name: str) -> Mapping[str, Any]:
-        """Handle messages until one with this key comes; return it."""
+    def _until(self, *names: str) -> Mapping[str, Any]:
+        """Handle messages until one with such a key comes; return it."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
             if "failed" in message:
                 raise VersionFailed(f"{self.name} ({self.side.label}): {message['failed']}", self.name)
-            if name in message:
+            if any(name in message for name in names):
                 return dict(message)
             self.on_message(message)
         raise VersionEnded(self._ending(), self.name)

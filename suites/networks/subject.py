@@ -18,7 +18,7 @@ from .trainee import Trainee, log_probabilities
 
 
 class _Captured(Exception):
-    """The operands of the first layer's recurrence are known."""
+    """The operands of the recurrence's first call are known."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NetworkSubject:
         return None
 
     def inner(self, values: Values) -> Values | None:
-        """Give the operands of the first layer's recurrence, and a random gradient at its output."""
+        """Give the operands of the first call of the recurrence, and a random gradient at its output."""
         lowered = self.lower(values.operands)
         operands = {name: value for name, value in lowered.items() if value is not None}
         T = self.case.shape["T"]
@@ -76,8 +76,21 @@ class NetworkSubject:
         grad_output = torch.randn(size, dtype=output.dtype, device=output.device, generator=generator)
         return Values(operands, grad_output, None)
 
+    def count_calls(self, compute: Callable[..., Any]) -> int:
+        """Count how often a forward pass calls its recurrence: at least once per layer."""
+        calls = 0
+
+        def counted(**operands: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return compute(**operands)
+
+        with torch.no_grad():
+            self.function(counted, self.trainee.initial[0].dtype)(**self.values().operands)
+        return calls
+
     def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Give the operands that the recurrence of the first layer gets."""
+        """Give the operands that the recurrence gets in its first call."""
         captured: dict[str, Any] = {}
 
         def capture(**lowered: Any) -> Any:

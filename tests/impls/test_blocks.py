@@ -26,8 +26,11 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "RWKV6Block": {"rwkv6"},
     "GateLoopBlock": {"gateloop", "gateloop_fixed", "gateloop_full"},
     "HGRNBlock": {"hgrn", "hgrn_complex", "hgrn2"},
+    "XLSTMBlock": {"mlstm", "mlstm_sigmoid"},
+    "Mamba3Block": {"mamba3"},
+    "SlotBlock": {"gsa"},
     "NormedBlock": {"lrn", "lrpe"},
-    "TransformerBlock": {"attention", "forgetting_attention"},
+    "TransformerBlock": {"attention", "forgetting_attention", "based"},
 }
 
 each_model = pytest.mark.parametrize("name", MODELS)

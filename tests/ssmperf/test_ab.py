@@ -39,6 +39,7 @@ class FakeSide:
     seconds: ClassVar[Seconds]
     count = 6
     refusal = None
+    takes_turns = False
     rank: ClassVar[str | None] = "latency_s"
 
     def __init__(self, name: str, side: Side, run_folder: Path, *ignored: Any) -> None:

@@ -38,6 +38,7 @@ class FakeProcess:
     """A side that reads the time of its case from the plug-in file of its tree instead of measuring it."""
 
     refusal = None
+    takes_turns = False
 
     def __init__(self, name: str, side: Side, run_folder: Path, *ignored: Any) -> None:
         (file,) = side.plugins

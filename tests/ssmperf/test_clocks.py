@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from support.simulated_gpu import Simulated
 from ssmperf.errors import UsageError
 from ssmperf.machine import cache
 from ssmperf.measure import clocks
-from ssmperf.measure.clocks import HostClock, IssueClock, WallClock
+from ssmperf.measure.clocks import CoreWait, HostClock, IssueClock, WallClock
 from ssmperf.measure.device_clocks import _MOST_LEAD_S, EventClock, GraphClock
 from ssmperf.measure.stopwatch import Around, Stopwatch
 
@@ -52,6 +53,71 @@ def test_wall_clock_calibrates_each_call_anew() -> None:
     assert clock.calls > 1
     clock.time(ticker.work(10_000_000))
     assert clock.calls == 1
+
+
+class Core:
+    """Linux's counts for a thread that shares its core."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "schedstat"
+        self.used_ns = self.others_ns = 0
+        self.write(0)
+
+    def write(self, waited_ns: int) -> None:
+        self.file.write_text(f"{self.used_ns} {waited_ns} 7\n")
+
+    def wait(self) -> CoreWait:
+        return CoreWait(
+            self.file,
+            thread_ns=lambda: self.used_ns,
+            process_ns=lambda: self.used_ns + self.others_ns,
+        )
+
+    def left(self, elapsed_ns: int, *, used: int, waited: int, others: int = 0) -> int:
+        """Let a call pass, and give what is left of its time."""
+        wait = self.wait()
+        wait.begin()
+        self.used_ns += used
+        self.others_ns += others
+        self.write(waited)
+        own = wait.own_ns(elapsed_ns)
+        assert wait.waited_ns == elapsed_ns - own
+        return own
+
+
+@pytest.fixture
+def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Core:
+    monkeypatch.setattr(clocks, "_number_of_threads", lambda: 1)
+    return Core(tmp_path)
+
+
+def test_time_in_which_others_had_the_core_is_left_out(core: Core) -> None:
+    assert core.left(10_000_000, used=6_000_000, waited=4_000_000) == 6_000_000
+    assert core.left(10_000_000, used=1_000_000, waited=4_000_000) == 10_000_000  # it waited before, not now
+    assert core.left(10_000_000, used=0, waited=5_000_000) == 9_000_000  # the rest of the time it slept
+
+
+def test_no_call_gets_shorter_than_what_its_thread_worked(core: Core) -> None:
+    assert core.left(1_000_000, used=990_000, waited=4_000_000) == 990_000
+
+
+def test_a_call_that_works_in_other_threads_keeps_its_wall_time(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert core.left(10_000_000, used=5_000_000, waited=5_000_000, others=5_000_000) == 10_000_000
+    monkeypatch.setattr(clocks, "_number_of_threads", lambda: 2)
+    assert core.left(10_000_000, used=6_000_000, waited=9_000_000) == 10_000_000
+
+
+@pytest.mark.parametrize("text", [None, "", "1", "1 x 2"])
+def test_where_linux_does_not_count_waits_wall_time_stays(core: Core, text: str | None) -> None:
+    core.file.unlink()
+    if text is not None:
+        core.file.write_text(text)
+    wait = core.wait()
+    wait.begin()
+    core.used_ns += 5
+    assert wait.own_ns(9) == 9 and wait.waited_ns == 0
 
 
 def test_wall_clock_leaves_out_what_goes_before() -> None:

@@ -190,5 +190,5 @@ class Schedule:
             dq, dk, dlog_a, *self.sizes,
             K=self.K, V=self.V, C=self.tiles.chunk, BK=BK, BV=self.width(self.V, 32),
             CONST=self.const, PRECISION=self.tiles.precision, WALK=wide is not None,
-            num_warps=1, num_stages=1,
+            num_warps=1 if wide is None else 2, num_stages=1,
         )  # fmt: skip

@@ -68,7 +68,7 @@ def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
             if width <= V:
                 yield replace(cut, walk=width, walk_warps=warps, walk_stages=stages)
         yield replace(cut, walk=32, fill=2)
-        yield replace(cut, walk=32, key=64)
+        yield replace(cut, walk=32, warps=4)
     else:
         yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)
         yield from (

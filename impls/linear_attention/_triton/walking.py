@@ -122,7 +122,8 @@ class Walk(Schedule):
         states: Slot, adjoints: Slot,
     ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
         """dq, dk, and d log_a (B, T, H, K) or its parts (B, T, H, tiles of K)."""
-        C, key_tiles = self.tiles.chunk, triton.cdiv(self.K, self.BK)
+        C, BK = self.tiles.chunk, self.width(self.K, min(self.tiles.key, 64))
+        key_tiles = triton.cdiv(self.K, BK)
         dq, dk = self.plan.like(q), self.plan.like(k)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
@@ -134,7 +135,7 @@ class Walk(Schedule):
         self.plan.launch(
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, v, do, *absent, states, adjoints, dscores, boundary, dq, dk, dlog_a,
-            *self.sizes, K=self.K, V=self.V, C=C, BK=self.BK, BV=self.width(self.V, self.tiles.inner),
+            *self.sizes, K=self.K, V=self.V, C=C, BK=BK, BV=self.width(self.V, self.tiles.inner),
             GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, **self.options,
         )  # fmt: skip
         if by_channel and log_a is not None:
