@@ -13,6 +13,8 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, UsageError, log_gates, phases, recurrence
 
+from ._signature import one_by_one, shared_heads
+
 PRESETS = {
     "smoke": [{"B": 1, "H": 2, "K": 16, "V": 16}],
     "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
@@ -20,13 +22,14 @@ PRESETS = {
 }
 OPERAND_SHAPES = {
     "v": "B T H V",
-    "q": "B T H K",
-    "k": "B T H K",
+    "q": "B T G K",
+    "k": "B T G K",
     "log_a": "H | H K | B T H | B T H K",
     "phase": "H | H K | B T H | B T H K",
     "log_b": "B T H V",
     "bonus": "H K",
-    "initial_state": "B H K V",
+    "cu_seqlens": "S+1",
+    "initial_state": "B H K V | S H K V",
 }
 
 
@@ -144,11 +147,13 @@ def linear_attention(
     phase: Tensor | None = None,
     bonus: Tensor | None = None,
     read: str = "post",
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S_t = (α_t β_tᵀ) ⊙ S_{t-1} + k_t v_tᵀ, o_t = S_tᵀ q_t, one step after another.
 
     Args:
-        q, k: (B, T, H, K), real or complex. The scale of q is the model's.
+        q, k: (B, T, H, K), real or complex. The scale of q is the model's. Both may have fewer heads Hk, a
+            divisor of H: head h reads key head h·Hk // H.
         v: (B, T, H, V).
         log_a: log magnitude of the key gate, ≤ 0: None (1), (H,), (H, K), (B, T, H) or (B, T, H, K).
         log_b: log of the value gate, ≤ 0: None or (B, T, H, V).
@@ -156,6 +161,9 @@ def linear_attention(
         phase: phase of the key gate in radians, in any of log_a's shapes; makes the state complex.
         bonus: u (H, K); reads S_{t-1} + diag(u) k_t v_tᵀ. Needs read="pre".
         read: "post" reads S_t; "pre" reads S_{t-1}.
+        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
+            after another in the one batch element. Each starts from its own state, and may be empty.
+            initial_state and S_T then are (n, H, K, V). Checking its values waits for the GPU.
 
     Returns:
         o (B, T, H, V), complex if q, k or v is complex, else real in the dtype of v (under a phase, the real
@@ -165,6 +173,12 @@ def linear_attention(
         raise UsageError(f"unknown read {read!r} (valid: post, pre)")
     if bonus is not None and read != "pre":
         raise UsageError("bonus needs read='pre'")
+    q, k = shared_heads(q, k, v.shape[2])
+    if cu_seqlens is not None:
+        return one_by_one(
+            linear_attention, cu_seqlens, q, k, v, log_a=log_a, log_b=log_b, initial_state=initial_state,
+            phase=phase, bonus=bonus, read=read,
+        )  # fmt: skip
     B, T, H, K = q.shape
     operands = [t for t in (q, k, v, log_a, log_b, phase) if t is not None]
     wide = torch.float32

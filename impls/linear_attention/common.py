@@ -12,6 +12,7 @@ from ssmperf import Shape, UsageError
 
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
+from ._signature import whole_signature
 
 # log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
 StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
@@ -83,7 +84,7 @@ def as_backend(post_read: PostRead) -> Callable[..., tuple[Tensor, Tensor]]:
             output = output.real.to(v.dtype)
         return output, final
 
-    return named_after(post_read, backend)
+    return whole_signature(named_after(post_read, backend))
 
 
 def working(

@@ -13,6 +13,7 @@ from torch import Tensor
 from ssmperf import Shape, Unsupported, backend
 
 from . import gate_factors
+from ._signature import whole_signature
 from .common import tile_scores, working
 
 
@@ -82,10 +83,11 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     name="surrogate_softmax",
     gates=("none", "const", "scalar", "key"),
     equivalent=False,
-    definition=definition,
+    definition=whole_signature(definition),
     launches=lambda shape: 20,
     workspace=workspace,
 )
+@whole_signature
 def surrogate_softmax(
     q: Tensor,
     k: Tensor,

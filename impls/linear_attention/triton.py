@@ -16,6 +16,7 @@ from triton import knobs
 from ssmperf import Unsupported, backend
 
 from ..scan.common import differentiates, nearest_turn
+from ._signature import whole_signature
 from ._triton.decode import decode
 from ._triton.function import LinearAttention
 
@@ -32,6 +33,7 @@ REAL_GATES = ("none", "const", "scalar", "key")
     capability=(8, 0),
     kernels=("la_increment", "la_carry", "la_output", "la_walk", "linear_attention_forward_decode"),
 )
+@whole_signature
 def triton(
     q: Tensor,
     k: Tensor,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ssmperf import Shape
+from ssmperf import Shape, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
@@ -104,6 +105,38 @@ def three_axes(gate: Tensor) -> Tensor:
 def differentiates(*operands: Tensor | None) -> bool:
     """Whether a call with these operands may be followed by its backward pass."""
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
+
+
+def sequence_bounds(
+    cu_seqlens: Tensor, B: int, T: int, state: Sequence[int], initial_state: Tensor | None
+) -> list[int]:
+    """Check cu_seqlens and list it on the host: where packed sequences begin, and T.
+
+    state: the shape of one sequence's state.
+
+    Raises:
+        UsageError: it is no vector of integers that rises from 0 to T, there is more than one batch element,
+            or there is not one initial state per sequence.
+    """
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise UsageError(
+            f"cu_seqlens must be a vector of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+        )
+    if B != 1:
+        raise UsageError(f"cu_seqlens packs sequences into one batch element, got B = {B}")
+    bounds: list[int] = cu_seqlens.tolist()
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != T:
+        ends = " and ".join(str(bound) for bound in (*bounds[:1], *bounds[1:][-1:]))
+        raise UsageError(f"cu_seqlens must begin with 0 and end with T = {T}, got {ends or 'nothing'}")
+    for first, end in pairwise(bounds):
+        if first > end:
+            raise UsageError(f"cu_seqlens must not decrease, got {first} before {end}")
+    states = (len(bounds) - 1, *state)
+    if initial_state is not None and tuple(initial_state.shape) != states:
+        raise UsageError(
+            f"initial_state must be {states}, one of each sequence, got {tuple(initial_state.shape)}"
+        )
+    return bounds
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from ssmperf import Cost, Shape, Spec, recurrence
 
 from ._sampler import GATE_KINDS, decay_span, sample
-from ._signature import HUGE, check, check_options, gate_kind, outer, present, sequence_bounds, working_dtype
+from ._signature import HUGE, bounds_of, check, check_options, gate_kind, outer, present, working_dtype
 
 PRESETS = {
     "smoke": [{"B": 1, "D": 32, "N": 8}],
@@ -140,7 +140,7 @@ def selective_scan(
     N = k.shape[2]
     wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
     if cu_seqlens is not None:
-        bounds = sequence_bounds(cu_seqlens, x, k, initial_state)
+        bounds = bounds_of(cu_seqlens, x, k, initial_state)
         starts = x.new_zeros(len(bounds) - 1, D, N, dtype=wide) if initial_state is None else initial_state
         outputs, states = [], []
         for start, (first, end) in zip(starts.to(wide).split(1), pairwise(bounds), strict=True):

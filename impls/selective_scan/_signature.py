@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf import UsageError
+
+from ..scan.common import sequence_bounds
 
 GATES = ("exp", "implicit", "sigmoid", "const")
 DISCRETIZATIONS = ("euler", "zoh")
@@ -101,33 +102,10 @@ def present(operand: Tensor | None) -> Tensor:
     return operand
 
 
-def sequence_bounds(cu_seqlens: Tensor, x: Tensor, k: Tensor, initial_state: Tensor | None) -> list[int]:
-    """Check cu_seqlens and list it on the host: where packed sequences begin, and T.
-
-    Raises:
-        UsageError: it is no vector of integers that rises from 0 to T, there is more than one batch element,
-            or there is not one initial state per sequence.
-    """
-    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise UsageError(
-            f"cu_seqlens must be a vector of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
-        )
+def bounds_of(cu_seqlens: Tensor, x: Tensor, k: Tensor, initial_state: Tensor | None) -> list[int]:
+    """Check cu_seqlens of these operands and list it on the host; see `sequence_bounds`."""
     B, T, D = x.shape
-    if B != 1:
-        raise UsageError(f"cu_seqlens packs sequences into one batch element, got B = {B}")
-    bounds: list[int] = cu_seqlens.tolist()
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != T:
-        ends = " and ".join(str(bound) for bound in (*bounds[:1], *bounds[1:][-1:]))
-        raise UsageError(f"cu_seqlens must begin with 0 and end with T = {T}, got {ends or 'nothing'}")
-    for first, end in pairwise(bounds):
-        if first > end:
-            raise UsageError(f"cu_seqlens must not decrease, got {first} before {end}")
-    states = (len(bounds) - 1, D, k.shape[2])
-    if initial_state is not None and tuple(initial_state.shape) != states:
-        raise UsageError(
-            f"initial_state must be {states}, one of each sequence, got {tuple(initial_state.shape)}"
-        )
-    return bounds
+    return sequence_bounds(cu_seqlens, B, T, (D, k.shape[2]), initial_state)
 
 
 def _check_shapes(

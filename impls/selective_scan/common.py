@@ -17,7 +17,7 @@ from torch.nn import functional
 from ssmperf import Shape
 
 from ..scan.common import from_the_end, gate, named_after, over_time
-from ._signature import HUGE, check, check_options, outer, present, sequence_bounds, working_dtype
+from ._signature import HUGE, bounds_of, check, check_options, outer, present, working_dtype
 
 Result = tuple[Tensor, Tensor]  # output, final state
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
@@ -165,7 +165,7 @@ def widen(
     check_options(
         x, delta, skip=skip, output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus
     )
-    bounds = None if cu_seqlens is None else sequence_bounds(cu_seqlens, x, k, initial_state)
+    bounds = None if cu_seqlens is None else bounds_of(cu_seqlens, x, k, initial_state)
     wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
     real = wide.to_real()
     D, N = x.shape[2], k.shape[2]

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ssmperf import Prepared, Unsupported, backend
 
-from ._signature import HUGE, check, check_options, sequence_bounds
+from ._signature import HUGE, bounds_of, check, check_options
 
 REAL = ("float32", "bfloat16", "float16")
 LARGEST_N = 256
@@ -41,7 +41,7 @@ def _mamba(
     around = {"skip": skip, "output_gate": output_gate, "delta_bias": delta_bias}
     check_options(x, delta, **around, delta_softplus=delta_softplus)
     if cu_seqlens is not None:
-        sequence_bounds(cu_seqlens, x, k, initial_state)
+        bounds_of(cu_seqlens, x, k, initial_state)
         raise Unsupported("packed sequences")
     if gate != "exp" or discretization != "euler" or delta is None or A is None:
         raise Unsupported(f"gate {gate!r} with discretization {discretization!r} (it takes exp, euler)")

@@ -19,7 +19,7 @@ from torch import Tensor
 from ssmperf import Shape, Unsupported, backend
 
 from ..scan.common import differentiates
-from ._signature import check, check_options, sequence_bounds
+from ._signature import bounds_of, check, check_options
 from ._triton.decode import decode
 from ._triton.function import SelectiveScan
 from ._triton.schedule import Call
@@ -95,7 +95,7 @@ def selective_scan(
     assert delta is not None
     if initial_state is not None and initial_state.dtype != torch.float32:
         initial_state = initial_state.to(torch.float32)
-    bounds = None if cu_seqlens is None else tuple(sequence_bounds(cu_seqlens, x, k, initial_state))
+    bounds = None if cu_seqlens is None else tuple(bounds_of(cu_seqlens, x, k, initial_state))
     call = Call(gate, discretization == "zoh", delta_softplus, bounds)
     if bounds is None and x.shape[1] == 1 and not differentiates(*operands, initial_state):
         return decode(

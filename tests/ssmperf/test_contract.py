@@ -123,7 +123,7 @@ SHAPES: list[tuple[str, dict[str, Any], str]] = [
     ("scan", {"log_a": (1, 1, 4), "b": (2, 9, 4), "initial_state": (4, 2)},
      "scan: initial_state is (4, 2), must be (B, C) = (2, 4): B and C look exchanged"),
     ("linear_attention", {"q": (2, 9, 3, 5), "k": (2, 3, 9, 5), "v": (2, 9, 3, 6)},
-     "linear_attention: k is (2, 3, 9, 5), must be (B, T, H, K) = (2, 9, 3, 5): T and H look exchanged"),
+     "linear_attention: k is (2, 3, 9, 5), must be (B, T, G, K) = (2, 9, 3, 5): T and G look exchanged"),
     ("linear_attention", {"q": (2, 9, 3, 5), "k": (2, 9, 3, 5), "v": (2, 9, 3, 6), "log_a": (2, 9)},
      "log_a is (2, 9), must be (H,), (H, K), (B, T, H) or (B, T, H, K), where H = 3, K = 5, B = 2, T = 9"),
     ("selective_scan", {"x": (2, 9, 4), "delta": (2, 9, 4), "k": (2, 9, 3), "q": (2, 9, 3), "A": (3, 4)},

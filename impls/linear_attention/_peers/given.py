@@ -12,6 +12,7 @@ from ssmperf import Prepared, Unsupported, UsageError
 
 from ...scan.common import differentiates
 from .. import gate_factors
+from .._signature import shared_heads
 
 REAL = ("float32", "bfloat16", "float16")
 
@@ -92,11 +93,15 @@ def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
         phase: Tensor | None = None,
         bonus: Tensor | None = None,
         read: str = "post",
+        cu_seqlens: Tensor | None = None,
     ) -> Prepared:
         if read not in ("post", "pre"):
             raise UsageError(f"unknown read {read!r} (valid: post, pre)")
         if bonus is not None and read != "pre":
             raise UsageError("bonus needs read='pre'")
+        if cu_seqlens is not None:
+            raise Unsupported("packed sequences")
+        q, k = shared_heads(q, k, v.shape[2])
         present = [each for each in (q, k, v, log_a, log_b, initial_state, bonus) if each is not None]
         if phase is not None or any(each.is_complex() for each in present):
             raise Unsupported("complex gates or operands")
