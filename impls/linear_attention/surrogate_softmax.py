@@ -83,7 +83,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     name="surrogate_softmax",
     gates=("none", "const", "scalar", "key"),
     equivalent=False,
-    definition=whole_signature(definition),
+    definition=definition,
     launches=lambda shape: 20,
     workspace=workspace,
 )

@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +64,8 @@ class CoreWait:
     waited for another.
 
     waited_ns: the total that was left out. file: Linux's counts for the thread, where the second is the time
-        that it has waited. thread_ns, process_ns: CPU time of the thread, and of its process.
+        that it has waited. thread_ns, process_ns: CPU time of the thread, and of its process. now_ns: the
+        clock of the calls.
     """
 
     def __init__(
@@ -72,37 +74,37 @@ class CoreWait:
         *,
         thread_ns: Callable[[], int] = time.thread_time_ns,
         process_ns: Callable[[], int] = time.process_time_ns,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.waited_ns = 0
-        self._thread_ns, self._process_ns = thread_ns, process_ns
+        self._thread_ns, self._process_ns, self._now_ns = thread_ns, process_ns, now_ns
         self._thread = threading.get_ident()
         try:
             self._file: int | None = os.open(file or Path("/proc/thread-self/schedstat"), os.O_RDONLY)
         except OSError:
             self._file = None  # this kernel does not count it
-
-    def __del__(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
+        else:
+            weakref.finalize(self, os.close, self._file)
 
     def begin(self) -> None:
         """Take the counts before a call."""
-        self._before = self._counts()
+        self._began_ns, self._before = self._now_ns(), self._counts()
 
-    def own_ns(self, elapsed_ns: int) -> int:
-        """Compute from a call's wall time since `begin` what it took without waiting for a core.
+    def own_ns(self, start_ns: int, end_ns: int) -> int:
+        """Compute what a call between two times after `begin` took without waiting for a core.
 
-        It is never less than the CPU time that the thread has used.
+        It is never less than the CPU time that the thread has used. The thread may have waited between the
+        counts and the call: as much time as lies there is taken for such a wait, and not for one of the call.
         """
-        if self._before is None:
+        elapsed_ns = end_ns - start_ns
+        after = None if self._before is None else self._counts()
+        if self._before is None or after is None:
             return elapsed_ns
-        after = self._counts()
-        if after is None:
-            return elapsed_ns
+        beside_ns = self._now_ns() - self._began_ns - elapsed_ns
         waited, used, by_process = (new - old for new, old in zip(after, self._before, strict=True))
         if by_process - used > _MOST_OTHERS * elapsed_ns:
             return elapsed_ns
-        own = max(elapsed_ns - waited, min(used, elapsed_ns))
+        own = max(elapsed_ns - max(waited - beside_ns, 0), min(used, elapsed_ns))
         self.waited_ns += elapsed_ns - own
         return own
 
@@ -134,7 +136,7 @@ class WallClock:
         wait: CoreWait | None = None,
     ) -> None:
         self.before, self.after, self.now_ns = before, after, now_ns
-        self.wait = wait or CoreWait()
+        self.wait = wait or CoreWait(now_ns=now_ns)
         self.calls = 1
         self._calibrated: Call | None = None
 
@@ -155,7 +157,7 @@ class WallClock:
         start = self.now_ns()
         for _ in calls:
             result = call()
-        elapsed_ns = self.wait.own_ns(self.now_ns() - start)
+        elapsed_ns = self.wait.own_ns(start, self.now_ns())
         self.after(result)
         return elapsed_ns
 

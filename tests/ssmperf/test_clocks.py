@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from ssmperf.measure import clocks
 from ssmperf.measure.clocks import CoreWait, HostClock, IssueClock, WallClock
 from ssmperf.measure.device_clocks import _MOST_LEAD_S, EventClock, GraphClock
 from ssmperf.measure.stopwatch import Around, Stopwatch
+
+NO_COUNTS = CoreWait(Path(os.devnull))  # a kernel that does not say how long threads wait
 
 
 class Ticker:
@@ -40,7 +43,7 @@ class Ticker:
 @pytest.mark.parametrize("ns", [300, 5_000, 80_000, 3_000_000])
 def test_wall_clock_resolves_half_a_percent(ns: int) -> None:
     ticker = Ticker(resolution_ns=100)
-    clock = WallClock(now_ns=ticker.now_ns)
+    clock = WallClock(now_ns=ticker.now_ns, wait=NO_COUNTS)
     assert clock.time(ticker.work(ns)) == pytest.approx(ns * 1e-9, rel=clocks.RESOLUTION)
     assert clock.calls * ns >= 100 / clocks.RESOLUTION * 0.99
     assert clock.calls == 1 or clock.calls * ns < 2 * 100 / clocks.RESOLUTION + ns
@@ -48,7 +51,7 @@ def test_wall_clock_resolves_half_a_percent(ns: int) -> None:
 
 def test_wall_clock_calibrates_each_call_anew() -> None:
     ticker = Ticker(resolution_ns=100)
-    clock = WallClock(now_ns=ticker.now_ns)
+    clock = WallClock(now_ns=ticker.now_ns, wait=NO_COUNTS)
     clock.time(ticker.work(300))
     assert clock.calls > 1
     clock.time(ticker.work(10_000_000))
@@ -60,7 +63,7 @@ class Core:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "schedstat"
-        self.used_ns = self.others_ns = 0
+        self.used_ns = self.others_ns = self.now_ns = 0
         self.write(0)
 
     def write(self, waited_ns: int) -> None:
@@ -71,16 +74,22 @@ class Core:
             self.file,
             thread_ns=lambda: self.used_ns,
             process_ns=lambda: self.used_ns + self.others_ns,
+            now_ns=lambda: self.now_ns,
         )
 
-    def left(self, elapsed_ns: int, *, used: int, waited: int, others: int = 0) -> int:
-        """Let a call pass, and give what is left of its time."""
+    def left(self, elapsed_ns: int, *, used: int, waited: int, others: int = 0, beside: int = 0) -> int:
+        """Let a call pass, and give what is left of its time.
+
+        beside: time between the counts and the call.
+        """
         wait = self.wait()
         wait.begin()
         self.used_ns += used
         self.others_ns += others
         self.write(waited)
-        own = wait.own_ns(elapsed_ns)
+        start = self.now_ns + beside
+        self.now_ns = start + elapsed_ns
+        own = wait.own_ns(start, self.now_ns)
         assert wait.waited_ns == elapsed_ns - own
         return own
 
@@ -95,6 +104,11 @@ def test_time_in_which_others_had_the_core_is_left_out(core: Core) -> None:
     assert core.left(10_000_000, used=6_000_000, waited=4_000_000) == 6_000_000
     assert core.left(10_000_000, used=1_000_000, waited=4_000_000) == 10_000_000  # it waited before, not now
     assert core.left(10_000_000, used=0, waited=5_000_000) == 9_000_000  # the rest of the time it slept
+
+
+def test_a_wait_beside_the_call_is_not_one_of_the_call(core: Core) -> None:
+    assert core.left(10_000_000, used=0, waited=4_000_000, beside=4_000_000) == 10_000_000
+    assert core.left(10_000_000, used=0, waited=8_000_000, beside=1_000_000) == 7_000_000
 
 
 def test_no_call_gets_shorter_than_what_its_thread_worked(core: Core) -> None:
@@ -117,13 +131,15 @@ def test_where_linux_does_not_count_waits_wall_time_stays(core: Core, text: str 
     wait = core.wait()
     wait.begin()
     core.used_ns += 5
-    assert wait.own_ns(9) == 9 and wait.waited_ns == 0
+    assert wait.own_ns(3, 12) == 9 and wait.waited_ns == 0
 
 
 def test_wall_clock_leaves_out_what_goes_before() -> None:
     ticker = Ticker()
     flush = ticker.work(10**9)
-    assert WallClock(flush, now_ns=ticker.now_ns).time(ticker.work(5000)) == pytest.approx(5e-6, rel=0.01)
+    assert WallClock(flush, now_ns=ticker.now_ns, wait=NO_COUNTS).time(ticker.work(5000)) == pytest.approx(
+        5e-6, rel=0.01
+    )
     assert ticker.calls == 2  # one flush, one call: no call of a batch runs unflushed
 
 

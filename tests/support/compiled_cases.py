@@ -259,7 +259,11 @@ def linear_attention_cases() -> Iterator[Case]:
         )
         if data is BFLOAT:
             name = f"{SHORT[data]} K{K} V{V} {gate} walk"
-            yield TritonCase("linear_attention/triton", name, operands, changes={"walk": 32})
+            yield TritonCase("linear_attention/triton", name, operands, main=True, changes={"walk": 32})
+        if data is BFLOAT and gate == "key":
+            one = dict.fromkeys("qkv", ((B, 1, H, K), data))
+            one |= {"log_a": ((B, 1, H, K), FLOAT), "initial_state": operands["initial_state"]}
+            yield TritonCase("linear_attention/triton", f"{SHORT[data]} decode", one, main=True, decode=True)
 
 
 def cuda_cases() -> Iterator[Case]:

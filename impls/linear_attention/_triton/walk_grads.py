@@ -63,7 +63,8 @@ def la_grads(
         dx = dx * linked(0.0, 0, span, reset)[:, None]
         dw = dw * linked(span, reset, span_end, reset_end)[:, None]
         total = linked(0.0, 0, span_end, reset_end)
-        end = total * tl.sum(ends, axis=0) + tl.sum(tl.sum(w_tile.to(tl.float32) * dw, axis=1), axis=0)
+        end = tl.sum(total * ends, axis=0)
+        carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
         factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
         dscore = dscore * tl.where(steps[:, None] >= steps[None, :], factor, 0.0)
     weights = dscore.to(x.dtype.element_ty)
@@ -82,7 +83,9 @@ def la_grads(
         dw = dw * tl.exp(-from_middle)
     if GATE == SCALAR:
         local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw, axis=1)
-        dgate = tl.cumsum(local, axis=0, reverse=True) + end
+        # two sums over steps, and no scan: Triton cannot lay those out on sm_100
+        later = tl.where(steps[:, None] <= steps[None, :], local[None, :], 0.0)
+        dgate = tl.sum(later + carried[None, :], axis=1) + end
         base, stride = gate_base(log_a, bh, T, H, K, SCALAR, CONST), gate_stride(H, K, SCALAR, CONST)
         dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
         tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
