@@ -53,13 +53,12 @@ def small_walk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     from ssmperf.impls._triton import plan
-    from ssmperf.impls.linear_attention._triton import function, schedule
+    from ssmperf.impls.linear_attention._triton import schedule
     from ssmperf.impls.linear_attention._triton.tiles import Tiles
 
     small = {"chunk": C, "key": 16, "value": 16, "inner": 16, "pair_key": 16, "carry": 128, "stages": 1}
     cut = Tiles(**{**small, **sizes})
-    for module in (function, schedule):
-        monkeypatch.setattr(module, "tiles", lambda K, V, wide: cut)
+    monkeypatch.setattr(schedule, "tiles", lambda K, V, wide: cut)
     plan.forget()
 
 

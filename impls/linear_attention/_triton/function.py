@@ -11,16 +11,24 @@ from torch.autograd.function import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
 from .phase import phase_gradient
 from .schedule import KEY, NONE, SCALAR, Schedule
-from .tiles import Tiles, tiles
+from .tiles import Tiles
 from .walking import backward_walk, forward_walk
 
 
 @planned
 def forward_pass(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None
-) -> tuple[Any, ...]:
-    """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share."""
+    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None,
+    *, keep: bool, turning: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
+
+    A walk has no log decays, and states only if they are kept for a backward pass. turning: the phase's
+    gradient will be wanted, which needs what a walk does not have.
+    """
     schedule = Schedule.of(plan, q, v, log_a)
+    if schedule.tiles.walk and not turning:
+        o, last, kept = forward_walk(plan, q, k, v, log_a, first, keep=keep)
+        return o, last, None, kept, schedule.tiles
     totals = schedule.per_chunk(schedule.K if schedule.gate == KEY else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
     states, last, _ = schedule.carry(first, increments, totals, q.dtype)
@@ -30,13 +38,15 @@ def forward_pass(
 
 @planned
 def backward_pass(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, totals: Slot, states: Slot, last: Slot,
+    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, totals: Slot | None, states: Slot, last: Slot,
     do: Slot, dlast: Slot | None, *, cut: Tiles, turning: bool,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a or its parts, dS_0, and the adjoints of the states after chunks.
 
     cut: block sizes of forward, whose chunks these are. turning: dq and dk are wanted in float32.
     """
+    if totals is None:
+        return *backward_walk(plan, q, k, v, log_a, states, do, dlast, cut=cut), None
     schedule = Schedule.of(plan, q, v, log_a, cut)
     increments = schedule.increments(q, do, log_a, totals, reverse=True)
     adjoints, dfirst, boundary = schedule.carry(dlast, increments, totals, q.dtype, (states, last))
@@ -65,13 +75,9 @@ class LinearAttention(torch.autograd.Function):
         first: Tensor | None,
         phase: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        turning = phase is not None and ctx.needs_input_grad[5]
-        if tiles(q.shape[-1], v.shape[-1], wide=q.dtype == torch.float32).walk and not turning:
-            totals = None
-            o, last, states, cut = forward_walk(q, k, v, log_a, first, keep=any(ctx.needs_input_grad))
-        else:
-            o, last, totals, states, cut = forward_pass(q, k, v, log_a, first)
-        ctx.walked = totals is None
+        o, last, totals, states, cut = forward_pass(
+            q, k, v, log_a, first, keep=any(ctx.needs_input_grad), turning=ctx.needs_input_grad[5]
+        )
         ctx.save_for_backward(q, k, v, log_a, totals, states, last)
         ctx.cut, ctx.has_first = cut, first is not None
         ctx.phase_shape = None if phase is None else phase.shape
@@ -84,9 +90,6 @@ class LinearAttention(torch.autograd.Function):
         q, k, v, log_a, totals, states, last = ctx.saved_tensors
         do = torch.zeros_like(v) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
-        if ctx.walked:
-            dq, dk, dv, dlog_a, dfirst = backward_walk(q, k, v, log_a, states, do, dlast, cut=ctx.cut)
-            return dq, dk, dv, whole(dlog_a, log_a), dfirst if ctx.has_first else None, None
         turning = ctx.needs_input_grad[5]
         dq, dk, dv, dlog_a, dfirst, adjoints = backward_pass(
             q, k, v, log_a, totals, states, last, do, dlast, cut=ctx.cut, turning=turning

@@ -123,7 +123,10 @@ class Schedule:
         self, first: Slot | None, increments: Slot, totals: Slot, dtype: torch.dtype,
         forward: tuple[Slot, Slot] | None = None,
     ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
-        """States (given the forward's states and final state: adjoints) at chunk edges, last, boundary."""
+        """States (given the forward's states and final state: adjoints) at chunk edges, last, boundary.
+
+        increments: (B·H, chunks, K, V) float32, or those of other pieces of time with their totals.
+        """
         reverse = forward is not None
         states = self.plan.like(increments, dtype)
         last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
@@ -135,7 +138,7 @@ class Schedule:
         self.plan.launch(
             la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
             increments if first is None else first, increments, totals, states, last, starts, final, boundary,
-            loop_bound(self.chunks), K=self.K, V=self.V, BK=BK, BV=BV,
+            loop_bound(increments.shape[1]), K=self.K, V=self.V, BK=BK, BV=BV,
             GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
         )  # fmt: skip
         return states, last, boundary

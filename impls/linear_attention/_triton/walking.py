@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 
 from ..._triton.host import loop_bound, processors
-from ..._triton.plan import Plan, Slot, planned
+from ..._triton.plan import Plan, Slot
 from .anchors import la_anchor, la_spans
-from .chunks import la_carry
 from .schedule import KEY, NONE, SCALAR, Schedule
 from .tiles import Tiles
 from .walk import la_walk
@@ -79,24 +77,17 @@ class Walk(Schedule):
     ) -> tuple[Slot, Slot, Slot]:
         """o and S_T from v, or (reverse) dv and dS_0 from do; and (keep) the states that chunks read."""
         count, length = self.segments
-        last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
         out = self.plan.like(y)
-        states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
         if count == 1:
+            last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
+            states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
             self._walk(ready, y, first, out, states, last, last, 1, length, reverse, keep)
             return out, last, states
-        shape = (self.B * self.H, count, self.K, self.V)
-        ends, starts = (self.plan.empty(shape, torch.float32) for _ in range(2))
+        ends = self.plan.empty((self.B * self.H, count, self.K, self.V), torch.float32)
         through = self.plan.empty((self.B * self.H, count, self.K if self.gate == KEY else 1), torch.float32)
         self._walk(ready, y, None, None, ends, ends, through, count, length, reverse, False)
-        BV = self.width(self.V, 1 << 30)
-        BK = max(1, min(triton.next_power_of_2(self.K), self.tiles.carry // BV))
-        self.plan.launch(
-            la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
-            ends if first is None else first, ends, through, starts, last, starts, last, last,
-            loop_bound(count), K=self.K, V=self.V, BK=BK, BV=BV,
-            GATE=self.gate, REVERSE=False, HAS_FIRST=first is not None, STAGES=1, num_warps=4,
-        )  # fmt: skip
+        starts, last, _ = self.carry(first, ends, through, torch.float32)
+        states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
         self._walk(ready, y, starts, out, states, ends, through, count, length, reverse, keep)
         return out, last, states
 
@@ -143,18 +134,16 @@ class Walk(Schedule):
         return dq, dk, dlog_a
 
 
-@planned
 def forward_walk(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
-) -> tuple[Any, ...]:
-    """o, S_T, and (keep) the states that chunks read; and the block sizes."""
+) -> tuple[Slot, Slot, Slot | None]:
+    """o, S_T, and (keep) the states that chunks read."""
     schedule = Walk.of(plan, q, v, log_a)
     ready = schedule.prepare(q, k, log_a)
     o, last, states = schedule.walk(ready, v, first, reverse=False, keep=keep)
-    return o, last, states if keep else None, schedule.tiles
+    return o, last, states if keep else None
 
 
-@planned
 def backward_walk(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
     *, cut: Tiles,
