@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, UsageError, log_gates, phases, recurrence
+from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
 
-from ._signature import one_by_one, shared_heads
+from ._signature import check_read, one_by_one, shared_heads
 
 PRESETS = {
     "smoke": [{"B": 1, "H": 2, "K": 16, "V": 16}],
@@ -169,10 +169,7 @@ def linear_attention(
         o (B, T, H, V), complex if q, k or v is complex, else real in the dtype of v (under a phase, the real
         part); and S_T (B, H, K, V), float32/complex64 or wider.
     """
-    if read not in ("post", "pre"):
-        raise UsageError(f"unknown read {read!r} (valid: post, pre)")
-    if bonus is not None and read != "pre":
-        raise UsageError("bonus needs read='pre'")
+    check_read(read, bonus)
     q, k = shared_heads(q, k, v.shape[2])
     if cu_seqlens is not None:
         return one_by_one(

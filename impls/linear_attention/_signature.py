@@ -41,6 +41,14 @@ def whole_signature(function: Callable[..., Result]) -> Callable[..., Any]:
     return named_after(function, backend)
 
 
+def check_read(read: str, bonus: Tensor | None) -> None:
+    """Raise UsageError for an unknown read, or a bonus where the write is read."""
+    if read not in ("post", "pre"):
+        raise UsageError(f"unknown read {read!r} (valid: post, pre)")
+    if bonus is not None and read != "pre":
+        raise UsageError("bonus needs read='pre'")
+
+
 def shared_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
     """Repeat the heads of q and k (B, T, Hk, K) until there are H: head h reads key head h·Hk // H.
 

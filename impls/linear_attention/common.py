@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, UsageError
+from ssmperf import Shape
 
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
-from ._signature import whole_signature
+from ._signature import check_read, whole_signature
 
 # log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
 StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
@@ -74,10 +74,7 @@ def as_backend(post_read: PostRead) -> Callable[..., tuple[Tensor, Tensor]]:
         bonus: Tensor | None = None,
         read: str = "post",
     ) -> tuple[Tensor, Tensor]:
-        if read not in ("post", "pre"):
-            raise UsageError(f"unknown read {read!r} (valid: post, pre)")
-        if bonus is not None and read != "pre":
-            raise UsageError("bonus needs read='pre'")
+        check_read(read, bonus)
         x = working(q, k, v, log_a, log_b, initial_state, phase)
         output, final = post_read(x) if read == "post" else _read_before_write(post_read, x, bonus)
         if not (q.is_complex() or k.is_complex() or v.is_complex()):

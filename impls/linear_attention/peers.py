@@ -6,7 +6,8 @@ the record of a timed case.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ssmperf import TRAINING_PASSES, backend
 
@@ -14,41 +15,35 @@ from ._peers import fla as _fla
 from ._peers import mamba, mlstm
 from ._peers.given import REAL
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 CHUNKED = ("none", "const", "scalar", "key")
-STATES = (
-    "chunk_fwd_kernel_h",
-)  # the kernel of fla's states, which all of its chunk kernels launch in every pass
+STATES = "chunk_fwd_kernel_h"  # of fla: all of its chunk kernels launch it, in every pass
 
 
-@backend(
-    "linear_attention",
-    name="fla",
-    prepare=_fla.chunked(own_choice=True),
-    devices=("cuda",),
-    dtypes=REAL,
-    passes=TRAINING_PASSES,
-    gates=CHUNKED,
-    needs=("fla",),
-    kernels=STATES,
-    launches=lambda shape: 5,
-)
+def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
+    """Register a function with fla's chunk kernels. own_choice: whether fla chooses its back ends."""
+    return backend(
+        "linear_attention",
+        name=name,
+        prepare=_fla.chunked(own_choice=own_choice),
+        devices=("cuda",),
+        dtypes=REAL,
+        passes=TRAINING_PASSES,
+        gates=CHUNKED,
+        needs=("fla",),
+        kernels=(STATES,),
+        launches=lambda shape: 5,
+    )
+
+
+@chunked("fla", own_choice=True)
 def fla(form: str, *operands: Any) -> Any:
     """flash-linear-attention's chunk kernels, with the back ends that it chooses itself."""
     return _fla.call_chunked(form, *operands)
 
 
-@backend(
-    "linear_attention",
-    name="fla_triton",
-    prepare=_fla.chunked(own_choice=False),
-    devices=("cuda",),
-    dtypes=REAL,
-    passes=TRAINING_PASSES,
-    gates=CHUNKED,
-    needs=("fla",),
-    kernels=STATES,
-    launches=lambda shape: 5,
-)
+@chunked("fla_triton", own_choice=False)
 def fla_triton(form: str, *operands: Any) -> Any:
     """flash-linear-attention's chunk kernels in Triton, with its choice of back ends switched off."""
     return _fla.call_chunked(form, *operands)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported, UsageError
+from ssmperf import Prepared, Unsupported
 
 from ...scan.common import differentiates
 from .. import gate_factors
-from .._signature import shared_heads
+from .._signature import check_read, shared_heads
 
 REAL = ("float32", "bfloat16", "float16")
 
@@ -95,10 +95,7 @@ def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
         read: str = "post",
         cu_seqlens: Tensor | None = None,
     ) -> Prepared:
-        if read not in ("post", "pre"):
-            raise UsageError(f"unknown read {read!r} (valid: post, pre)")
-        if bonus is not None and read != "pre":
-            raise UsageError("bonus needs read='pre'")
+        check_read(read, bonus)
         if cu_seqlens is not None:
             raise Unsupported("packed sequences")
         q, k = shared_heads(q, k, v.shape[2])
