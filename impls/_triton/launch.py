@@ -7,12 +7,16 @@ interpreter has no compiled kernel: there a launch is a call of the jit function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from triton import knobs
+from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -33,8 +37,23 @@ class Blocks:
         return TensorDescriptor(base, list(self.shape), [self.shape[1], 1], list(self.block))
 
 
+@contextmanager
+def compiling_together() -> Iterator[None]:
+    """Compile kernels in the background until the block ends, which waits for all of them.
+
+    Most of a compilation holds no lock of Python's. A failed one raises when its launch is settled.
+    """
+    if active_mode.get() is not None:  # the caller's own
+        yield
+        return
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, AsyncCompileMode(pool, ignore_errors=True):
+        yield
+
+
 class Launch:
     """A kernel, its grid and its arguments: slots, blocks of slots, None, constants, and tuples of these.
+
+    It is ready after `settle`; until then the kernel may be compiled in the background.
 
     Raises:
         RuntimeError: a hook of Triton refused to compile the kernel.
@@ -49,13 +68,17 @@ class Launch:
         self.run: Callable[..., object] | None = None
         self.function: Any = None
         self.compiled: Any = self._compile() if isinstance(kernel, JITFunction) else None
+
+    def settle(self) -> None:
+        """Wait for the compiled kernel. Raises what its compilation raised."""
         if self.compiled is not None:
+            if hasattr(self.compiled, "result"):
+                self.compiled = self.compiled.result()
             self._order()
 
     def _compile(self) -> Any:
         arguments, constants = self._given(lambda slot: slot)
         compiled = self.kernel.run(*arguments, grid=self.grid, warmup=True, **constants)
-        compiled = compiled.result() if hasattr(compiled, "result") else compiled
         if compiled is None:
             raise RuntimeError(f"a hook kept Triton from compiling {self.kernel.__name__}")
         return compiled

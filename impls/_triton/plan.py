@@ -18,15 +18,19 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ssmperf import Place, UsageError, consulting, in_force, note_again
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 MOST_PLANS = 512  # of a planned function; the oldest go first
 ALIGNMENT = 16  # bytes; kernels are specialised by whether a pointer is a multiple
@@ -110,6 +114,8 @@ class Plan:
         self.consulted: dict[Place, Any] = {}
         self.makers: list[Callable[[], Tensor]] = []
         self.steps: list[Step] = []
+        self.launches: list[Launch] = []
+        self.compiling = ExitStack()
         self.schedule: list[tuple[Step, list[tuple[int, Callable[[], Tensor]]], list[int]]] = []
         self.pick: Callable[[list[Any]], tuple[Any, ...]] = tuple
 
@@ -138,10 +144,13 @@ class Plan:
         return self.empty(slot.shape, dtype or slot.dtype)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        """Launch a kernel of Triton: see `launch.Launch`. It is compiled now."""
-        from .launch import Launch
+        """Launch a kernel of Triton: see `launch.Launch`. All kernels of a plan are compiled side by side."""
+        from .launch import Launch, compiling_together
 
-        self.steps.append(Launch(kernel, grid, arguments, constants))
+        if not self.launches:
+            self.compiling.enter_context(compiling_together())
+        self.launches.append(Launch(kernel, grid, arguments, constants))
+        self.steps.append(self.launches[-1])
 
     def _buffer(self, slot: Slot, make: Callable[[], Tensor]) -> Slot:
         self.makers.append(make)
@@ -155,6 +164,9 @@ class Plan:
         """
         if not self.steps:
             raise ValueError("a plan launches at least one kernel")
+        self.compiling.close()
+        for launch in self.launches:
+            launch.settle()
         kept = {each.index for each in results if isinstance(each, Slot)}
         first = {
             index: place for place in reversed(range(len(self.steps))) for index in self.steps[place].uses
@@ -247,9 +259,9 @@ class Planned:
     def _plan(self, key: Key, operands: Sequence[Slot | None], flags: dict[str, Any]) -> Plan:
         plan = Plan(operands)
         slots = [None if slot is None else replace(slot, index=at) for at, slot in enumerate(operands)]
-        with torch.cuda.device(plan.device.index if plan.device.type == "cuda" else -1):
-            with consulting() as plan.consulted:
-                results = self.function(plan, *slots, **flags)
+        device = plan.device.index if plan.device.type == "cuda" else -1
+        with torch.cuda.device(device), plan.compiling, consulting() as plan.consulted:
+            results = self.function(plan, *slots, **flags)
             plan.finish(results)
         with self.lock:
             while len(self.plans) >= MOST_PLANS:

@@ -87,8 +87,9 @@ def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
     A kernel launched again in another specialisation is `name 2`, and so on. Nothing runs: results are
     whatever the memory held.
     """
-    with recording(arch) as kernels:
+    with recording(arch) as recorded:
         call()
+    kernels = [each.result() if hasattr(each, "result") else each for each in recorded]
     named: dict[str, Any] = {}
     for kernel in kernels:
         if any(kernel is other for other in named.values()):
