@@ -1,7 +1,8 @@
 """The server of forks.py: it has imported what tests need, and forks what they ask for.
 
 It is started as `python -P fork_server.py CONFIG`, with a JSON object: `listeners`, the descriptors of its
-sockets for nurseries and for commands, `addresses`, where these are, and `imports`, the modules of a nursery.
+sockets for nurseries and for commands, `addresses`, where these are, `imports`, the modules of a nursery, and
+`alive`, a pipe that is closed when the process ends for which it forks.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ class Server:
         signal.signal(signal.SIGTERM, self.end)
         while True:
             listeners = [each for each in (self.nurseries, self.commands) if each.fileno() >= 0]
-            ready, _, _ = select.select([*listeners, *self.running], [], [])
+            ready, _, _ = select.select([self.config["alive"], *listeners, *self.running], [], [])
             for each in ready:
-                if isinstance(each, int):
+                if each == self.config["alive"]:
+                    self.end()
+                elif isinstance(each, int):
                     self.reap(each)
                 elif each is self.commands and self.nurseries.fileno() >= 0:
                     self.split()
@@ -91,6 +94,7 @@ class Server:
             return
         for each in (client, self.nurseries, self.commands):
             each.close()
+        os.close(self.config["alive"])
         become(json.loads(data), descriptors, self.config)
 
     def forked(self) -> int:
@@ -127,9 +131,11 @@ class Server:
 
     def end(self, *_: object) -> None:
         """End with all forks."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         for pid, client in self.running.values():
-            os.kill(pid, signal.SIGKILL if client else signal.SIGTERM)
-            os.waitpid(pid, 0)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL if client else signal.SIGTERM)
+                os.waitpid(pid, 0)
         os._exit(0)
 
 

@@ -32,6 +32,7 @@ class Server:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.variables = {**variables, "OMP_NUM_THREADS": "1"}
         self._folder: Path | None = None
+        self._alive: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @functools.cached_property
@@ -46,9 +47,10 @@ class Server:
         return str(folder / ADDRESSES[0]), str(folder / ADDRESSES[1])
 
     def close(self) -> None:
-        if self._process is not None and self._folder is not None:
+        if self._process is not None and self._folder is not None and self._alive is not None:
             self._process.terminate()
             self._process.wait()
+            os.close(self._alive)
             shutil.rmtree(self._folder)
             self._process = self._folder = None
 
@@ -58,9 +60,11 @@ class Server:
         folder = self._folder = Path(tempfile.mkdtemp(prefix="forks-"))  # short, as addresses must be
         sockets = [listening(folder / name) for name in ADDRESSES]
         numbers = [each.fileno() for each in sockets]
+        heard, self._alive = os.pipe()  # which the system closes if this process is killed
         config = {
             "listeners": numbers,
             "imports": self.imports,
+            "alive": heard,
             "addresses": [str(folder / name) for name in ADDRESSES],
         }
         with (folder / "log").open("wb") as log:
@@ -68,8 +72,9 @@ class Server:
                 # the last word tells `machine.activity` that what is forked belongs to this process
                 [sys.executable, "-P", SERVER, json.dumps(config), forks.NURSERY],
                 cwd="/", env=self.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, pass_fds=numbers,
+                start_new_session=True, pass_fds=[*numbers, heard],
             )  # fmt: skip
+        os.close(heard)
         for each in sockets:
             each.close()
         return folder
