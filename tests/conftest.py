@@ -7,10 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from support import forks, quick_processes
 from support.registrations import keep_apart
 
 # `pytest --hypothesis-profile=long tests/ssmperf/test_fuzz.py` takes minutes instead of seconds
 settings.register_profile("long", deadline=None, max_examples=3000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_nurseries() -> Iterator[None]:
+    """Fork nurseries, and sides of comparisons, instead of letting each import torch."""
+    with quick_processes.forked_by(*forks.STARTERS):
+        yield
+    quick_processes.server.close()
 
 
 @pytest.fixture

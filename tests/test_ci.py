@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.quick_processes import command
 
 from ci import counters, host_time, sanitize, simulate_verdicts, totals
 from ssmperf.measure import paired
@@ -273,8 +273,6 @@ class TestSimulateVerdicts:
     "script", [file.name for file in sorted((ROOT / "ci").glob("*.py")) if "argparse" in file.read_text()]
 )
 def test_each_script_explains_its_options(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "ci" / script, "--help"], capture_output=True, text=True, check=False
-    )
+    done = command("--help", program=str(ROOT / "ci" / script))
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from support.gate import Place, commit, git
+from support.quick_processes import shell_command
 
 # A plug-in that is slower by repeating its work, and wrong by a factor of its gradients.
 PLUGIN = """
@@ -44,7 +44,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         commit(folder, PLUGIN.format(repeats=repeats, factor=factor), name)
         git(folder, "tag", name)
     git(folder, "switch", "-q", "--detach", "good")
-    yield Place(folder, f"{sys.executable} -m ssmperf.cli", folder / "asked")
+    yield Place(folder, shell_command(), folder / "asked")
 
 
 def gate(kernels: Place, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -66,11 +66,14 @@ def submodules(package: str) -> list[str]:
     ]
 
 
-def backend_files(owner: str) -> set[str]:
-    """List the backends that have their own file in a recurrence's folder."""
+@functools.cache
+def backend_files(owner: str) -> frozenset[str]:
+    """List the backends that have their own file in a recurrence's folder, which is read once per process."""
     if owner == "models" or not owner.isidentifier() or importlib.util.find_spec(IMPLS) is None:
-        return set()
-    return {module.rpartition(".")[2] for module in submodules(f"{IMPLS}.{owner}")} - set(NOT_BACKENDS)
+        return frozenset()
+    return frozenset(
+        {module.rpartition(".")[2] for module in submodules(f"{IMPLS}.{owner}")} - set(NOT_BACKENDS)
+    )
 
 
 def import_once(module: str) -> None:

@@ -45,7 +45,7 @@ def model(name: str) -> ModelEntry:
         UnknownName: no such model, option or family.
         UsageError: an illegal value, or no such member of the family; the message says what is valid.
     """
-    known = models()
+    known = _models()
     if name in known:
         return known[name]
     base, colon, text = name.partition(":")
@@ -54,7 +54,7 @@ def model(name: str) -> ModelEntry:
         return add_member(family, name)
     if colon and base in known:
         return _configured(known[base], text)
-    plain = [other for other in known if ":" not in other]
+    plain = [other for other in sorted(known) if ":" not in other]
     raise UnknownName("model", name, [*plain, *(f"{other}:…" for other in sorted(tables.entries["family"]))])
 
 
@@ -73,10 +73,15 @@ def add_member(family: Family, name: str) -> ModelEntry:
 
 def models() -> dict[str, ModelEntry]:
     """List all models by name, in alphabetical order. Imports every model file, and so torch."""
+    return dict(sorted(_models().items()))
+
+
+def _models() -> dict[str, ModelEntry]:
+    """Give the table of models itself, once their files are imported: plans look up many thousand names."""
     discover("impls")
     for module in submodules(MODELS):
         import_once(module)
-    return dict(sorted(tables.entries["model"].items()))
+    return tables.entries["model"]
 
 
 def shapes(entry: ModelEntry, preset: str) -> tuple[Shape, ...]:
@@ -127,15 +132,18 @@ def backend(of: str, name: str) -> Backend:
     Raises:
         UnknownName: neither has a backend of that name.
     """
-    known = backend_names(of)  # this imports peers.py, whose backends have no file of their own
-    for owner in _owners(of):
+    discover("impls")
+    owners = _owners(of)
+    for owner in owners:
+        _import_peers(owner)
+    for owner in owners:
         label = f"{owner}/{name}"
         if label not in tables.entries["backend"] and name in backend_files(owner):
             import_once(f"{IMPLS}.{owner}.{name}")
         if label in tables.entries["backend"]:
             found: Backend = tables.entries["backend"][label]
             return found
-    raise UnknownName(f"backend of {of}", name, known)
+    raise UnknownName(f"backend of {of}", name, backend_names(of))
 
 
 def backend_names(of: str) -> list[str]:
@@ -143,11 +151,16 @@ def backend_names(of: str) -> list[str]:
     discover("impls")
     names: set[str] = set()
     for owner in _owners(of):
-        if owner.isidentifier() and f"{IMPLS}.{owner}.peers" in submodules(f"{IMPLS}.{owner}"):
-            import_once(f"{IMPLS}.{owner}.peers")
+        _import_peers(owner)
         registered = {entry.name for entry in tables.entries["backend"].values() if entry.of == owner}
         names |= backend_files(owner) | registered
     return sorted(names)
+
+
+def _import_peers(owner: str) -> None:
+    """Import an owner's peers.py, whose backends have no file of their own."""
+    if owner.isidentifier() and f"{IMPLS}.{owner}.peers" in submodules(f"{IMPLS}.{owner}"):
+        import_once(f"{IMPLS}.{owner}.peers")
 
 
 def is_peer(of: str, name: str) -> bool:
@@ -251,9 +264,10 @@ def reports(of: str | None = None) -> dict[str, Any]:
 
 def _owners(of: str) -> list[str]:
     """List the owners of a model's backends: the model itself, then its recurrence."""
-    if of in recurrences():
+    discover("impls")
+    if of in tables.entries["recurrence"]:
         return [of]
     base = of.partition(":")[0]
-    if base not in models() and base not in tables.entries["family"]:
+    if base not in _models() and base not in tables.entries["family"]:
         raise UnknownName("model or recurrence", of, {*models(), *recurrences()})
     return list(dict.fromkeys([of, base, model(of).recurrence]))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.interpreter import quicken
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,4 +52,5 @@ def language_patched_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as replace:
         replace.setattr(interpreter, "_patch_lang", patch_once)
         replace.setattr(interpreter.GridExecutor, "__call__", launch_anew)
+        quicken(replace, interpreter)
         yield

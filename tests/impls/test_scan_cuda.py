@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import torch
 from ssmperf.impls.scan._cuda import function, sizes
 from ssmperf.impls.scan._cuda.program import SOURCES
 from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
-from support.cuda_host import COMPILER, GROUP, Host, build, made_once
+from support.cuda_host import COMPILER, GROUP, Host, build, made_once, of_sources
 from torch import Tensor
 
 from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry
@@ -88,13 +87,15 @@ def check(compute: Callable[..., Any], given: dict[str, Tensor | None], toleranc
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of compiled kernels, which the workers of a test run share."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    (folder / "kernels").mkdir(exist_ok=True)
-    return folder / "kernels"
+def kernels(pytestconfig: pytest.Config) -> Path:
+    """A folder of compiled kernels, which all test runs share until a source or the compiler changes."""
+    folders = pytestconfig.cache.mkdir("kernels-on-host")
+    folder = folders / of_sources(Path(__file__))
+    folder.mkdir(exist_ok=True)
+    for other in folders.iterdir():
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.in_process import records_of
 from support.places import place
+from support.quick_processes import command
 
 import ssmperf
 from ssmperf import PluginError, Record, Status, cli, registry
@@ -143,8 +144,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("crashes") / "run"
     words = ["run", "--suite", "correctness,memory", "--models", "hgrn", "--axis", "T=5", "--axis", "C=3"]
     words += ["--backends", "crashing_helper,crashing_fatal", "--plugin", str(PLUGIN), "--device", "cpu"]
-    command = [sys.executable, "-m", "ssmperf.cli", *words, "--pass", "forward_backward", "--debug"]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, env=with_support())
+    words += ["--pass", "forward_backward", "--debug", "--out", str(out)]
+    done = command(*words, PYTHONPATH=with_support()["PYTHONPATH"])
     assert done.returncode == 0, done.stderr
     return out, done.stderr
 

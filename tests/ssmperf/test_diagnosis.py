@@ -369,7 +369,7 @@ def test_the_judge_diagnoses_what_is_wrong_and_nothing_else(monkeypatch: pytest.
     "name", ["scan", "linear_attention", "selective_scan", "delta_rule", "ratio_scan", "rnn"]
 )
 def test_every_fault_can_be_computed_for_every_recurrence(name: str) -> None:
-    selection, _ = select(device="cpu", models=name, backends="sequential", dtype="float32", axis="T=70")
+    selection, _ = select(device="cpu", models=name, backends="sequential", dtype="float32", axis="T=35")
     cases = make_plan(selection, ["correctness"]).to_run
     kinds: dict[str | None, Case] = {}
     for case in cases:
@@ -385,7 +385,7 @@ def test_every_fault_can_be_computed_for_every_recurrence(name: str) -> None:
         region = variants.region_of(evidence, gradients=True, worst_item=0)
         assert region is not None
         reference = judge.reference(question)
-        for variant in variants.variants(evidence, [16, 64], gradients=True):
+        for variant in variants.variants(evidence, [8, 32], gradients=True):
             results = variants.evaluate(variant, evidence, region)
             computed.add(variant.kind)
             for object_, value in results.items():

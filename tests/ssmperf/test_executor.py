@@ -6,6 +6,7 @@ import _thread
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.execute.process_state import Snapshot
+from ssmperf.processes import children
 from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
@@ -146,6 +148,7 @@ def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: 
 def test_a_first_worker_that_does_not_start_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(children, "subprocess", subprocess)  # a forked nursery might be ready by then
     monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0.01)
     with pytest.raises(WorkerFailed, match=r"not ready within 0\.01 s"):
         run([case("right")], folder)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.quick_processes import command
 
 from ssmperf import Case, Network, Shape, UnknownName, UsageError, registry
 from ssmperf.execute.context import Context, Settings
@@ -102,8 +101,9 @@ def test_one_keyword_in_a_plug_in_declares_an_option(tmp_path: Path) -> None:
     run = tmp_path / "run"
 
     def ssmperf(*words: str) -> str:
-        command = [sys.executable, "-m", "ssmperf.cli", *words, "--plugin", str(plugin)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+        done = command(*words, "--plugin", plugin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     assert "twisted:twist=1 (int): by how much x counts" in ssmperf("list", "twisted")
     ssmperf(

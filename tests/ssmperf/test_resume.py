@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from support import quick_processes
+from support.forks import Forked
 
 import ssmperf
 from ssmperf.execute.request import select
@@ -23,20 +24,12 @@ ARGS = ("run", "--suite", "correctness", "--models", MODELS, "--backends", BACKE
 ENDINGS = (signal.SIGKILL, signal.SIGINT, signal.SIGKILL)  # a new run, then resumed ones
 
 
-def start(path: Path, *more: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ssmperf.cli", *ARGS, "--out", str(path), *more],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=heed_interrupts,
-    )
-
-
-def heed_interrupts() -> None:
-    """Undo that a shell lets its background jobs, and so their children, ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def start(path: Path, *more: str) -> Forked:
+    """Start the run. Its nursery is a child of its own, which must die with it."""
+    with Path(os.devnull).open("r+b") as null:
+        descriptors = dict.fromkeys(range(3), null.fileno())
+        words = (*ARGS, "--out", path, *more)
+        return quick_processes.start(*words, descriptors=descriptors, full_nurseries=True)
 
 
 def lines(path: Path) -> int:
@@ -44,7 +37,7 @@ def lines(path: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def wait_for_records(process: subprocess.Popen[bytes], path: Path, count: int) -> None:
+def wait_for_records(process: Forked, path: Path, count: int) -> None:
     while lines(path) < count and process.poll() is None:
         time.sleep(0.002)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.quick_processes import Server, command
 
 ROOT = Path(__file__).parents[2]
 FIELD = """    weather: str = axis(
@@ -35,9 +36,22 @@ class Umbrella:
 '''
 
 
+@dataclass(frozen=True)
+class Tree:
+    """A copy of the package with one more field, and a server that has imported it."""
+
+    folder: Path
+    server: Server
+
+    def ssmperf(self, *words: str) -> str:
+        variables = {"PYTHONPATH": str(self.folder), "COLUMNS": "200"}
+        done = command(*words, folder=self.folder, by=self.server, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with one more field."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     folder = tmp_path_factory.mktemp("axis")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=ignored)
@@ -48,17 +62,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert text.count("    operand_source:") == 1
     file.write_text(text.replace("    operand_source:", FIELD))
     (folder / "umbrella.py").write_text(SUITE)
-    return folder
-
-
-def ssmperf(tree: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ssmperf.cli", *words],
-        capture_output=True, text=True, timeout=240, check=False, env=environment, cwd=tree,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    server = Server({**os.environ, "PYTHONPATH": str(folder)})
+    yield Tree(folder, server)
+    server.close()
 
 
 SELECTED = (
@@ -75,29 +81,26 @@ SELECTED = (
 SIZES = ("--device", "cpu", "--axis", "T=4", "--axis", "B=1", "--axis", "C=2")
 
 
-def test_it_is_an_option(tree: Path) -> None:
-    shown = ssmperf(tree, "run", "--help")
+def test_it_is_an_option(tree: Tree) -> None:
+    shown = tree.ssmperf("run", "--help")
     assert "--weather" in shown and "Weather of a test." in shown
 
 
-def test_cases_of_its_default_keep_their_ids(tree: Path) -> None:
+def test_cases_of_its_default_keep_their_ids(tree: Tree) -> None:
     selected = ("run", "--suite", "correctness", "--models", "hgrn", "--backends", "sequential", "--dry-run")
-    with_axis = ssmperf(tree, *selected, *SIZES)
-    without = subprocess.run(
-        [sys.executable, "-m", "ssmperf.cli", *selected, *SIZES], capture_output=True, text=True, check=True
-    )
-    assert with_axis == without.stdout
+    with_axis = tree.ssmperf(*selected, *SIZES)
+    assert with_axis == command(*selected, *SIZES).stdout
 
 
-def test_it_is_planned_identified_run_and_repeated(tree: Path) -> None:
-    ssmperf(tree, *SELECTED, *SIZES, "--weather", "dry,wet", "--out", "run")
-    records = [json.loads(line) for line in (tree / "run" / "records.jsonl").read_text().splitlines()]
+def test_it_is_planned_identified_run_and_repeated(tree: Tree) -> None:
+    tree.ssmperf(*SELECTED, *SIZES, "--weather", "dry,wet", "--out", "run")
+    records = [json.loads(line) for line in (tree.folder / "run" / "records.jsonl").read_text().splitlines()]
     assert [(r["weather"], r["drops"], r["status"]) for r in records] == [("dry", 0, "ok"), ("wet", 7, "ok")]
     assert len({r["case_id"] for r in records}) == 2
     assert "--weather" not in records[0]["command"]
     assert "--weather wet " in records[1]["command"]
 
 
-def test_an_illegal_value_is_refused(tree: Path) -> None:
+def test_an_illegal_value_is_refused(tree: Tree) -> None:
     with pytest.raises(AssertionError, match=r"unknown weather 'hail'.*known: dry, wet"):
-        ssmperf(tree, *SELECTED, *SIZES, "--weather", "hail")
+        tree.ssmperf(*SELECTED, *SIZES, "--weather", "hail")

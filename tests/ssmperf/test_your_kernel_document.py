@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.quick_processes import shell_command
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ssmperf
@@ -34,6 +35,13 @@ SLOWER, WRONG = 1, 3
 NOTED = """#!/bin/bash
 printf '%s\\n' "$@" >"$NOTES"
 exit "$EXIT_CODE"
+"""
+# Verbs that no other test starts in full are so here.
+TOOL = """#!/bin/bash
+case $1 in
+    diagnose | new) exec {full} "$@" ;;
+    *) exec {forked} "$@" ;;
+esac
 """
 
 
@@ -106,7 +114,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """Follow the document from its first block to its last."""
     tools = tmp_path_factory.mktemp("tools")
     for name, module in (("ssmperf", "ssmperf.cli"), ("pytest", "pytest")):
-        tool(tools, name, f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
+        full = f"{shlex.quote(sys.executable)} -P -m {module}"
+        tool(tools, name, TOOL.format(full=full, forked=shell_command(module)))
     tool(tools, "noted", NOTED)
     walk = Walk(tmp_path_factory.mktemp("empty"), tools)
     for language, block in BLOCKS:

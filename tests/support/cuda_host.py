@@ -22,31 +22,44 @@ OPERANDS = {"forward": 6, "backward": 11}
 GROUP = 4
 
 
+def of_sources(test: Path) -> str:
+    """Hash all that a test's compiled kernels depend on: sources, options, the compiler and the test."""
+    files = (file for folder in (SOURCES, HERE) for file in sorted(folder.iterdir()) if file.is_file())
+    texts = [file.read_bytes() for file in (Path(__file__), test, *files)]
+    version = (
+        subprocess.run([COMPILER, "--version"], capture_output=True, check=True).stdout if COMPILER else b""
+    )
+    return hashlib.sha256(b"\0".join([version, *texts])).hexdigest()[:16]
+
+
 def build(variant: Variant, to: Path, *flags: str, sources: Path = SOURCES) -> None:
-    """Compile a variant, in groups of GROUP tiles; what is compiled once lies beside `to`."""
+    """Compile a variant, in groups of GROUP tiles; what is compiled once lies beside `to`.
+
+    No macro may have a name that a standard header asks for: the precompiled one would not be used.
+    """
     macros = {
         **dict(variant.macros),
         "KERNEL": f'"{variant.pass_}.cu"',
-        "NAME": f"cuda_scan_{variant.pass_}",
+        "FUNCTION_NAME": f"cuda_scan_{variant.pass_}",
         "PASS": variant.pass_.capitalize(),
         "OPERANDS": str(OPERANDS[variant.pass_]),
     }
     options = [*OPTIONS, *(flag for flag in flags if not flag.startswith("-D"))]
     once = compiled_once(options, to.parent)
-    include = [f"-I{once}", "-include", "standard.h", f"-I{HERE}", f"-I{sources}"]
+    include = [f"-I{once}", "-include", "device.h", "-Werror=invalid-pch", f"-I{sources}"]
     defined = [flag for flag in flags if flag.startswith("-D")]
     defined += [f"-D{name}={value}" for name, value in macros.items()]
     compile([*options, *include, *defined, str(HERE / "run.cpp"), str(once / "host.o")], to)
 
 
 def compiled_once(options: list[str], folder: Path) -> Path:
-    """A folder with the host and standard.h, compiled with these options: most of a build's time."""
+    """A folder with the host and device.h, compiled with these options: most of a build's time."""
     place = folder / f"once-{hashlib.sha256(repr(options).encode()).hexdigest()[:8]}"
     place.mkdir(exist_ok=True)
     options = [option for option in options if option != "-shared"]
     for name, source in (
-        ("standard.h.gch", ["-x", "c++-header", str(HERE / "standard.h")]),
-        ("host.o", ["-c", "-include", "standard.h", f"-I{HERE}", str(HERE / "host.cpp")]),
+        ("device.h.gch", ["-x", "c++-header", str(HERE / "device.h")]),
+        ("host.o", ["-c", f"-I{place}", "-include", "device.h", str(HERE / "host.cpp")]),
     ):
         made_once(place / name, lambda part, source=source: compile([*options, *source], part))
     return place

@@ -1,6 +1,4 @@
 // The device itself: a thread for each thread of a block, its barriers, shuffles and copies.
-#include "device.h"
-
 #include <barrier>
 #include <cstdlib>
 #include <deque>

@@ -1,8 +1,7 @@
 // A kernel on the CPU. With MAIN, a program that calls it on arbitrary numbers, for ThreadSanitizer to watch; its argument
 // is the number of a barrier to leave out.
-// KERNEL: its file. NAME, OPERANDS: its name, and how many pointers it takes before the words. PASS: the struct that it
-// walks with.
-#include "device.h"
+// KERNEL: its file. FUNCTION_NAME, OPERANDS: its name, and how many pointers it takes before the words. PASS: the
+// struct that it walks with. device.h is included by the compiler's command.
 #include KERNEL
 
 template <class... Arguments, size_t... I>
@@ -20,7 +19,7 @@ extern "C" int fixed_bytes() { return SHARED_BYTES; }
 extern "C" int slot_bytes() { return PASS::BYTES; }
 
 extern "C" void run(int grid, const long long* arguments) {
-    auto body = [](const long long* arguments) { call(NAME, arguments); };
+    auto body = [](const long long* arguments) { call(FUNCTION_NAME, arguments); };
     on_threads(grid, THREADS, SHARED_BYTES + SLOTS * PASS::BYTES, body, arguments);
 }
 
