@@ -18,6 +18,20 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have; without a GPU, those of an H100."""
+    if device.type != "cuda":
+        return 232_448
+    found = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return int(found["max_shared_mem"])
+
+
+def architecture() -> int:
+    """Ten times the compute capability for which kernels are compiled; the interpreter counts as Hopper."""
+    return 90 if interpreted() else int(triton.runtime.driver.active.get_current_target().arch)
+
+
 def interpreted() -> bool:
     """Whether Triton interprets kernels in this process."""
     return bool(triton.knobs.runtime.interpret)

@@ -62,13 +62,12 @@ def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     plan.forget()
 
 
-@pytest.fixture(params=[0, 32])
+@pytest.fixture(params=["curated", "chunks"])
 def walked_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The curated block sizes, and those with a walk for half types."""
+    """The curated block sizes, and those without a walk for half types."""
     table = tables.table("linear_attention/triton")
-    half = [key for key in table if key[0] == "half"]
-    rows = {(table.name, key): replace(table.row(key), walk=request.param) for key in half}
-    with tables.using(rows):
+    rows = {(table.name, key): replace(table.row(key), walk=0) for key in table}
+    with tables.using(rows if request.param == "chunks" else {}):
         yield
 
 
@@ -125,7 +124,7 @@ def test_outputs_and_all_gradients_match_the_definition(kind: str, T: int) -> No
 
 
 @tiny
-@pytest.mark.parametrize("regime", ["reset", "ones", "gla", "mamba"])
+@pytest.mark.parametrize("regime", ["reset", "ones", "gla", "mamba", "small"])
 @pytest.mark.parametrize("kind", ["scalar", "key"])
 @pytest.mark.usefixtures("small_tiles")
 def test_gate_regimes(kind: str, regime: str) -> None:
@@ -253,7 +252,7 @@ def test_what_it_cannot_do_it_refuses() -> None:
     [
         *((kind, T, {}) for kind in ("none", "const", "scalar", "key") for T in (1, 2 * C + 3)),
         *((kind, C + 1, {"K": 20, "V": 40}) for kind in ("scalar", "key")),
-        *((kind, 2 * C, {"regime": "reset"}) for kind in ("scalar", "key")),
+        *((kind, 2 * C, {"regime": regime}) for kind in ("scalar", "key") for regime in ("reset", "small")),
         ("key", C + 1, {"dtype": "float16", "regime": "retnet"}),
     ],
 )
@@ -271,22 +270,49 @@ def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytes
 
 @tiny
 @pytest.mark.usefixtures("small_walk")
-def test_a_walk_takes_chunks_of_any_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks beyond the operands' range lie beside others, and one begins with a reset."""
+@pytest.mark.parametrize("kind", ["scalar", "key"])
+def test_a_walk_takes_chunks_of_any_decay(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head has chunks beyond the operands' range beside others, and a reset; the other head has neither."""
     from ssmperf.impls.linear_attention._triton import walking
 
     monkeypatch.setitem(walking.LIMITS, torch.float32, 10.0)
-    operands = case(T=4 * C, kind="key")
+    operands = case(T=4 * C, kind=kind, H=2)
     gates = operands["log_a"].detach().clone()
     gates[:, :C] *= 0.3
     gates[:, 2 * C : 3 * C] *= 0.3
-    gates[:, 3 * C, :, ::2] = -math.inf
+    gates[:, 3 * C, 0, ...] = -math.inf
+    gates[:, :, 1] *= 0.1
     operands["log_a"] = gates.requires_grad_()
-    halves = gates.detach().unflatten(1, (-1, C // 2)).sum(2)
-    assert {bool(far) for far in (halves.abs() > 10).flatten(2).any(-1)[0]} == {True, False}
+    halves = gates.detach().unflatten(1, (-1, C // 2)).sum(2)  # (B, halves, H) or (B, halves, H, K)
+    far = (halves.abs() > 10).flatten(3).any(-1) if halves.dim() == 4 else halves.abs() > 10
+    assert {bool(each) for each in far[0, :, 0]} == {True, False}
+    assert not bool(far[0, :, 1].any())
     assert_matches(operands)
     gradient = evaluate(attention, operands).gradients["log_a"]
     assert bool((gradient[torch.isneginf(operands["log_a"])] == 0).all())
+
+
+@tiny
+@pytest.mark.parametrize("bytes_of_device", [49_152, 101_376, 166_912, 232_448])
+@pytest.mark.parametrize("K", [16, 64, 128, 256])
+def test_a_walk_fits_the_shared_memory_of_any_device(
+    K: int, bytes_of_device: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
+    q = Slot.of(torch.empty(1, 256, 2, K, dtype=torch.bfloat16))
+    schedule = walking.Walk.of(Plan([q]), q, q, None)
+    width, stages = schedule.strip
+    chunk = schedule.tiles.chunk
+    needed = 2 * (chunk * (2 * K + width) * stages + (K + chunk) * width)
+    assert width >= 16
+    assert stages >= 2
+    assert needed <= bytes_of_device or (width, stages) == (16, 2)
+    if bytes_of_device == 232_448:
+        assert width == schedule.width(K, schedule.tiles.walk)
+        assert stages == schedule.tiles.walk_stages
 
 
 @tiny

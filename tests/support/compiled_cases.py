@@ -255,11 +255,12 @@ def linear_attention_cases() -> Iterator[Case]:
             "linear_attention/triton",
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
-            main=gate == "key" and data is BFLOAT,
+            main=data is BFLOAT,
         )
         if data is BFLOAT:
-            name = f"{SHORT[data]} K{K} V{V} {gate} walk"
-            yield TritonCase("linear_attention/triton", name, operands, main=True, changes={"walk": 32})
+            name = f"{SHORT[data]} K{K} V{V} {gate} chunks"
+            main = gate == "key"
+            yield TritonCase("linear_attention/triton", name, operands, main=main, changes={"walk": 0})
         if data is BFLOAT and gate == "key":
             one = dict.fromkeys("qkv", ((B, 1, H, K), data))
             one |= {"log_a": ((B, 1, H, K), FLOAT), "initial_state": operands["initial_state"]}

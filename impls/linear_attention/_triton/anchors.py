@@ -5,6 +5,9 @@ q_i · k_j ⊙ exp(G_i - G_j) = (q_i ⊙ exp(G_i - G_m)) · (k_j ⊙ exp(G_m - G
 prepared operands, as long as neither factor leaves the operands' range. A chunk in which one would is wide:
 its queries decay from the chunk's start, its keys to the chunk's end, and its scores come from
 `la_scores_key`.
+
+Scalar gates have their factors on the chip, beside v: a chunk is wide if these would leave its range, or if a
+gate resets the state.
 """
 
 from __future__ import annotations
@@ -16,12 +19,11 @@ from .blocks import (
     KEY,
     RESET,
     SCALAR,
-    decay,
     gate_base,
     gate_stride,
     head_offset,
-    load_rows,
     locate,
+    locate_heads_first,
 )
 from .chunks import COUNTS
 
@@ -29,61 +31,63 @@ from .chunks import COUNTS
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
     q, k, log_a, late, early, factors, wide, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, LIMIT: tl.constexpr,
+    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, CONST: tl.constexpr,
+    LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """Prepared queries `late` and keys `early`, as q and k; and what happens to the state in a chunk.
+    """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
     factors: (B·H, chunks, 3, K) float32. The state is multiplied by the first before it is read, by the
-    second before the chunk's keys are added, by the third after. wide: (B·H, chunks) int32.
+    second before the chunk's keys are added, by the third after. wide: (B·H, chunks) int32. Queries and keys
+    of wide chunks are left to `la_scores_key`.
+
+    Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
+    that sums inside a part stay in a thread.
     """
-    _, chunk, bh = locate(H, NT, 1)
-    row = head_offset(bh, T, H) * K
-    base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
-    steps = tl.arange(0, C)
-    t = chunk * C + steps
+    _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
-    begins = (steps < C // 2)[:, None]
-    most = 0.0
-    for tile in range(0, K, BK):
-        keys = tile + tl.arange(0, BK)
-        gates = load_rows(base, t, T, stride, keys, K)
-        first = tl.sum(tl.where(begins, gates, 0.0), axis=0)
-        second = tl.sum(tl.where(begins, 0.0, gates), axis=0)
-        most = tl.maximum(most, tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0))
-    far = most > LIMIT
+    begin = (head_offset(bh, T, H) + chunk * C * H) * K
+    stride = gate_stride(H, K, KEY, CONST)
+    base = gate_base(log_a, bh, T, H, K, KEY, CONST) + chunk * C * stride
+    parts, inner, keys = tl.arange(0, PARTS), tl.arange(0, C // PARTS), tl.arange(0, BK)
+    step = parts[:, None, None] * (C // PARTS) + inner[None, :, None]
+    channels = keys[None, None, :]
+    inside = (step < T - chunk * C) & (channels < K)
+    rows = step * (H * K) + channels
+    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0)
+    q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
+    k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
+
+    totals = tl.sum(gates, axis=1)  # [part, key]
+    begins = parts[:, None] < PARTS // 2
+    first = tl.sum(tl.where(begins, totals, 0.0), axis=0)
+    second = tl.sum(tl.where(begins, 0.0, totals), axis=0)
+    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
-    for tile in range(0, K, BK):
-        keys = tile + tl.arange(0, BK)
-        gates = load_rows(base, t, T, stride, keys, K)
-        sums = tl.cumsum(gates, axis=0)
-        first = tl.sum(tl.where(begins, gates, 0.0), axis=0)
-        second = tl.sum(tl.where(begins, 0.0, gates), axis=0)
-        if far:
-            late_factor = tl.exp(sums)
-            early_factor = tl.exp(decay(base, chunk * C, T, stride, keys, K, C, KEY, True))
-            before, between, after = tl.zeros_like(first), first + second, tl.zeros_like(first)
-        else:
-            late_factor = tl.exp(sums - first[None, :])
-            early_factor = tl.exp(first[None, :] - sums)
-            before, between, after = first, tl.zeros_like(first), second
-        q_tile = load_rows(q + row, t, T, H * K, keys, K).to(tl.float32)
-        k_tile = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32)
-        mask = (t < T)[:, None] & (keys < K)[None, :]
-        rows = row + t[:, None] * H * K + keys[None, :]
-        tl.store(late + rows, (q_tile * late_factor).to(late.dtype.element_ty), mask=mask)
-        tl.store(early + rows, (k_tile * early_factor).to(early.dtype.element_ty), mask=mask)
-        cells = factors + at * 3 * K + keys
-        tl.store(cells, tl.exp(before), mask=keys < K)
-        tl.store(cells + K, tl.exp(between), mask=keys < K)
-        tl.store(cells + 2 * K, tl.exp(after), mask=keys < K)
+    cells = factors + at * 3 * K + keys
+    tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < K)
+    tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < K)
+    tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < K)
+
+    totals, first, gates = tl.where(far, 0.0, totals), tl.where(far, 0.0, first), tl.where(far, 0.0, gates)
+    before = tl.cumsum(totals, axis=0) - totals - first[None, :]
+    sums = before[:, None, :] + tl.cumsum(gates, axis=1)
+    near = inside & (not far)
+    late_tile = (q_tile.to(tl.float32) * tl.exp(sums)).to(late.dtype.element_ty)
+    tl.store(late + begin + rows, late_tile, mask=near)
+    early_tile = (k_tile.to(tl.float32) * tl.exp(-sums)).to(early.dtype.element_ty)
+    tl.store(early + begin + rows, early_tile, mask=near)
 
 
 @triton.jit(do_not_specialize=COUNTS)
-def la_spans(log_a, spans, resets, T, H, NT, K: tl.constexpr, C: tl.constexpr, CONST: tl.constexpr):
-    """Sums of scalar log gates from the chunk's start to each step, and how many resets are among them.
+def la_spans(
+    log_a, spans, resets, edges, wide, T, H, NT,
+    K: tl.constexpr, C: tl.constexpr, CONST: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """Sums of scalar log gates from the chunk's middle to each step, and the resets up to it.
 
-    spans, float32, and resets, int32: (B·H, chunks, C). Resets are counted and not summed, so that the span
-    of the rest stays small and a difference of two sums is exact enough.
+    spans, float32, and resets, int32: (B·H, chunks, C). edges: (B·H, chunks, 2), the sums to before the first
+    step and to the last one. wide: (B·H, chunks) int32. Resets are counted and not summed, so that the sum of
+    the rest stays small and a difference of two is exact enough.
     """
     _, chunk, bh = locate(H, NT, 1)
     steps = tl.arange(0, C)
@@ -91,23 +95,32 @@ def la_spans(log_a, spans, resets, T, H, NT, K: tl.constexpr, C: tl.constexpr, C
     base, stride = gate_base(log_a, bh, T, H, K, SCALAR, CONST), gate_stride(H, K, SCALAR, CONST)
     gates = tl.load(base + t * stride, mask=t < T, other=0.0)
     reset = gates < RESET
-    at = (bh * NT + chunk) * C + steps
-    tl.store(spans + at, tl.cumsum(tl.where(reset, 0.0, gates), axis=0))
-    tl.store(resets + at, tl.cumsum(reset.to(tl.int32), axis=0))
+    gates = tl.where(reset, 0.0, gates)
+    begins = steps < C // 2
+    first = tl.sum(tl.where(begins, gates, 0.0), axis=0)
+    second = tl.sum(tl.where(begins, 0.0, gates), axis=0)
+    far = (tl.maximum(tl.abs(first), tl.abs(second)) > LIMIT) | (tl.max(reset.to(tl.int32), axis=0) > 0)
+    at = bh * NT + chunk
+    tl.store(spans + at * C + steps, tl.cumsum(gates, axis=0) - first)
+    tl.store(resets + at * C + steps, tl.cumsum(reset.to(tl.int32), axis=0))
+    tl.store(edges + at * 2, -first)
+    tl.store(edges + at * 2 + 1, second)
+    tl.store(wide + at, far.to(tl.int32))
 
 
 @triton.jit
-def load_spans(spans, resets, at, live, C: tl.constexpr):
-    """Sums and resets of a chunk, and those at its end; zeros where the chunk is not live."""
+def load_spans(spans, resets, edges, at, live, C: tl.constexpr):
+    """Sums and resets of a chunk, its edges, and its resets in all; zeros where the chunk is not live."""
     steps = tl.arange(0, C)
     span = tl.load(spans + at * C + steps, mask=live, other=0.0)
     reset = tl.load(resets + at * C + steps, mask=live, other=0)
-    span_end = tl.load(spans + at * C + C - 1, mask=live, other=0.0)
+    start = tl.load(edges + at * 2, mask=live, other=0.0)
+    end = tl.load(edges + at * 2 + 1, mask=live, other=0.0)
     reset_end = tl.load(resets + at * C + C - 1, mask=live, other=0)
-    return span, reset, span_end, reset_end
+    return span, reset, start, end, reset_end
 
 
 @triton.jit
 def linked(span, reset, other_span, other_reset):
-    """Decay factor from one step to a later one with these sums; 0 if a reset lies between."""
-    return tl.exp(tl.where(reset == other_reset, other_span - span, float("-inf")))
+    """Decay factor from one step to a later one with these sums; 0 if a reset lies between, 1 backwards."""
+    return tl.exp(tl.where(reset == other_reset, tl.minimum(other_span - span, 0.0), float("-inf")))

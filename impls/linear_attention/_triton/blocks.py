@@ -2,6 +2,14 @@
 
 Every exponent is a sum of log gates that starts afresh in its chunk or block of SUB steps, so it is ≤ 0,
 keeps float32's relative accuracy after a reset, and -inf gives 0 without an -inf - -inf.
+
+The gradient of the log gate of step t sums over pairs of a key before t and a query from t on:
+
+    d log_a_t = Σ_{s ≥ t} (q_s · dq_s - k_s · dk_s) + Σ_{s < t} k_s · dk°_s + Λ · decay S
+
+over the steps of a chunk, with dk° the part of dk through the state after the chunk, dk the one inside it, S
+the state before and Λ the adjoint after it. Pairs of a step with itself are left out of q · dq and k · dk.
+No term is there that another cancels, which beside strong decay would leave nothing but rounding.
 """
 
 from __future__ import annotations
@@ -16,11 +24,21 @@ RESET = tl.constexpr(-104.0)  # float32 exp of anything below is 0
 
 @triton.jit
 def locate(H, NT, TILES: tl.constexpr):
-    """(tile, chunk, batch·head) of this program, int64."""
-    pid = tl.program_id(0).to(tl.int64)
-    tile, rest = pid % TILES, pid // TILES
+    """(tile, chunk, batch·head) of this program, the last two int64."""
+    pid = tl.program_id(0)
+    tile, rest = pid % TILES, (pid // TILES).to(tl.int64)
     chunk, bh = rest % NT, rest // NT
     return tile, chunk, bh
+
+
+@triton.jit
+def locate_heads_first(H, NT, TILES: tl.constexpr):
+    """The same; programs beside each other have the heads of one chunk, which lie side by side."""
+    pid = tl.program_id(0)
+    tile, rest = pid % TILES, (pid // TILES).to(tl.int64)
+    head, rest = rest % H, rest // H
+    chunk, batch = rest % NT, rest // NT
+    return tile, chunk, batch * H + head
 
 
 @triton.jit
@@ -34,6 +52,14 @@ def load_rows(x, t, T, stride, cols, W: tl.constexpr):
     """Rows t of x (·, W) at the given columns, zero outside."""
     mask = (t < T)[:, None] & (cols < W)[None, :]
     return tl.load(x + t[:, None] * stride + cols[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_chunk(x, left, stride, cols, C: tl.constexpr, W: tl.constexpr):
+    """C rows from x on (·, W) at the given columns, zero after the `left` first ones. Offsets are int32."""
+    steps = tl.arange(0, C)
+    mask = (steps < left)[:, None] & (cols < W)[None, :]
+    return tl.load(x + steps[:, None] * stride + cols[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -84,3 +110,24 @@ def total_decay(log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr,
         return tl.sum(gates, axis=0)
     else:
         return tl.sum(tl.load(log_a + t * stride, mask=t < T, other=0.0), axis=0)
+
+
+@triton.jit
+def block_starts(carried, ends, C: tl.constexpr, BK: tl.constexpr):
+    """What the gate's gradient begins with in each block of SUB steps, [C / SUB, BK].
+
+    carried: [C, BK], what each step of the chunk adds through the state after it. ends: [BK], what passes
+    through the whole chunk.
+    """
+    sums = tl.sum(tl.reshape(carried, (C // SUB, SUB, BK)), axis=1)
+    blocks = tl.arange(0, C // SUB)
+    earlier = (blocks[None, :] < blocks[:, None])[:, :, None]
+    return tl.sum(tl.where(earlier, sums[None, :, :], 0.0), axis=1) + ends[None, :]
+
+
+@triton.jit
+def store_starts(boundary, starts, at, keys, some, K: tl.constexpr, C: tl.constexpr):
+    """Store them at chunk `at` of boundary (·, C / SUB, K)."""
+    blocks = tl.arange(0, C // SUB)
+    cells = boundary + (at * (C // SUB) + blocks[:, None]) * K + keys[None, :]
+    tl.store(cells, starts, mask=(keys < K)[None, :] & some)

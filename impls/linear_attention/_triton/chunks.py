@@ -10,12 +10,14 @@ from .blocks import (
     NONE,
     RESET,
     SCALAR,
+    block_starts,
     decay,
     gate_base,
     gate_stride,
     head_offset,
     load_rows,
     locate,
+    store_starts,
     total_decay,
 )
 
@@ -89,14 +91,14 @@ def la_increment(
 
 @triton.jit(do_not_specialize=("NT",))
 def la_carry(
-    first, increments, totals, states, last, starts, final, boundary, NT,
+    first, increments, totals, states, last, starts, boundary, NT,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Carry a (BK, V) strip of the state over the chunks, storing the state before each.
 
     REVERSE carries the adjoint from the last chunk to the first and stores, for gate gradients,
-    boundary[chunk] = rowsum(adjoint ⊙ state) at each chunk's end.
+    boundary[chunk] = rowsum(adjoint after the chunk ⊙ its decay ⊙ state before it).
     """
     pid = tl.program_id(0).to(tl.int64)
     strip, bh = pid % tl.cdiv(K, BK), pid // tl.cdiv(K, BK)
@@ -106,9 +108,6 @@ def la_carry(
     state = tl.zeros((BK, BV), dtype=tl.float32)
     if HAS_FIRST:
         state += tl.load(first + bh * K * V + inside, mask=mask, other=0.0)
-    if REVERSE and GATE != NONE:
-        end = tl.load(final + bh * K * V + inside, mask=mask, other=0.0)
-        tl.store(boundary + (bh * NT + NT - 1) * K + keys, tl.sum(state * end, axis=1), mask=keys < K)
     for step in tl.range(NT, num_stages=STAGES):
         chunk = bh * NT + (NT - 1 - step if REVERSE else step)
         tl.store(states + chunk * K * V + inside, state.to(states.dtype.element_ty), mask=mask)
@@ -117,13 +116,10 @@ def la_carry(
             state = state * tl.exp(gate)[:, None]
         if GATE == SCALAR:
             state = state * tl.exp(tl.load(totals + chunk))
-        state += tl.load(increments + chunk * K * V + inside, mask=mask, other=0.0)
         if REVERSE and GATE != NONE:
             start = tl.load(starts + chunk * K * V + inside, mask=mask, other=0.0).to(tl.float32)
-            tl.store(
-                boundary + (chunk - 1) * K + keys, tl.sum(state * start, axis=1),
-                mask=(keys < K) & (step < NT - 1),
-            )  # fmt: skip
+            tl.store(boundary + chunk * K + keys, tl.sum(state * start, axis=1), mask=keys < K)
+        state += tl.load(increments + chunk * K * V + inside, mask=mask, other=0.0)
     tl.store(last + bh * K * V + inside, state, mask=mask)
 
 
@@ -162,14 +158,15 @@ def la_output(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_qk(
-    q, k, v, do, log_a, states, adjoints, dscores, boundary, dq, dk, dlog_a, T, H, NT,
+    q, k, v, do, log_a, states, adjoints, dscores, boundary, block_boundary, dq, dk, dlog_a, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq = decay ⊙ (do Sᵀ) and dk = decay ⊙ (v Λᵀ), the parts through states.
 
     Without a gate or with a scalar one also the parts inside the chunk and the gate's gradient, one partial
-    sum per tile of keys: dlog_a (B, T, H, tiles). With key gates `la_grad_key` adds those.
+    sum per tile of keys: dlog_a (B, T, H, tiles). With key gates `la_grad_key` adds those, from
+    block_boundary (see `block_starts`).
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     row = head_offset(bh, T, H)
@@ -193,18 +190,29 @@ def la_grad_qk(
         dk_tile = dk_tile * tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, True))
     mask = (t < T)[:, None] & (keys < K)[None, :]
     rows = row * K + t[:, None] * H * K + keys[None, :]
-    if GATE != KEY:
-        scores_at = (bh * NT + chunk) * C * C + steps[:, None] * C + steps[None, :]
-        weights = tl.load(dscores + scores_at)
-        q_tile = load_rows(q + row * K, t, T, H * K, keys, K)
-        k_tile = load_rows(k + row * K, t, T, H * K, keys, K)
+    q_tile = load_rows(q + row * K, t, T, H * K, keys, K)
+    k_tile = load_rows(k + row * K, t, T, H * K, keys, K)
+    if GATE != NONE:
+        carried = k_tile.to(tl.float32) * dk_tile
+        ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
+    if GATE == KEY:
+        starts = block_starts(carried, ends, C, BK)
+        store_starts(block_boundary, starts, bh * NT + chunk, keys, True, K, C)
+    else:
+        weights_at = dscores + (bh * NT + chunk) * C * C
+        strictly = steps[:, None] > steps[None, :]
+        weights = tl.load(weights_at + steps[:, None] * C + steps[None, :], mask=strictly, other=0.0)
+        same = tl.load(weights_at + steps * (C + 1)).to(tl.float32)[:, None]
         dq_tile = tl.dot(weights, k_tile, dq_tile, input_precision=PRECISION)
-        dk_tile = tl.dot(tl.trans(weights), q_tile, dk_tile, input_precision=PRECISION)
+        inner = tl.dot(tl.trans(weights), q_tile, input_precision=PRECISION)
         if GATE == SCALAR:
-            local = tl.sum(q_tile.to(tl.float32) * dq_tile - k_tile.to(tl.float32) * dk_tile, axis=1)
-            ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
-            dgate = tl.cumsum(local, axis=0, reverse=True) + tl.sum(ends, axis=0)
+            local = tl.sum(q_tile.to(tl.float32) * dq_tile - k_tile.to(tl.float32) * inner, axis=1)
+            later = steps[:, None] <= steps[None, :]
+            pairs = tl.where(later, local[None, :], tl.sum(carried, axis=1)[None, :])
+            dgate = tl.sum(pairs, axis=1) + tl.sum(ends, axis=0)
             dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
             tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
+        dq_tile += same * k_tile.to(tl.float32)
+        dk_tile += inner + same * q_tile.to(tl.float32)
     tl.store(dq + rows, dq_tile.to(dq.dtype.element_ty), mask=mask)
     tl.store(dk + rows, dk_tile.to(dk.dtype.element_ty), mask=mask)

@@ -49,7 +49,7 @@ def backward_pass(
         return *backward_walk(plan, q, k, v, log_a, states, do, dlast, cut=cut), None
     schedule = Schedule.of(plan, q, v, log_a, cut)
     increments = schedule.increments(q, do, log_a, totals, reverse=True)
-    adjoints, dfirst, boundary = schedule.carry(dlast, increments, totals, q.dtype, (states, last))
+    adjoints, dfirst, boundary = schedule.carry(dlast, increments, totals, q.dtype, states)
     dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
     dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
     dtype = torch.float32 if turning else q.dtype

@@ -1,7 +1,9 @@
-"""Kernels of key gates inside a chunk: blocks of SUB steps, pair by pair on the diagonal.
+"""Kernels of key gates inside a chunk: blocks of SUB steps.
 
 Between two blocks the decay factors into three sums that all start at the later block's first step. On the
-diagonal it is a running product in registers: one exp per gate, and no exponent is ever a difference.
+diagonal, a product of operands with their decay from the block's middle, where that stays in the operands'
+range (LIMIT, in nats); elsewhere pair by pair, with a running product in registers: one exp per gate, and no
+exponent is a difference.
 """
 
 from __future__ import annotations
@@ -19,65 +21,98 @@ def load_row(x, t, T, stride, cols, K: tl.constexpr):
     return tl.load(x + t * stride + cols, mask=(cols < K) & (t < T), other=0.0).to(tl.float32)
 
 
+@triton.jit
+def from_middle(gates, LIMIT: tl.constexpr):
+    """Sums of the gates of a block, [SUB, keys], from its middle to each step; whether they leave LIMIT."""
+    begins = (tl.arange(0, SUB) < SUB // 2)[:, None]
+    first = tl.sum(tl.where(begins, gates, 0.0), axis=0)
+    second = tl.sum(tl.where(begins, 0.0, gates), axis=0)
+    far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
+    return tl.cumsum(gates, axis=0) - tl.where(far, 0.0, first)[None, :], far
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_scores_key(
-    q, k, log_a, wide, scores, T, H, NT,
+    q, k, log_a, wide, late, early, scores, T, H, NT,
     K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr,
+    WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """scores[i, j] = Σ_c q_ic k_jc · decay_c from j to i for j ≤ i; a program has SUB rows i and all of K.
 
-    WALK: of wide chunks only.
+    WALK: of wide chunks only, whose queries with the decay from the chunk's start, `late`, and keys with that
+    to its end, `early`, are made, too; a program has a whole chunk, so that few have nothing to do.
     """
-    block, chunk, bh = locate(H, NT, C // SUB)
+    part, chunk, bh = locate(H, NT, 1 if WALK else C // SUB)
     if WALK:  # noqa: SIM102, as only this test is of constants
         if tl.load(wide + bh * NT + chunk) == 0:
             return
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
-    start = chunk * C + block * SUB
     steps, keys = tl.arange(0, SUB), tl.arange(0, BK)
-    out = scores + (bh * NT + chunk) * C * C + block * SUB * C
-    q_tile = load_rows(q + row, start + steps, T, H * K, keys, K).to(tl.float32)
+    passed = tl.zeros((BK,), dtype=tl.float32)
+    for block in range(part, C // SUB if WALK else part + 1):
+        start = chunk * C + block * SUB
+        out = scores + (bh * NT + chunk) * C * C + block * SUB * C
+        q_tile = load_rows(q + row, start + steps, T, H * K, keys, K).to(tl.float32)
 
-    from_start = tl.exp(decay(base, start, T, stride, keys, K, SUB, KEY, False))
-    late = (q_tile * from_start).to(q.dtype.element_ty)
-    between = tl.zeros((BK,), dtype=tl.float32)
-    for back in range(1, C // SUB):
-        if back <= block:
-            other = start - back * SUB
-            to_end = decay(base, other, T, stride, keys, K, SUB, KEY, True)
-            early = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
-            early = (early * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
-            part = tl.dot(late, tl.trans(early), input_precision=PRECISION)
-            at = steps[:, None] * C + (block - back) * SUB + steps[None, :]
-            tl.store(out + at, part.to(scores.dtype.element_ty))
-            between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
+        from_start = decay(base, start, T, stride, keys, K, SUB, KEY, False)
+        if WALK:
+            behind = tl.zeros((BK,), dtype=tl.float32)
+            for ahead in range(1, C // SUB):
+                if block + ahead < C // SUB:
+                    behind += total_decay(base, start + ahead * SUB, T, stride, keys, K, SUB, KEY)
+            t = start + steps
+            rows = row + t[:, None] * H * K + keys[None, :]
+            inside = (t < T)[:, None] & (keys < K)[None, :]
+            queries = q_tile * tl.exp(from_start + passed[None, :])
+            tl.store(late + rows, queries.to(late.dtype.element_ty), mask=inside)
+            to_end = decay(base, start, T, stride, keys, K, SUB, KEY, True) + behind[None, :]
+            written = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32) * tl.exp(to_end)
+            tl.store(early + rows, written.to(early.dtype.element_ty), mask=inside)
+            passed += total_decay(base, start, T, stride, keys, K, SUB, KEY)
+        late_tile = (q_tile * tl.exp(from_start)).to(q.dtype.element_ty)
+        between = tl.zeros((BK,), dtype=tl.float32)
+        for back in range(1, C // SUB):
+            if back <= block:
+                other = start - back * SUB
+                to_end = decay(base, other, T, stride, keys, K, SUB, KEY, True)
+                early_tile = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
+                early_tile = (early_tile * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
+                part_score = tl.dot(late_tile, tl.trans(early_tile), input_precision=PRECISION)
+                at = steps[:, None] * C + (block - back) * SUB + steps[None, :]
+                tl.store(out + at, part_score.to(scores.dtype.element_ty))
+                between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
 
-    decayed = q_tile  # q_i ⊙ decay from j to i, for rows i ≥ j
-    for back in range(SUB):
-        j = SUB - 1 - back
-        k_row = load_row(k + row, start + j, T, H * K, keys, K)
-        column = tl.sum(decayed * k_row[None, :], axis=1)
-        at = steps * C + block * SUB + j
-        tl.store(out + at, column.to(scores.dtype.element_ty), mask=steps >= j)
-        gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
-        decayed = tl.where((steps >= j)[:, None], decayed * gate[None, :], decayed)
+        sums, far = from_middle(load_rows(base, start + steps, T, stride, keys, K), LIMIT)
+        if far:
+            decayed = q_tile  # q_i ⊙ decay from j to i, for rows i ≥ j
+            for back in range(SUB):
+                j = SUB - 1 - back
+                k_row = load_row(k + row, start + j, T, H * K, keys, K)
+                column = tl.sum(decayed * k_row[None, :], axis=1)
+                at = steps * C + block * SUB + j
+                tl.store(out + at, column.to(scores.dtype.element_ty), mask=steps >= j)
+                gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
+                decayed = tl.where((steps >= j)[:, None], decayed * gate[None, :], decayed)
+        else:
+            late_tile = (q_tile * tl.exp(sums)).to(q.dtype.element_ty)
+            early_tile = load_rows(k + row, start + steps, T, H * K, keys, K).to(tl.float32) * tl.exp(-sums)
+            early_tile = early_tile.to(k.dtype.element_ty)
+            same = tl.dot(late_tile, tl.trans(early_tile), input_precision=PRECISION)
+            at = steps[:, None] * C + block * SUB + steps[None, :]
+            tl.store(out + at, same.to(scores.dtype.element_ty), mask=steps[:, None] >= steps[None, :])
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_key(
-    q, k, v, do, log_a, wide, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    CONST: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr,
+    q, k, log_a, wide, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a, T, H, NT,
+    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of dq and dk inside the chunk to those through states, and take the gate's gradient.
 
-    d log_a_t = Σ_{s ≥ t in the chunk} (q_s ⊙ dq_s - k_s ⊙ dk_s) + rowsum(adjoint ⊙ state) at the chunk's end:
-    the sum restarts in each chunk, so its rounding does not grow with T.
-
-    dq_states, dk_states: the parts through states. WALK: the states and adjoints themselves, (B·H, chunks, K,
-    V), and of wide chunks only.
+    dq_states, dk_states: the parts through states. boundary: see `block_starts`. The gate's gradient restarts
+    in each chunk, so its rounding does not grow with T. WALK: of wide chunks only.
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     if WALK:  # noqa: SIM102, as only this test is of constants
@@ -88,8 +123,8 @@ def la_grad_key(
     keys = tile * BK + tl.arange(0, BK)
     steps = tl.arange(0, SUB)
     weights = dscores + (bh * NT + chunk) * C * C
-    carry = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
-    beyond = tl.zeros((BK,), dtype=tl.float32)
+    starts = boundary + (bh * NT + chunk) * (C // SUB) * K + keys
+    carry = tl.zeros((BK,), dtype=tl.float32)
 
     for after in range(C // SUB):
         block = C // SUB - 1 - after
@@ -123,55 +158,50 @@ def la_grad_key(
 
         from_start = decay(base, start, T, stride, keys, K, SUB, KEY, False)
         to_end = decay(base, start, T, stride, keys, K, SUB, KEY, True)
-        if WALK:
-            before = tl.zeros((BK,), dtype=tl.float32)
-            for back in range(1, C // SUB):
-                if back <= block:
-                    before += total_decay(base, start - back * SUB, T, stride, keys, K, SUB, KEY)
-            dq_tile = tl.zeros((SUB, BK), dtype=tl.float32)
-            dk_tile = tl.zeros((SUB, BK), dtype=tl.float32)
-            at = (bh * NT + chunk) * K * V
-            values_row = head_offset(bh, T, H) * V
-            for first in range(0, V, BV):
-                values = first + tl.arange(0, BV)
-                do_tile = load_rows(do + values_row, t, T, H * V, values, V)
-                state = load_rows(dq_states + at, keys, K, V, values, V)
-                dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)
-                v_tile = load_rows(v + values_row, t, T, H * V, values, V)
-                adjoint = load_rows(dk_states + at, keys, K, V, values, V)
-                dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
-            dq_tile = dq_tile * tl.exp(from_start + before[None, :])
-            dk_tile = dk_tile * tl.exp(to_end + beyond[None, :])
-            beyond += total_decay(base, start, T, stride, keys, K, SUB, KEY)
-        else:
-            dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0)
-            dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0)
+        dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0).to(tl.float32)
         dq_tile += earlier * tl.exp(from_start)
-        dk_tile += later * tl.exp(to_end)
-
-        diagonal = weights + block * SUB * (C + 1)
-        factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from j to row i
-        for back in range(SUB):
-            j = SUB - 1 - back
-            d = tl.load(diagonal + steps * C + j, mask=steps >= j, other=0.0).to(tl.float32)
-            k_row = load_row(k + row, start + j, T, H * K, keys, K)
-            dq_tile += d[:, None] * k_row[None, :] * factor
-            gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
-            factor = tl.where((steps >= j)[:, None], factor * gate[None, :], factor)
-        factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from row j to i
-        for i in range(SUB):
-            gate = tl.exp(load_row(base, start + i, T, stride, keys, K))
-            factor = tl.where((steps < i)[:, None], factor * gate[None, :], factor)
-            d = tl.load(diagonal + i * C + steps, mask=steps <= i, other=0.0).to(tl.float32)
-            q_row = load_row(q + row, start + i, T, H * K, keys, K)
-            dk_tile += d[:, None] * q_row[None, :] * factor
+        inner = later * tl.exp(to_end)
 
         q_tile = load_rows(q + row, t, T, H * K, keys, K).to(tl.float32)
         k_tile = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32)
-        local = q_tile * dq_tile - k_tile * dk_tile
-        dgate = tl.cumsum(local, axis=0, reverse=True) + carry[None, :]
-        carry += tl.sum(local, axis=0)
         gates = load_rows(base, t, T, stride, keys, K)
+        diagonal = weights + block * SUB * (C + 1)
+        sums, far = from_middle(gates, LIMIT)
+        if far:
+            factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from j to row i
+            for back in range(SUB):
+                j = SUB - 1 - back
+                d = tl.load(diagonal + steps * C + j, mask=steps > j, other=0.0).to(tl.float32)
+                k_row = load_row(k + row, start + j, T, H * K, keys, K)
+                dq_tile += d[:, None] * k_row[None, :] * factor
+                gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
+                factor = tl.where((steps >= j)[:, None], factor * gate[None, :], factor)
+            factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from row j to i
+            for i in range(SUB):
+                gate = tl.exp(load_row(base, start + i, T, stride, keys, K))
+                factor = tl.where((steps < i)[:, None], factor * gate[None, :], factor)
+                d = tl.load(diagonal + i * C + steps, mask=steps < i, other=0.0).to(tl.float32)
+                q_row = load_row(q + row, start + i, T, H * K, keys, K)
+                inner += d[:, None] * q_row[None, :] * factor
+        else:
+            from_mid, to_mid = tl.exp(sums), tl.exp(-sums)
+            ordered = steps[:, None] > steps[None, :]
+            d = tl.load(diagonal + steps[:, None] * C + steps[None, :], mask=ordered, other=0.0)
+            early = (k_tile * to_mid).to(k.dtype.element_ty)
+            dq_tile += tl.dot(d, early, input_precision=PRECISION) * from_mid
+            late = (q_tile * from_mid).to(q.dtype.element_ty)
+            inner += tl.dot(tl.trans(d), late, input_precision=PRECISION) * to_mid
+
+        local = q_tile * dq_tile - k_tile * inner
+        before = mask & (steps > 0)[:, None]  # the step before each, in the same block
+        carried = tl.load(k + rows - H * K, mask=before, other=0.0).to(tl.float32)
+        carried *= tl.load(dk_states + rows - H * K, mask=before, other=0.0).to(tl.float32)
+        dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + carry[None, :]
+        dgate += tl.load(starts + block * K, mask=keys < K, other=0.0)[None, :]
+        carry += tl.sum(local, axis=0)
         tl.store(dlog_a + rows, tl.where(gates == float("-inf"), 0.0, dgate), mask=mask)
-        tl.store(dq + rows, dq_tile.to(dq.dtype.element_ty), mask=mask)
+        same = tl.load(diagonal + steps * (C + 1)).to(tl.float32)[:, None]
+        dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0).to(tl.float32) + inner + same * q_tile
+        tl.debug_barrier()  # dk may be dk_states, whose rows the step after each has read
+        tl.store(dq + rows, (dq_tile + same * k_tile).to(dq.dtype.element_ty), mask=mask)
         tl.store(dk + rows, dk_tile.to(dk.dtype.element_ty), mask=mask)

@@ -18,6 +18,10 @@ from .tiles import Tiles, tiles
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
 SUB = blocks.SUB.value
 
+# How far queries and keys may be moved from the middle of a chunk or block, in nats: their dtype has to hold
+# the result, and its small values with full precision; in float32 the sum must keep the result's precision.
+LIMITS = {torch.bfloat16: 60.0, torch.float16: 5.0, torch.float32: 10.0}
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -31,6 +35,7 @@ class Schedule:
     V: int
     gate: int
     const: bool
+    dtype: torch.dtype
     tiles: Tiles
 
     @classmethod
@@ -40,7 +45,7 @@ class Schedule:
         V = v.shape[-1]
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == K and K > 1 else SCALAR
         chosen = tiles(K, V, wide=q.dtype == torch.float32)
-        return cls(plan, B, T, H, K, V, gate, log_a is not None and log_a.dim() == 2, cut or chosen)
+        return cls(plan, B, T, H, K, V, gate, log_a is not None and log_a.dim() == 2, q.dtype, cut or chosen)
 
     @property
     def chunks(self) -> int:
@@ -86,17 +91,19 @@ class Schedule:
         )  # fmt: skip
         return out
 
-    def scores_key(self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None = None) -> Slot:
-        """Σ_c q_ic k_jc decay_c, (B·H, chunks, C, C), of the wide chunks if they are named.
+    def scores_key(
+        self, q: Slot, k: Slot, log_a: Slot, walked: tuple[Slot, Slot, Slot] | None = None
+    ) -> Slot:
+        """Σ_c q_ic k_jc decay_c, (B·H, chunks, C, C). Above the diagonal nothing is written.
 
-        Above the diagonal nothing is written.
+        walked: flags of the wide chunks, which alone are written, and their prepared queries and keys.
         """
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
         out = self.per_chunk(C, C, dtype=q.dtype)
         self.plan.launch(
-            la_scores_key, (self.programs * (C // SUB),), q, k, log_a, q if wide is None else wide, out,
-            *self.sizes, K=self.K, C=C, BK=BK, CONST=self.const, PRECISION=self.tiles.precision,
-            WALK=wide is not None,
+            la_scores_key, (self.programs * (C // SUB if walked is None else 1),),
+            q, k, log_a, *(walked or (q, q, q)), out, *self.sizes, K=self.K, C=C, BK=BK,
+            CONST=self.const, PRECISION=self.tiles.precision, WALK=walked is not None, LIMIT=LIMITS[q.dtype],
             num_warps=min(8, max(1, BK * q.element_size() ** 2 // 256)), num_stages=1,
         )  # fmt: skip
         return out
@@ -121,23 +128,23 @@ class Schedule:
 
     def carry(
         self, first: Slot | None, increments: Slot, totals: Slot, dtype: torch.dtype,
-        forward: tuple[Slot, Slot] | None = None,
+        starts: Slot | None = None,
     ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
-        """States (given the forward's states and final state: adjoints) at chunk edges, last, boundary.
+        """States (given the forward's states `starts`: adjoints) at chunk edges, last, boundary.
 
         increments: (B·H, chunks, K, V) float32, or those of other pieces of time with their totals.
         """
-        reverse = forward is not None
+        reverse = starts is not None
         states = self.plan.like(increments, dtype)
         last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
         edges = increments.shape[:3] if reverse and self.gate != NONE else (1,)
         boundary = self.plan.empty(edges, torch.float32)
-        starts, final = forward if forward is not None else (states, last)
         BV = self.width(self.V, 1 << 30)
         BK = max(1, min(triton.next_power_of_2(self.K), self.tiles.carry // BV))
         self.plan.launch(
             la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
-            increments if first is None else first, increments, totals, states, last, starts, final, boundary,
+            increments if first is None else first, increments, totals, states, last,
+            states if starts is None else starts, boundary,
             loop_bound(increments.shape[1]), K=self.K, V=self.V, BK=BK, BV=BV,
             GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
         )  # fmt: skip
@@ -163,35 +170,39 @@ class Schedule:
     ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
         """dq, dk in a dtype, and d log_a (B, T, H, K), or its parts (B, T, H, tiles of K)."""
         key_tiles = triton.cdiv(self.K, self.BK)
-        partial = torch.float32 if self.gate == KEY else dtype
+        by_channel = self.gate == KEY and log_a is not None
+        partial = torch.float32 if by_channel else dtype
         dq, dk = self.plan.like(q, partial), self.plan.like(k, partial)
-        dlog_a = self.plan.empty((self.B, self.T, self.H, key_tiles), torch.float32)
+        dlog_a = self.plan.empty((self.B, self.T, self.H, self.K if by_channel else key_tiles), torch.float32)
+        starts = self.block_starts() if by_channel else boundary
         self.plan.launch(
             la_grad_qk, (self.programs * key_tiles,),
-            q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary,
+            q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary, starts,
             dq, dk, dlog_a, *self.sizes,
             K=self.K, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.width(self.V, self.tiles.inner),
             GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, **self.options,
         )  # fmt: skip
-        if self.gate != KEY or log_a is None:
+        if not by_channel or log_a is None:
             return dq, dk, dlog_a
         dq_states, dk_states = dq, dk
         dq, dk = self.plan.like(q, dtype), self.plan.like(k, dtype)
-        dlog_a = self.plan.like(dq_states)
-        self.grad_key(q, k, v, do, log_a, None, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a)
+        self.grad_key(q, k, log_a, None, dscores, starts, dq_states, dk_states, dq, dk, dlog_a)
         return dq, dk, dlog_a
 
+    def block_starts(self) -> Slot:
+        """Room for what the gate's gradient begins with in each block."""
+        return self.per_chunk(self.tiles.chunk // SUB, self.K)
+
     def grad_key(
-        self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot, wide: Slot | None, dscores: Slot,
-        boundary: Slot, dq_states: Slot, dk_states: Slot, dq: Slot, dk: Slot, dlog_a: Slot,
+        self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None, dscores: Slot, starts: Slot,
+        dq_states: Slot, dk_states: Slot, dq: Slot, dk: Slot, dlog_a: Slot,
     ) -> None:  # fmt: skip
         """Complete dq, dk and d log_a under key gates; see the kernel."""
-        BK = self.width(self.K, self.tiles.pair_key)
+        BK = self.width(self.K, self.tiles.pair_key if wide is None else 1 << 30)
         self.plan.launch(
             la_grad_key, (self.programs * triton.cdiv(self.K, BK),),
-            q, k, v, do, log_a, q if wide is None else wide, dscores, boundary, dq_states, dk_states,
-            dq, dk, dlog_a, *self.sizes,
-            K=self.K, V=self.V, C=self.tiles.chunk, BK=BK, BV=self.width(self.V, 32),
-            CONST=self.const, PRECISION=self.tiles.precision, WALK=wide is not None,
-            num_warps=1 if wide is None else 2, num_stages=1,
+            q, k, log_a, q if wide is None else wide, dscores, starts, dq_states, dk_states,
+            dq, dk, dlog_a, *self.sizes, K=self.K, C=self.tiles.chunk, BK=BK,
+            CONST=self.const, PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
+            num_warps=max(1, BK * q.element_size() // 64), num_stages=1,
         )  # fmt: skip

@@ -19,7 +19,9 @@ class Tiles:
     precision: of float32 products: "ieee" (FMA units) or "tf32x3" (three tensor-core passes).
     walk: width of the strip of values with which a program walks through the chunks of a head; 0 computes
         all chunks beside each other and keeps what they add to the state. walk_warps, walk_stages: of that
-        program. fill: programs per multiprocessor below which heads are cut into segments of time.
+        program; both sizes shrink to the device's shared memory. fill: programs per multiprocessor below
+        which heads are cut into segments of time.
+    grad_key, grad_warps, grad_stages: width of the tiles of K in the gradients after a walk; of that program.
     """
 
     chunk: int = 64
@@ -33,15 +35,20 @@ class Tiles:
     precision: str = "ieee"
     walk: int = 0
     walk_warps: int = 4
-    walk_stages: int = 2
+    walk_stages: int = 3
     fill: int = 1
+    grad_key: int = 64
+    grad_warps: int = 4
+    grad_stages: int = 3
 
     def __post_init__(self) -> None:
-        widths = (self.chunk, self.key, self.value, self.inner, self.pair_key)
-        powers = (*widths, self.warps, self.carry, self.walk, self.walk_warps)
+        widths = (self.chunk, self.key, self.value, self.inner, self.pair_key, self.grad_key)
+        walks = (self.walk, self.walk_warps, self.grad_warps)
+        powers = (*widths, *walks, self.warps, self.carry)
         if any(size & (size - 1) for size in powers) or min(*widths, self.walk or 16) < 16:
             raise ValueError("sizes are powers of two, and widths and the chunk at least 16")
-        counts = (self.warps, self.stages, self.carry, self.walk_warps, self.walk_stages, self.fill)
+        stages = (self.stages, self.walk_stages, self.grad_stages)
+        counts = (*stages, self.warps, self.carry, self.walk_warps, self.grad_warps, self.fill)
         if min(counts) < 1 or self.precision not in ("ieee", "tf32x3"):
             raise ValueError("all counts are above 0, and precision is ieee or tf32x3")
 
@@ -49,27 +56,32 @@ class Tiles:
 def row(widths: str, K: int, V: int) -> Tiles:
     if widths == "float32":
         return Tiles(chunk=32, key=32, value=32, inner=16, stages=1)
-    return Tiles(key=K, value=V, warps=8 if max(K, V) > 64 else 4)
+    return Tiles(key=min(K, 128), value=V, warps=8 if max(K, V) > 64 else 4, walk=64 if K <= 128 else 32)
 
 
-WALKS = ((32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 8, 2), (128, 8, 2))  # width, warps, stages
+WALKS = ((32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2))  # width, warps, stages
 CURATED = {
-    (widths, K, V): row(widths, K, V) for widths in ("float32", "half") for K in (64, 128) for V in (64, 128)
+    (widths, K, V): row(widths, K, V)
+    for widths in ("float32", "half")
+    for K in (64, 128, 256)
+    for V in (64, 128)
 }
 
 
 def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
-    """List the configurations that differ from the curated one in one size; for half types also walks."""
+    """List the configurations that differ from the curated one in one size; for half types mostly walks."""
     cut = CURATED[widths, K, V]
     yield from (replace(cut, chunk=chunk) for chunk in (cut.chunk // 2, 2 * cut.chunk))
-    yield from (replace(cut, warps=warps) for warps in (cut.warps // 2, 2 * cut.warps) if warps <= 8)
     if widths == "half":
         for width, warps, stages in WALKS:
             if width <= V:
                 yield replace(cut, walk=width, walk_warps=warps, walk_stages=stages)
-        yield replace(cut, walk=32, fill=2)
-        yield replace(cut, walk=32, warps=4)
+        yield replace(cut, fill=2)
+        yield replace(cut, grad_stages=2)
+        yield replace(cut, grad_key=32)
+        yield replace(cut, walk=0)
     else:
+        yield from (replace(cut, warps=warps) for warps in (cut.warps // 2, 2 * cut.warps) if warps <= 8)
         yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)
         yield from (
             replace(cut, value=value) for value in (cut.value // 2, 2 * cut.value) if 16 <= value <= V
@@ -83,4 +95,5 @@ TILES = Table("linear_attention/triton", Tiles, CURATED, candidates)
 
 def tiles(K: int, V: int, *, wide: bool) -> Tiles:
     """Block sizes for key and value widths, of float32 operands (`wide`) or of half ones."""
-    return TILES["float32" if wide else "half", 128 if K > 64 else 64, 128 if V > 64 else 64]
+    key = 64 if K <= 64 else 128 if K <= 128 else 256
+    return TILES["float32" if wide else "half", key, 128 if V > 64 else 64]

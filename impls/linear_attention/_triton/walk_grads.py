@@ -6,28 +6,51 @@ import triton
 import triton.language as tl
 
 from .anchors import linked, load_spans
-from .blocks import KEY, NONE, SCALAR, gate_base, gate_stride, head_offset, load_rows, locate
+from .blocks import (
+    KEY,
+    NONE,
+    SCALAR,
+    block_starts,
+    decay,
+    gate_base,
+    gate_stride,
+    head_offset,
+    load_chunk,
+    load_rows,
+    locate_heads_first,
+    store_starts,
+)
 from .chunks import COUNTS
+
+
+@triton.jit
+def summed(ones, x, PART: tl.constexpr):
+    """The product of a matrix of 0, 1 and -1 with float32 x, which is split into two numbers of dtype PART.
+
+    Sums over steps by tensor cores: Triton's scans over several warps go through shared memory step by step.
+    """
+    high = x.to(PART)
+    low = (x - high.to(tl.float32)).to(PART)
+    return tl.dot(ones, low, tl.dot(ones, high, input_precision="ieee"), input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grads(
-    x, w, v, do, log_a, spans, resets, factors, wide, states, adjoints, dscores, boundary, dq, dk, dlog_a,
-    T, H, NT,
+    x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, dq, dk,
+    dlog_a, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
-    x, w: the queries and keys of the walk. d log_a_t = Σ_{s ≥ t in the chunk} (q_s · dq_s - k_s · dk_s) +
-    adjoint · state at the chunk's end: by channel for key gates (B, T, H, K), else one partial sum per tile
-    of keys (B, T, H, tiles). Of a wide chunk only dscores (B·H, chunks, C, C) and boundary (B·H, chunks, K)
-    are written, from which `la_grad_key` makes the rest.
+    x, w: the queries and keys of the walk. d log_a: see `blocks`; by channel for key gates (B, T, H, K), else
+    one partial sum per tile of keys (B, T, H, tiles). PART: see `summed`. Of a wide chunk the parts of dq and
+    dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from which
+    `la_grad_key` makes the rest.
     """
-    tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
-    row = head_offset(bh, T, H)
+    tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
+    begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
     steps = tl.arange(0, C)
-    t = chunk * C + steps
     keys = tile * BK + tl.arange(0, BK)
     at = bh * NT + chunk
     dscore = tl.zeros((C, C), dtype=tl.float32)
@@ -36,8 +59,8 @@ def la_grads(
     ends = tl.zeros((BK,), dtype=tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
-        do_tile = load_rows(do + row * V, t, T, H * V, values, V)
-        v_tile = load_rows(v + row * V, t, T, H * V, values, V)
+        do_tile = load_chunk(do + begin * V, left, H * V, values, C, V)
+        v_tile = load_chunk(v + begin * V, left, H * V, values, C, V)
         state = load_rows(states + at * K * V, keys, K, V, values, V)
         adjoint = load_rows(adjoints + at * K * V, keys, K, V, values, V)
         dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=PRECISION)
@@ -45,49 +68,69 @@ def la_grads(
         dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=PRECISION)
         if GATE != NONE:
             ends += tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), axis=1)
-    x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
-    w_tile = load_rows(w + row * K, t, T, H * K, keys, K)
+    x_tile = load_chunk(x + begin * K, left, H * K, keys, C, K)
+    w_tile = load_chunk(w + begin * K, left, H * K, keys, C, K)
     dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
-    inside = (t < T)[:, None] & (keys < K)[None, :]
+    inside = (steps < left)[:, None] & (keys < K)[None, :]
+    rows = begin * K + (steps[:, None] * (H * K) + keys[None, :])
     if GATE == KEY:
         between = tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)
-        ends = ends * between + tl.sum(w_tile.to(tl.float32) * dw, axis=0)
-        far = tl.load(wide + at) != 0
-        near = not far
-        inside = inside & near
-        cells = at * C * C + steps[:, None] * C + steps[None, :]
-        tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=far & (tile == 0))
-        tl.store(boundary + at * K + keys, ends, mask=(keys < K) & far)
+        ends = ends * between
+        stride = gate_stride(H, K, KEY, CONST)
+        base = gate_base(log_a, bh, T, H, K, KEY, CONST) + chunk * C * stride
+        if tl.load(wide + at) != 0:
+            cells = at * C * C + steps[:, None] * C + steps[None, :]
+            tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
+            to_end = tl.exp(decay(base, 0, left, stride, keys, K, C, KEY, True))
+            dw = dw * to_end
+            k_tile = load_chunk(k + begin * K, left, H * K, keys, C, K).to(tl.float32)
+            store_starts(boundary, block_starts(k_tile * dw, ends, C, BK), at, keys, True, K, C)
+            dx = dx * tl.exp(decay(base, 0, left, stride, keys, K, C, KEY, False))
+            tl.store(dq + rows, dx.to(dq.dtype.element_ty), mask=inside)
+            tl.store(dk + rows, dw.to(dk.dtype.element_ty), mask=inside)
+            return
+        ends += tl.sum(w_tile.to(tl.float32) * dw, axis=0)
     if GATE == SCALAR:
-        span, reset, span_end, reset_end = load_spans(spans, resets, at, True, C)
-        dx = dx * linked(0.0, 0, span, reset)[:, None]
+        span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, True, C)
+        dx = dx * linked(span_start, 0, span, reset)[:, None]
         dw = dw * linked(span, reset, span_end, reset_end)[:, None]
-        total = linked(0.0, 0, span_end, reset_end)
+        total = linked(span_start, 0, span_end, reset_end)
         end = tl.sum(total * ends, axis=0)
         carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
-        factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
-        dscore = dscore * tl.where(steps[:, None] >= steps[None, :], factor, 0.0)
-    weights = dscore.to(x.dtype.element_ty)
-    dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
-    dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)
-    rows = row * K + t[:, None] * H * K + keys[None, :]
+        if tl.load(wide + at) != 0:
+            factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
+            factor = tl.where(steps[:, None] > steps[None, :], factor, 0.0)
+        else:
+            factor = tl.exp(span)[:, None] * tl.exp(-span)[None, :]
+        same = tl.sum(tl.where(steps[:, None] == steps[None, :], dscore, 0.0), axis=1)[:, None]
+        weights = tl.where(steps[:, None] > steps[None, :], dscore * factor, 0.0).to(x.dtype.element_ty)
+        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
+        inner = tl.dot(tl.trans(weights), x_tile, input_precision=PRECISION)
+        local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * inner, axis=1)
+        # a sum over steps, and no scan: Triton cannot lay those out on sm_100
+        pairs = tl.where(steps[:, None] <= steps[None, :], local[None, :], carried[None, :])
+        dgate = tl.sum(pairs, axis=1) + end
+        stride = gate_stride(H, K, SCALAR, CONST)
+        base = gate_base(log_a, bh, T, H, K, SCALAR, CONST) + chunk * C * stride
+        gates = tl.load(base + steps * stride, mask=steps < left, other=0.0)
+        dgate = tl.where(gates == float("-inf"), 0.0, dgate)
+        tl.store(dlog_a + (begin + steps * H) * tl.cdiv(K, BK) + tile, dgate, mask=steps < left)
+        dx += same * w_tile.to(tl.float32)
+        dw += inner + same * x_tile.to(tl.float32)
+    else:
+        weights = dscore.to(x.dtype.element_ty)
+        dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
+        dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)
     if GATE == KEY:
+        # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
         local = x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw
-        dgate = tl.cumsum(local, axis=0, reverse=True) + ends[None, :]
-        tl.store(dlog_a + rows, dgate, mask=inside)
-        base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
-        gates = tl.where(near, load_rows(base, t, T, stride, keys, K), 0.0)
-        middle = tl.sum(tl.where((steps < C // 2)[:, None], gates, 0.0), axis=0)
-        from_middle = tl.cumsum(gates, axis=0) - middle[None, :]
-        dx = dx * tl.exp(from_middle)
-        dw = dw * tl.exp(-from_middle)
-    if GATE == SCALAR:
-        local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw, axis=1)
-        # two sums over steps, and no scan: Triton cannot lay those out on sm_100
-        later = tl.where(steps[:, None] <= steps[None, :], local[None, :], 0.0)
-        dgate = tl.sum(later + carried[None, :], axis=1) + end
-        base, stride = gate_base(log_a, bh, T, H, K, SCALAR, CONST), gate_stride(H, K, SCALAR, CONST)
-        dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
-        tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
+        later = (steps[None, :] >= steps[:, None]).to(PART)
+        tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
+        gates = load_chunk(base, left, stride, keys, C, K)
+        to_step = (steps[None, :] <= steps[:, None]).to(tl.float32)
+        to_middle = (steps[None, :] < C // 2).to(tl.float32)
+        sums = summed((to_step - to_middle).to(PART), gates, PART)
+        dx = dx * tl.exp(sums)
+        dw = dw * tl.exp(-sums)
     tl.store(dq + rows, dx.to(dq.dtype.element_ty), mask=inside)
     tl.store(dk + rows, dw.to(dk.dtype.element_ty), mask=inside)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import triton
+import triton.language as tl
 
-from ..._triton.host import loop_bound, processors
+from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
 from ..._triton.plan import Plan, Slot
 from .anchors import la_anchor, la_spans
-from .schedule import KEY, NONE, SCALAR, Schedule
+from .schedule import KEY, LIMITS, NONE, SCALAR, Schedule
 from .tiles import Tiles
 from .walk import la_walk
 from .walk_grads import la_grads
 
-# How far queries and keys may be moved from the middle of a chunk, in nats: their dtype has to hold the
-# result, and its small values with full precision.
-LIMITS = {torch.bfloat16: 60.0, torch.float16: 5.0, torch.float32: 40.0}
+SLACK = 3072  # bytes of shared memory for what is beside the operands
+
+
+def part(operands: torch.dtype) -> tl.dtype:
+    """The dtype of the parts into which sums over steps split their terms: bfloat16 beside half types."""
+    # Triton's interpreter multiplies bfloat16 matrices as integers
+    return tl.float32 if operands == torch.float32 or interpreted() else tl.bfloat16
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Prepared:
     early: Slot
     spans: Slot | None = None
     resets: Slot | None = None
+    edges: Slot | None = None
     factors: Slot | None = None
     wide: Slot | None = None
     scores: Slot | None = None
@@ -48,28 +55,46 @@ class Walk(Schedule):
     @property
     def BW(self) -> int:
         """Width of the strip of values that a program walks with."""
-        return self.width(self.V, self.tiles.walk)
+        return self.strip[0]
+
+    @cached_property
+    def strip(self) -> tuple[int, int]:
+        """Width of the strip and stages of the loop that fit into shared memory."""
+        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
+        room = (shared_memory(self.plan.device) - SLACK) // self.dtype.itemsize
+        # before Hopper, tensor cores take their operands from registers
+        widest = self.tiles.walk if architecture() >= 90 else min(self.tiles.walk, 32)
+        width, most = self.width(self.V, widest), self.tiles.walk_stages
+        while width >= 16:
+            # two stages at least: a narrower strip costs less than waiting for each chunk
+            for stages in range(most, min(most, 2) - 1, -1):
+                if C * (2 * BK + width) * stages + (BK + C) * width <= room:
+                    return width, stages
+            width //= 2
+        return 16, min(most, 2)
 
     def prepare(self, q: Slot, k: Slot, log_a: Slot | None) -> Prepared:
         """Bring the decay into q and k, or sum up scalar gates."""
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
+        wide = self.per_chunk(dtype=torch.int32)
         if self.gate == SCALAR:
             spans, resets = self.per_chunk(C), self.per_chunk(C, dtype=torch.int32)
+            edges = self.per_chunk(2)
             self.plan.launch(
-                la_spans, (self.programs,), log_a, spans, resets, *self.sizes,
-                K=self.K, C=C, CONST=self.const, num_warps=1,
+                la_spans, (self.programs,), log_a, spans, resets, edges, wide, *self.sizes,
+                K=self.K, C=C, CONST=self.const, LIMIT=LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
-            return Prepared(q, k, spans, resets)
-        late, early = self.plan.like(q), self.plan.like(k)
-        factors, wide = self.per_chunk(3, self.K), self.per_chunk(dtype=torch.int32)
+            return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
+        late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
+        BK = self.width(self.K, 1 << 30)
         self.plan.launch(
             la_anchor, (self.programs,), q, k, log_a, late, early, factors, wide, *self.sizes,
-            K=self.K, C=C, BK=self.width(self.K, 32), CONST=self.const, LIMIT=LIMITS[q.dtype],
-            num_warps=4,
+            K=self.K, C=C, BK=BK, PARTS=min(16, C // 2), CONST=self.const, LIMIT=LIMITS[q.dtype],
+            num_warps=BK // 16,
         )  # fmt: skip
-        scores = self.scores_key(q, k, log_a, wide)
+        scores = self.scores_key(q, k, log_a, (wide, late, early))
         return Prepared(late, early, factors=factors, wide=wide, scores=scores)
 
     def walk(
@@ -96,41 +121,45 @@ class Walk(Schedule):
         through: Slot, count: int, length: int, reverse: bool, keep: bool,
     ) -> None:  # fmt: skip
         x, w = (ready.early, ready.late) if reverse else (ready.late, ready.early)
-        absent = (slot if slot is not None else x for slot in (
-            ready.spans, ready.resets, ready.factors, ready.wide, ready.scores))  # fmt: skip
-        self.plan.launch(
-            la_walk, (self.B * self.H * count * triton.cdiv(self.V, self.BW),),
-            x, w, y, *absent, x if first is None else first, y if out is None else out, states, last, through,
-            *self.sizes, count, loop_bound(length),
-            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
-            GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-            PRECISION=self.tiles.precision, STAGES=self.tiles.walk_stages,
-            num_warps=self.tiles.walk_warps, num_stages=self.tiles.walk_stages,
-        )  # fmt: skip
+        absent = [slot if slot is not None else x for slot in (
+            ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores)]  # fmt: skip
+        kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
+        for exact in kinds:
+            stages = max(1, self.strip[1] - exact)
+            self.plan.launch(
+                la_walk, (self.B * self.H * count * triton.cdiv(self.V, self.BW),),
+                x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
+                through, *self.sizes, count, loop_bound(length),
+                K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
+                GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
+                EXACT=exact, PRECISION=self.tiles.precision, STAGES=stages,
+                num_warps=self.tiles.walk_warps, num_stages=stages,
+            )  # fmt: skip
 
     def gradients(
         self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot | None, ready: Prepared,
         states: Slot, adjoints: Slot,
     ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
         """dq, dk, and d log_a (B, T, H, K) or its parts (B, T, H, tiles of K)."""
-        C, BK = self.tiles.chunk, self.width(self.K, min(self.tiles.key, 64))
+        C, BK = self.tiles.chunk, self.width(self.K, self.tiles.grad_key)
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = self.plan.like(q), self.plan.like(k)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
         dscores = self.per_chunk(C, C, dtype=q.dtype) if by_channel else dq
-        boundary = self.per_chunk(self.K) if by_channel else dq
+        boundary = self.block_starts() if by_channel else dq
         absent = (slot if slot is not None else q for slot in (
-            log_a, ready.spans, ready.resets, ready.factors, ready.wide))  # fmt: skip
+            log_a, ready.spans, ready.resets, ready.edges, ready.factors, ready.wide))  # fmt: skip
         self.plan.launch(
             la_grads, (self.programs * key_tiles,),
-            ready.late, ready.early, v, do, *absent, states, adjoints, dscores, boundary, dq, dk, dlog_a,
+            ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, dq, dk, dlog_a,
             *self.sizes, K=self.K, V=self.V, C=C, BK=BK, BV=self.width(self.V, self.tiles.inner),
-            GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, **self.options,
+            GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, PART=part(q.dtype),
+            num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
         if by_channel and log_a is not None:
-            self.grad_key(q, k, v, do, log_a, ready.wide, dscores, boundary, states, adjoints, dq, dk, dlog_a)
+            self.grad_key(q, k, log_a, ready.wide, dscores, boundary, dq, dk, dq, dk, dlog_a)
         return dq, dk, dlog_a
 
 
