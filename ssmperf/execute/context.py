@@ -27,6 +27,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
 from ssmperf.plan.command import command_that_repeats
+from ssmperf.processes.cores import one_core
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
@@ -204,21 +205,31 @@ class Context:
         settings = self.settings
         self.on_phase("timing")
         began_s, waited_s = time.monotonic(), self._waited_s
-        timing = self._stopwatch(case).time(
-            call,
-            touched=touched,
-            min_time_s=settings.min_time_s,
-            max_time_s=settings.max_time_s,
-            relative_width=settings.relative_width,
-            min_samples=max(settings.min_samples, samples or 0),
-            peak_bytes=peak_bytes or 0,
-            observer=observer,
-            hand_over=self._hand_over,
-        )
+        with one_core(self._shared_core()):
+            timing = self._stopwatch(case).time(
+                call,
+                touched=touched,
+                min_time_s=settings.min_time_s,
+                max_time_s=settings.max_time_s,
+                relative_width=settings.relative_width,
+                min_samples=max(settings.min_samples, samples or 0),
+                peak_bytes=peak_bytes or 0,
+                observer=observer,
+                hand_over=self._hand_over,
+            )
         window_s = time.monotonic() - began_s - (self._waited_s - waited_s)
         self.on_phase("backend")
         busy = (*self.host_load.busy_since(began_s), *timing.busy)
         return replace(timing, configuration=as_json(consulted) or None, window_s=window_s, busy=busy)
+
+    def _shared_core(self) -> int | None:
+        """Choose the core for calls of one thread whose samples alternate with a partner's.
+
+        Two cores of a virtual machine can differ by a factor of 2, and a process seldom changes its core.
+        """
+        if self.partner is None or torch.get_num_threads() > 1:
+            return None
+        return self.partner.pair
 
     def _hand_over(self, *, finished: bool) -> bool:
         """Let the partner take its samples; see `Partner.hand_over`."""
