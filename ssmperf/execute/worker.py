@@ -33,6 +33,7 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.failure import TRACEBACK, Failure, failure_of, message_of
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import BrokenContract, SsmperfError, Unsupported
+from ssmperf.processes.heap import keep_freed_memory
 from ssmperf.tune import tables
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def main(config: dict[str, Any]) -> None:
         context.judge.begin(request["number"])
         if context.partner is not None:
             context.partner.join(request["pair"])
+            if request["pair"] is not None:
+                keep_freed_memory()
         if case.device == "cpu" and "cpu" in registry.suite(case.suite).fresh_process:
             run_case_in_fork(case, context, answers)
             continue

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
+import os
 import random
 import socket
 import threading
@@ -14,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
@@ -25,6 +29,8 @@ from ssmperf.execute.worker_process import WorkerProcess
 from ssmperf.measure.sampling import BRIEF_SHARE, SLICE_S, Alternation, Samples, sample
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
+from ssmperf.versions import serve
+from ssmperf.versions.serve import Telling
 
 AWAY_S = 0.3  # for which the other process works
 CASE = Case("throughput", "scan", "sequential", Shape(B=1, T=8, C=2))
@@ -267,8 +273,9 @@ def test_waiting_counts_neither_for_the_limit_nor_as_time(monkeypatch: pytest.Mo
     assert record.status is Status.TIMEOUT  # 10.5 s of timing, though no part of it took long
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_worker_tells_its_driver_when_it_waits_and_leaves_that_out(
-    ends: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
+    ends: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     phases: list[str] = []
     partner = Partner(ends["base"].fileno())
@@ -285,14 +292,44 @@ def test_a_worker_tells_its_driver_when_it_waits_and_leaves_that_out(
             other.hand_over(finished=turn == 2)
         other.end()
 
+    cores: list[set[int]] = []
+
+    def call() -> None:
+        cores.append(os.sched_getaffinity(0))
+
     def measure() -> None:
         partner.begin(3, first=True)
         clock.now_s += 1
-        timing = context.time(CASE, lambda: None, touched=(), peak_bytes=None)
+        call()
+        timing = context.time(CASE, call, touched=(), peak_bytes=None)
         partner.end()
+        call()
         assert timing.window_s == 0.0  # without 1,500 seconds of waiting
 
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     together(wait, measure)
+    assert cores[0] == cores[-1]
+    one = {sorted(cores[0])[3 % len(cores[0])]} if threads == 1 else cores[0]
+    assert all(each == one for each in cores[2:-1])  # the partner, with the same number, is there as well
     assert clock.now_s == 1511.0
     assert phases[0] == "timing" and phases[-1] == "backend" and phases.count("waiting") >= 2
     assert phases[1:-1] == ["waiting", "timing"] * phases.count("waiting")
+
+
+@pytest.mark.parametrize("status", [Status.CRASH, Status.UNSUPPORTED, Status.OK])
+def test_a_case_that_has_ended_in_whatever_way_lets_the_other_side_go_on(
+    ends: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    """Its worker may be dead, with the token; the process above it says so."""
+    go = {"go": True, "pair": 4, "first": True}
+    monkeypatch.setattr(serve, "sys", SimpleNamespace(stdin=io.StringIO(json.dumps(go) + "\n")))
+    telling = Telling(io.StringIO(), Partner(ends["base"].fileno()))
+    telling.left = 1
+    other = Partner(ends["new"].fileno())
+
+    def fail() -> None:
+        telling.start(CASE, "cpu")
+        telling.finish(Record(CASE, status, "because", "e"))
+
+    together(fail, lambda: other.begin(4, first=False))
+    assert other.pair is None and telling.partner is not None and telling.partner.pair is None
