@@ -6,8 +6,11 @@ import io
 import json
 import math
 import os
+import platform
 import random
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -333,3 +336,38 @@ def test_a_case_that_has_ended_in_whatever_way_lets_the_other_side_go_on(
 
     together(fail, lambda: other.begin(4, first=False))
     assert other.pair is None and telling.partner is not None and telling.partner.pair is None
+
+
+FAULTS = """
+import ctypes, resource, sys
+from ssmperf.processes.heap import keep_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+if "keep" in sys.argv:
+    keep_freed_memory()
+
+def call():
+    blocks = [libc.malloc(24 << 20) for _ in range(3)]
+    for block in blocks:
+        ctypes.memset(block, 1, 24 << 20)
+    for block in blocks:
+        libc.free(block)
+
+call()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+call()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_a_call_gets_the_memory_of_the_call_before() -> None:
+    found = {
+        word: int(
+            subprocess.run([sys.executable, "-c", FAULTS, word], capture_output=True, check=True).stdout
+        )
+        for word in ("keep", "adapt")
+    }
+    assert found["keep"] < 20 < found["adapt"], found  # 72 MiB are 36 huge pages, or 18,432 others
