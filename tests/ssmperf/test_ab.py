@@ -273,4 +273,4 @@ def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
     assert pair["verdict"] == "slower" and 1.3 < pair["ratio"] < 2.2
     assert "mine" in (tmp_path / "ab.html").read_text()
     changes = sum(before != after for before, after in itertools.pairwise(calls.read_text().split()))
-    assert changes >= 5 * 7  # of seven rounds; four of a round would be set-up, samples, set-up, samples
+    assert changes >= 3 * 7  # case by case, there were at most two in each of the seven rounds

@@ -189,6 +189,8 @@ def test_two_tasks_never_work_at_once_and_their_slices_alternate(ends: dict[str,
             assert ("rest" in own) != (dies[name] and plan != [])
         if all(plans.values()):
             slices = [who for who, what in machine.log if what == "slice 0"]
+            at = machine.log.index((first, "slice 0"))  # who has all slices waits for the other's
+            assert {what for _, what in machine.log[at : at + len(slices)]} == {"slice 0"}, machine.log
             both = 2 * min(plan[0] for plan in plans.values())
             assert slices[:both] == [first, *({*ends} - {first})] * (both // 2), machine.log
         assert machine.log[0][0] == first
