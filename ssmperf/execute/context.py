@@ -27,6 +27,8 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values, call_of
 from ssmperf.plan.command import command_that_repeats
+from ssmperf.processes.cores import one_core
+from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
 from ssmperf.registry.presets import ON_CPU, PRESETS, Training
@@ -65,7 +67,8 @@ class Context:
 
     device: torch device string, such as "cuda:1". env_id: the environment's id.
     on_phase: called with "oracle" before a reference is made, since that time does not count against the
-        backend, with "timing" before calls are timed, and with "backend" after both.
+        backend, with "timing" before calls are timed, and with "backend" after both. Between calls that are
+        timed, "waiting" begins a partner's turn, which counts for nothing, and "timing" ends it.
     on_progress: called with a text about the next step of something long; the time allowed for a case then
         starts again.
     options: the run's options, for the command that repeats a case.
@@ -74,6 +77,7 @@ class Context:
     host_load: tells what other processes did to the CPU while calls were being timed.
     graphs: whether calls may be captured in CUDA graphs; a failed capture can leave the process unusable.
     training: how networks are trained.
+    partner: takes samples in turns with this process; None if there is none.
     unfinished: folder for `kept`; None if nothing is to be kept.
     spoiled: set by a suite whose case may have damaged this process, or left memory behind.
     first_call_s: seconds of each backend's first call in this process, compilation included.
@@ -91,9 +95,11 @@ class Context:
     host_load: HostLoad = field(default_factory=HostLoad)
     graphs: bool = True
     training: Training = PRESETS[ON_CPU].training
+    partner: Partner | None = None
     unfinished: Path | None = None
     spoiled: bool = False
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _waited_s: float = 0.0  # for the partner
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
     _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
@@ -198,21 +204,43 @@ class Context:
             call()
         settings = self.settings
         self.on_phase("timing")
-        began_s = time.monotonic()
-        timing = self._stopwatch(case).time(
-            call,
-            touched=touched,
-            min_time_s=settings.min_time_s,
-            max_time_s=settings.max_time_s,
-            relative_width=settings.relative_width,
-            min_samples=max(settings.min_samples, samples or 0),
-            peak_bytes=peak_bytes or 0,
-            observer=observer,
-        )
-        window_s = time.monotonic() - began_s
+        began_s, waited_s = time.monotonic(), self._waited_s
+        with one_core(self._shared_core()):
+            timing = self._stopwatch(case).time(
+                call,
+                touched=touched,
+                min_time_s=settings.min_time_s,
+                max_time_s=settings.max_time_s,
+                relative_width=settings.relative_width,
+                min_samples=max(settings.min_samples, samples or 0),
+                peak_bytes=peak_bytes or 0,
+                observer=observer,
+                hand_over=self._hand_over,
+            )
+        window_s = time.monotonic() - began_s - (self._waited_s - waited_s)
         self.on_phase("backend")
         busy = (*self.host_load.busy_since(began_s), *timing.busy)
         return replace(timing, configuration=as_json(consulted) or None, window_s=window_s, busy=busy)
+
+    def _shared_core(self) -> int | None:
+        """Choose the core for calls of one thread whose samples alternate with a partner's.
+
+        Two cores of a virtual machine can differ by a factor of 2, and a process seldom changes its core.
+        """
+        if self.partner is None or torch.get_num_threads() > 1:
+            return None
+        return self.partner.pair
+
+    def _hand_over(self, *, finished: bool) -> bool:
+        """Let the partner take its samples; see `Partner.hand_over`."""
+        if self.partner is None or self.partner.pair is None:
+            return False
+        self.on_phase("waiting")
+        began_s = time.monotonic()
+        away = self.partner.hand_over(finished=finished)
+        self._waited_s += time.monotonic() - began_s
+        self.on_phase("timing")
+        return away
 
     def median_s(self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor]) -> float:
         """Time a call briefly, in the case's cache state."""

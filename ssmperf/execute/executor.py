@@ -22,6 +22,7 @@ from ssmperf.execute.lane import Events, Household, Lane, household, needs_fresh
 from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
 from ssmperf.processes.children import Nursery, NurseryEnded
+from ssmperf.processes.partner import Partner
 from ssmperf.registry.presets import Preset
 from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.files import CURATED, Tuning
@@ -61,6 +62,7 @@ class LocalExecutor:
     tuning: how kernels' configurations are chosen.
     options: the run's options, for the commands that repeat its cases.
     nonce: the run's secret, added to the number of every draw of values.
+    partner: takes turns with the worker, of which there is one then; None if there is none.
     """
 
     devices: Sequence[str]
@@ -72,6 +74,7 @@ class LocalExecutor:
     options: Sequence[str] = ()
     nonce: int = 0
     unfinished: Path | None = None
+    partner: Partner | None = None
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -170,7 +173,9 @@ class Processes:
             training=executor.preset.training.to_json(),
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
         )
-        return WorkerProcess(config, self._ready_nursery(), judge.worker_socket, self._log("worker"))
+        return WorkerProcess(
+            config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner
+        )
 
     def prepare(self) -> None:
         """Start the nursery of the next workers, and wait until it is ready."""

@@ -198,6 +198,7 @@ class Lane:
         number = secrets.token_hex(8)
         on_progress = partial(self.events.on_progress, case)
         record, healthy = worker.run(case, number, self.timeout_s, on_progress)
+        began_s += worker.waited_s
         if self.stop.is_set():
             return
         record = self._confirmed(record, number, worker.timing_s)

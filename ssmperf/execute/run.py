@@ -26,6 +26,7 @@ from ssmperf.machine.environment import plugin_state
 from ssmperf.plan import learning
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.processes.partner import Partner
 from ssmperf.runs import scope, store
 from ssmperf.runs.rounds import ROUND, round_of
 from ssmperf.runs.store import Run, Writer
@@ -90,10 +91,13 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
 
 
 @contextlib.contextmanager
-def open_run(request: Request, progress: Progress, *, copies: bool = False) -> Iterator[OpenRun]:
+def open_run(
+    request: Request, progress: Progress, *, copies: bool = False, partner: Partner | None = None
+) -> Iterator[OpenRun]:
     """Plan a request, start or resume its folder, and keep its processes until the end of the block.
 
     copies: whether cases for which another one stands in get records.
+    partner: takes turns with the worker; see `LocalExecutor`.
 
     Raises:
         UsageError: as `execute` does.
@@ -128,6 +132,7 @@ def open_run(request: Request, progress: Progress, *, copies: bool = False) -> I
         tuning=request.tuning,
         options=options,
         nonce=request.nonce or 0,
+        partner=partner,
     )
     try:
         with executor.session() as session:

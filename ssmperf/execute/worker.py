@@ -1,12 +1,13 @@
 """A worker: a fresh process that runs one case after another and answers over a pipe.
 
 A nursery forks it and calls `main` with a `WorkerConfig` and three inherited descriptors (`requests`,
-`answers`, `judge`). Requests and answers are JSON, one object per line. The first answer is `{"env_id",
-"environment"}`: the worker is ready. A request is `{"case", "number"}`; its answer is `{"record", "healthy",
-"forked"}`. Before it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made,
-"timing" while calls are being timed, "backend" when other time counts against the backend again; the latter
-has a `{"progress"}` text during a search or a training. All messages about a request have its number. stdout
-and stderr go to the log.
+`answers`, `judge`; also `partner` if there is one to take turns with). Requests and answers are JSON, one
+object per line. The first answer is `{"env_id", "environment"}`: the worker is ready. A request is `{"case",
+"number", "pair"}`, where `pair` is `Partner.pair`; its answer is `{"record", "healthy", "forked"}`. Before
+it, any number of `{"phase"}` messages may come: "oracle" when the reference is being made, "timing" while
+calls are being timed, "waiting" during the partner's turns, "backend" when other time counts against the
+backend again; the latter has a `{"progress"}` text during a search or a training. All messages about a
+request have its number. stdout and stderr go to the log.
 
 On a CPU, a case that needs a fresh process runs in a fork of this process, which has imported everything and
 run nothing. CUDA does not survive a fork, so on a GPU the driver starts another worker.
@@ -32,6 +33,7 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.failure import TRACEBACK, Failure, failure_of, message_of
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import BrokenContract, SsmperfError, Unsupported
+from ssmperf.processes.heap import keep_freed_memory
 from ssmperf.tune import tables
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ def main(config: dict[str, Any]) -> None:
         request = json.loads(line)
         case, answers.number = Case.from_json(request["case"]), request["number"]
         context.judge.begin(request["number"])
+        if context.partner is not None:
+            context.partner.join(request["pair"])
+            if request["pair"] is not None:
+                keep_freed_memory()
         if case.device == "cpu" and "cpu" in registry.suite(case.suite).fresh_process:
             run_case_in_fork(case, context, answers)
             continue
@@ -174,6 +180,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     from ssmperf.execute.context import Context, Settings
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture, env_id
+    from ssmperf.processes.partner import Partner
     from ssmperf.registry.cost import Ceilings
     from ssmperf.registry.presets import Training
     from ssmperf.trial.client import RemoteJudge
@@ -206,6 +213,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         nonce=config["nonce"],
         judge=RemoteJudge(config["judge"], config["device"]),
         training=Training.from_json(config["training"]),
+        partner=Partner(config["partner"]) if "partner" in config else None,
         unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
     )
     return context, environment

@@ -7,6 +7,7 @@ from the backend, not from the suite: it is dropped, and the case is `wrong`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import time
@@ -22,6 +23,7 @@ from ssmperf.errors import UnreadableRun, WorkerFailed
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.processes.children import Nursery
 from ssmperf.processes.names import signal_name
+from ssmperf.processes.partner import Partner
 
 WORKER = "ssmperf.execute.worker"  # the module that the process runs
 START_TIMEOUT_S = 300.0
@@ -66,16 +68,25 @@ class WorkerProcess:
     """One worker process, its two pipes and its log.
 
     judge_socket: the descriptor by which it asks the judge.
+    partner: takes turns with the worker; None if there is none.
 
     Raises:
         OSError, NurseryEnded: the process could not be started.
     """
 
-    def __init__(self, config: WorkerConfig, nursery: Nursery, judge_socket: int, log: Path) -> None:
-        self.log, self._options = log, config.options
+    def __init__(
+        self,
+        config: WorkerConfig,
+        nursery: Nursery,
+        judge_socket: int,
+        log: Path,
+        partner: Partner | None = None,
+    ) -> None:
+        self.log, self._options, self._partner = log, config.options, partner
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
         inherited = {"requests": requests_read, "answers": answers_write, "judge": judge_socket}
+        inherited |= {"partner": partner.descriptor} if partner is not None else {}
         try:
             with self.log.open("ab") as file:
                 self._log_start = file.tell()
@@ -91,6 +102,7 @@ class WorkerProcess:
         self._buffer = b""
         self.env_id: str | None = None
         self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
+        self.waited_s = 0.0  # by the same clock, how long it waited for its partner
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
@@ -120,28 +132,36 @@ class WorkerProcess:
     ) -> tuple[Record, bool]:
         """Run a case; return its record, and whether this worker can run another case.
 
-        Each step of a search for configurations, or of a training, may take `timeout_s`.
+        Each step of a search for configurations, or of a training, may take `timeout_s`. Nothing limits how
+        long the worker waits for its partner, whose own limits end that.
 
         number: the request's secret number.
         """
         phase, limit_s, progress = "backend", timeout_s, ""
-        self.timing_s, began_s = 0.0, None
+        self.timing_s, self.waited_s, began_s = 0.0, 0.0, time.monotonic()
+        ends_s = began_s + limit_s
         self._log_start = self.log.stat().st_size  # what earlier cases have logged says nothing of this one
         forged = 0
         try:
-            request = {"case": case.to_json(), "number": number}
+            pair = self._partner.pair if self._partner else None
+            request = {"case": case.to_json(), "number": number, "pair": pair}
             os.write(self._requests, (json.dumps(request) + "\n").encode())
-            while "record" not in (message := self._receive(time.monotonic() + limit_s)) or (
-                message.get("number") != number
-            ):
+            while "record" not in (message := self._receive(ends_s)) or (message.get("number") != number):
                 if message.get("number") != number:
                     forged += 1
                     continue
-                if began_s is not None:
-                    self.timing_s += time.monotonic() - began_s
-                phase = message["phase"]
-                began_s = time.monotonic() if phase == "timing" else None
-                limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
+                now_s, before, phase = time.monotonic(), phase, message["phase"]
+                spent_s, began_s = now_s - began_s, now_s
+                if before == "timing":
+                    self.timing_s += spent_s
+                if phase == "waiting":
+                    left_s, ends_s = ends_s - now_s, math.inf
+                elif before == "waiting":
+                    self.waited_s += spent_s
+                    ends_s = now_s + left_s
+                else:
+                    limit_s = ORACLE_TIMEOUT_S if phase == "oracle" else timeout_s
+                    ends_s = now_s + limit_s
                 if text := message.get("progress"):
                     on_progress(text)
                     progress = f" ({text})"

@@ -18,6 +18,8 @@ from ssmperf.measure.statistics import Summary
 
 PILOT_SHARE = 0.25  # of the longest time, at most
 MOST_GROWTH = 8  # from one round to the next, since the earlier one may have been warming up
+SLICE_S = 0.05  # of samples, until another process takes some
+BRIEF_SHARE = 0.25  # of a slice: calls below it have an untimed one ahead of each slice
 FEWEST = 6  # fresh samples; the range of fewer does not reach the confidence of a stopped interval
 SETTLED = 12  # fresh samples, without which a single round does not count as settled
 
@@ -59,6 +61,58 @@ class Samples:
             samples_s=tuple(self.samples_s[i] for i in kept),
             taken_at_s=tuple(self.taken_at_s[i] for i in kept),
         )
+
+
+class Alternation:
+    """Takes samples in slices, between which another process takes its own.
+
+    A slice begins with an untimed call, unless that would take much of it: meanwhile the other process has
+    had the caches. The time in which the other process works, and that of the untimed calls, are no part of
+    `now`.
+
+    take: takes a sample; returns its seconds. warm_up: makes an untimed call.
+    hand_over: called with `finished=` whether there is nothing more to take. It returns when this process may
+        work again, and tells whether another one has worked meanwhile.
+    clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], float],
+        hand_over: Callable[..., bool],
+        warm_up: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.take, self.hand_over, self.warm_up, self.clock = take, hand_over, warm_up, clock
+        self._left_out_s = 0.0
+        self._slice_ends_s: float | None = None
+        self._last_s: float | None = None  # of the last sample, with what surrounds the call
+
+    def now(self) -> float:
+        """Read the clock, without the time that is left out."""
+        return self.clock() - self._left_out_s
+
+    def __call__(self) -> float:
+        """Take a sample, after the other process's slice if this one's is over."""
+        if self._slice_ends_s is None or self.clock() >= self._slice_ends_s:
+            self._begin_slice()
+        began_s = self.clock()
+        seconds = self.take()
+        self._last_s = self.clock() - began_s
+        return seconds
+
+    def finish(self) -> None:
+        """Let the other process take the rest of its samples."""
+        self.hand_over(finished=True)
+
+    def _begin_slice(self) -> None:
+        began_s = self.clock()
+        away = self.hand_over(finished=False)
+        if away and self._last_s is not None and self._last_s < BRIEF_SHARE * SLICE_S:
+            self.warm_up()
+        now_s = self.clock()
+        self._left_out_s += now_s - began_s
+        self._slice_ends_s = now_s + SLICE_S
 
 
 def sample(

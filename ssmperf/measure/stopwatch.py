@@ -14,7 +14,7 @@ from ssmperf.machine.cache import flusher
 from ssmperf.machine.telemetry import Telemetry
 from ssmperf.measure.clocks import Clock, HostClock, IssueClock, WallClock
 from ssmperf.measure.device_clocks import EventClock, GraphClock
-from ssmperf.measure.sampling import Samples, sample
+from ssmperf.measure.sampling import Alternation, Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
@@ -135,6 +135,13 @@ class Around:
         if self.flush is not None:
             self.flush()
 
+    def warm_up(self) -> None:
+        """Make an untimed call, on other values of the observer."""
+        if self.observer is not None:
+            self.observer.before(timed=False)
+        if self.call is not None:
+            self.call()
+
     def after(self, result: Any) -> None:
         """Hand what a timed call returned to the observer."""
         if self.observer is not None:
@@ -188,6 +195,7 @@ class Stopwatch:
         min_samples: int = FEWEST_SAMPLES,
         peak_bytes: int = 0,
         observer: Observer | None = None,
+        hand_over: Callable[..., bool] | None = None,
     ) -> Timing:
         """Time a call that has run before, so that nothing is left to compile.
 
@@ -195,6 +203,7 @@ class Stopwatch:
         min_samples: least number of fresh samples.
         peak_bytes: peak memory of the call.
         observer: gives the calls their values and sees their results.
+        hand_over: lets another process take samples between those by the first clock; see `Alternation`.
         """
         self.around.touched, self.around.observer, self.around.call = touched, observer, call
         if observer is not None and self.around.flush is None:
@@ -203,13 +212,16 @@ class Stopwatch:
             with Telemetry(self.device) as telemetry:
                 taken = Taken(self.first, call)
                 waited_ns = self.first.wait.waited_ns if isinstance(self.first, WallClock) else 0
+                alternation = Alternation(taken, hand_over or _alone, self.around.warm_up)
                 samples = sample(
-                    taken,
+                    alternation,
                     min_time_s=min_time_s,
                     max_time_s=max_time_s,
                     relative_width=relative_width,
                     min_samples=min_samples,
+                    now=alternation.now,
                 )
+                alternation.finish()
             every_s = tuple(taken.every_s)
             if isinstance(self.first, WallClock):
                 return Timing(
@@ -296,6 +308,11 @@ class Taken:
                 break
         self.waited += self.clock.waited
         return self.every_s[-1]
+
+
+def _alone(*, finished: bool) -> bool:
+    """Go on at once: no other process takes samples."""
+    return False
 
 
 def _median(clock: Clock, call: Callable[[], Any], limit_s: float) -> float | None:

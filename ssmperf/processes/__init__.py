@@ -1,1 +1,1 @@
-"""Processes that are forked from a prepared one, and the end of whatever they leave behind."""
+"""Processes that are forked from a prepared one, take turns, and leave nothing behind."""

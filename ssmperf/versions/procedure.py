@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -275,12 +276,18 @@ class _Pairs:
         fresh = paired.fresh_pairs(10**9) if self.wanted.fresh is None else self.wanted.fresh
         rounds = self.wanted.first + fresh
         arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": rounds}
+        ends = socket.socketpair()
         try:
-            for name, side in self.sides.items():
-                self.processes[name] = SideProcess(name, side, self.out / name, arguments, self._hear)
+            for (name, side), end in zip(self.sides.items(), ends, strict=True):
+                self.processes[name] = SideProcess(
+                    name, side, self.out / name, arguments, self._hear, end.fileno()
+                )
         except BaseException:
             self._end()
             raise
+        finally:
+            for end in ends:
+                end.close()  # a side that ends is then seen by the other
         base, new = (self._chosen(self.processes[name].cases) for name in ("base", "new"))
         self.common = [id_ for id_ in base if id_ in new]
         if not self.common:

@@ -1,14 +1,16 @@
 """One side of a comparison: a process that measures rounds of its version's cases on request.
 
 The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
-object per line. The first request has the arguments of `Request.of` and the plug-in files; its answer is
-`{"cases": [...], "refusal", "prepares", "turns"}`: the cases to run, why another one is not run, and that it
-knows the request `{"prepare": round, "cases"}` and turns. The former starts the processes of a round, and is
-answered with `{"prepared": round}` when they wait for cases. `{"round", "cases"}` measures a round of the
-cases with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}` are sent;
-`{"round", "measured"}` ends it, with the number of cases that had no record before. With `"turns": true` each
-start has the number of cases `left`, and the case waits for `{"go": true}`. What goes wrong is answered with
-`{"failed": text}`.
+object per line. The first request has the arguments of `Request.of`, the plug-in files, and as `partner` an
+inherited descriptor, one end of a socket to the other side. Its answer is `{"cases": [...], "refusal",
+"prepares", "turns", "alternates"}`: the cases to run, why another one is not run, and that it knows the
+request `{"prepare": round, "cases"}`, turns, and turns within a case. `{"prepare"}` starts the processes of a
+round, and is answered with `{"prepared": round}` when they wait for cases. `{"round", "cases"}` measures a
+round of the cases with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}`
+are sent; `{"round", "measured"}` ends it, with the number of cases that had no record before. With `"turns":
+true` each start has the number of cases `left`, and the case waits for `{"go": true}`. If that has `"pair":
+number` and `"first": bool`, the other side goes with the same pair, and they take turns within the case, over
+the socket. What goes wrong is answered with `{"failed": text}`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import SsmperfError
 from ssmperf.execute.request import Request
 from ssmperf.execute.run import OpenRun, Silent, open_run
+from ssmperf.processes.partner import Partner
 
 PR_SET_PDEATHSIG = 1
 
@@ -39,8 +42,9 @@ def main() -> None:
         arguments = json.loads(sys.stdin.readline() or "{}")
         for file in arguments["plugins"]:
             registry.load_plugin(file)
-        progress = Telling(answers)
-        with open_run(Request.of(**arguments["request"]), progress) as opened:
+        partner = Partner(arguments["partner"]) if "partner" in arguments else None
+        progress = Telling(answers, partner)
+        with open_run(Request.of(**arguments["request"]), progress, partner=partner) as opened:
             serve(opened, progress)
     except SsmperfError as error:
         _send(answers, {"failed": str(error)})
@@ -60,6 +64,7 @@ def serve(opened: OpenRun, progress: Telling) -> None:
             "refusal": refusal,
             "prepares": True,
             "turns": True,
+            "alternates": progress.partner is not None,
         }
     )
     for line in sys.stdin:
@@ -78,8 +83,8 @@ def serve(opened: OpenRun, progress: Telling) -> None:
 class Telling(Silent):
     """Tells the driver of each case."""
 
-    def __init__(self, answers: TextIO) -> None:
-        self.answers = answers
+    def __init__(self, answers: TextIO, partner: Partner | None) -> None:
+        self.answers, self.partner = answers, partner
         self.told = 0  # cases
         self.left: int | None = None  # cases that wait for their turn, if they do
 
@@ -92,10 +97,16 @@ class Telling(Silent):
             return
         self.answer({"start": case.to_json(), "left": self.left})
         self.left -= 1
-        if not sys.stdin.readline():
+        line = sys.stdin.readline()
+        if not line:
             raise KeyboardInterrupt  # the driver has ended
+        go = json.loads(line)
+        if self.partner is not None and "pair" in go:
+            self.partner.begin(go["pair"], first=go["first"])
 
     def finish(self, record: Record) -> None:
+        if self.partner is not None:
+            self.partner.end()
         if record.status is not Status.UNSUPPORTED:
             self.told += 1
             case, status = record.case.to_json(), str(record.status)

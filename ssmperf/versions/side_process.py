@@ -34,8 +34,10 @@ class SideProcess:
     name: "base" or "new". run_folder: that of its run; its log lies beside it.
     arguments: those of `Request.of`, without folder and tag.
     on_message: called with each message about a case.
+    partner: the descriptor of its end of a socket to the other side's process.
     cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
     takes_turns: whether a round may stop before each case; older versions cannot.
+    alternates: whether it can take samples of a case in turns with the other side; older versions cannot.
     measured: cases of the last round that had no record before.
 
     Raises:
@@ -44,7 +46,13 @@ class SideProcess:
     """
 
     def __init__(
-        self, name: str, side: Side, run_folder: Path, arguments: Mapping[str, Any], on_message: Heard
+        self,
+        name: str,
+        side: Side,
+        run_folder: Path,
+        arguments: Mapping[str, Any],
+        on_message: Heard,
+        partner: int,
     ) -> None:
         self.name, self.side, self.run_folder, self.on_message = name, side, run_folder, on_message
         self.log = run_folder.with_suffix(".log")
@@ -62,9 +70,10 @@ class SideProcess:
                 stderr=log,
                 env=side.environment,
                 text=True,
+                pass_fds=(partner,),
             )
         try:
-            self._send({"plugins": list(side.plugins), "request": request})
+            self._send({"plugins": list(side.plugins), "request": request, "partner": partner})
             answer = self._until("cases")
         except BaseException:
             self.kill()
@@ -74,6 +83,7 @@ class SideProcess:
         self.refusal: str | None = answer["refusal"]
         self._prepares = bool(answer.get("prepares"))  # older versions do not
         self.takes_turns = bool(answer.get("turns"))
+        self.alternates = bool(answer.get("alternates"))
         self.measured = 0
 
     def prepare(self, number: int, ids: Sequence[str]) -> None:
@@ -94,14 +104,22 @@ class SideProcess:
     def begin_round(self, number: int, ids: Sequence[str]) -> Turn | None:
         """Begin a round of these cases in turns; return its first one, None if there is none to measure."""
         self._send({"round": number, "cases": list(ids), "turns": True})
-        return self._next_turn()
+        return self.end_turn()
 
     def take_turn(self) -> Turn | None:
         """Measure the case that waits; return the next one, None at the end of the round."""
         self._send({"go": True})
-        return self._next_turn()
+        return self.end_turn()
 
-    def _next_turn(self) -> Turn | None:
+    def begin_turn(self, pair: int, *, first: bool) -> None:
+        """Begin to measure the case that waits, in turns with the other side, which begins it as well.
+
+        pair: a number that no other pair of cases has had. first: whether this side begins.
+        """
+        self._send({"go": True, "pair": pair, "first": first})
+
+    def end_turn(self) -> Turn | None:
+        """Wait for the next case after the one under way; return it, or None at the end of the round."""
         message = self._until("left", "round")
         if "round" in message:
             self.measured = int(message["measured"])

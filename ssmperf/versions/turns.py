@@ -1,15 +1,19 @@
-"""A pair of rounds in turns: each case of one version right after the same case of the other.
+"""A pair of rounds in turns: the samples of both versions alternate, or else their cases.
 
 On a CPU that others use, the time of a call drifts within seconds. Of two rounds one after the other, the two
-times of a case lie as far apart as a round is long; in turns they lie as close as they can.
+times of a case lie as far apart as a round is long. So both versions begin a case at the same time, and take
+slices of samples in turns: one works, and the other waits. An older version can only wait before a case.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
 from ssmperf.versions.side_process import SideProcess, Turn
+
+_PAIRS = itertools.count(1)  # numbers of pairs of cases: a socket may still have a message of an earlier one
 
 
 def can_take_turns(processes: Mapping[str, SideProcess]) -> bool:
@@ -28,6 +32,7 @@ def run_in_turns(
     Both take the cases in the same order. Who is first is drawn for each case: the same for the same seed. A
     case that only one version has to run, as after an interrupt, is run alone.
     """
+    alternate = len(processes) > 1 and all(process.alternates for process in processes.values())
     pending: dict[str, Turn | None] = {
         name: process.begin_round(number, ids[name]) for name, process in processes.items()
     }
@@ -37,6 +42,13 @@ def run_in_turns(
         if len({waiting[name].case_id for name in ready}) > 1:
             ready = ready[:1]
         random.Random(f"turn {seed} {number} {waiting[ready[0]].case_id}").shuffle(ready)
+        if alternate and len(ready) > 1:
+            pair = next(_PAIRS)
+            for name in ready:
+                processes[name].begin_turn(pair, first=name == ready[0])
+            for name in ready:
+                pending[name] = processes[name].end_turn()
+            continue
         for name in ready:
             pending[name] = processes[name].take_turn()
     return {name: process.measured for name, process in processes.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -237,13 +238,27 @@ def test_too_few_or_too_many_pairs_are_refused(first: int, fresh: int) -> None:
         Versions("a", "b", {}, first=first, fresh=fresh)
 
 
+# Makes a kernel log its calls.
+LOGGED = """
+inner, log = time.sleep, open({calls!r}, "a", buffering=1)
+
+def sleep(seconds):
+    log.write("{name}\\n")
+    inner(seconds)
+
+time = type("time", (), dict(sleep=staticmethod(sleep)))
+"""
+
+
 def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
     for name, seconds in (("base", 0.002), ("new", 0.004)):
-        (tmp_path / f"{name}.py").write_text(KERNEL.replace("{seconds}", str(seconds)))
+        text = KERNEL.replace("{seconds}", str(seconds))
+        (tmp_path / f"{name}.py").write_text(text + LOGGED.format(name=name, calls=str(calls)))
     words = (
         "ab", "--base", str(tmp_path / "base.py"), "--new", str(tmp_path / "new.py"), "--suite", "throughput",
         "--models", "hgrn", "--backends", "mine", "--axis", "T=8", "--axis", "C=2", "--pass", "forward",
-        "--device", "cpu", "--time", "0.05", "--pairs", "2+5", "--out", str(tmp_path / "ab"), "--json",
+        "--device", "cpu", "--time", "0.1", "--pairs", "2+5", "--out", str(tmp_path / "ab"), "--json",
         "--html", str(tmp_path / "ab.html"),
     )  # fmt: skip
     done = subprocess.run(
@@ -257,3 +272,5 @@ def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
     (pair,) = report["cases"]
     assert pair["verdict"] == "slower" and 1.3 < pair["ratio"] < 2.2
     assert "mine" in (tmp_path / "ab.html").read_text()
+    changes = sum(before != after for before, after in itertools.pairwise(calls.read_text().split()))
+    assert changes >= 3 * 7  # case by case, there were at most two in each of the seven rounds

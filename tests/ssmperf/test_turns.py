@@ -1,4 +1,4 @@
-"""Rounds in turns: the same case of both versions one after the other, whatever one of them has left."""
+"""Rounds in turns: the same case of both versions together, whatever one of them has left."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ def case(seed: int, device: str = "cpu") -> Case:
 
 
 class Measured:
-    """A side whose cases take their turns; `log` has them in the order in which they were measured."""
+    """A side whose cases take their turns; `log` has them in the order in which they were measured.
 
-    def __init__(self, name: str, log: list[tuple[str, str]], has: Sequence[str] = ()) -> None:
+    alternates: whether it can take samples of a case in turns. begun: the pairs in which it did, as (number
+    of the pair, whether this side was first, id of the case).
+    """
+
+    def __init__(
+        self, name: str, log: list[tuple[str, str]], has: Sequence[str] = (), *, alternates: bool = False
+    ) -> None:
         self.name, self.log, self.has = name, log, has
-        self.takes_turns, self.cases = True, {"a": case(1)}
+        self.takes_turns, self.alternates, self.cases = True, alternates, {"a": case(1)}
+        self.begun: list[tuple[int, bool, str]] = []
         self.todo: list[str] = []
         self.measured = 0
 
@@ -38,11 +45,18 @@ class Measured:
         self.measured += 1
         return self.next()
 
+    def begin_turn(self, pair: int, *, first: bool) -> None:
+        self.begun.append((pair, first, self.todo[0]))
+
+    def end_turn(self) -> Turn | None:
+        return self.take_turn()
+
     def next(self) -> Turn | None:
         return Turn(self.todo[0], len(self.todo)) if self.todo else None
 
 
 IDS = [f"case {number}" for number in range(40)]
+HAS = {"base": IDS[:10], "new": IDS[:2]}  # before the round
 
 
 def in_turns(
@@ -92,3 +106,28 @@ def test_only_versions_that_know_how_take_turns_and_only_on_cpus() -> None:
     del sides["new"].cases["b"]
     sides["base"].takes_turns = False
     assert not can_take_turns(sides)
+
+
+def test_both_versions_begin_a_case_together_if_both_know_how() -> None:
+    sides: Any = {name: Measured(name, [], has, alternates=True) for name, has in HAS.items()}
+    run_in_turns(sides, 3, {"base": IDS, "new": IDS}, "seed")
+    base, new = sides["base"].begun, sides["new"].begun
+    assert [id_ for *_, id_ in base] == [id_ for *_, id_ in new] == IDS[10:]
+    assert [pair for pair, *_ in base] == [pair for pair, *_ in new] and len(
+        {pair for pair, *_ in base}
+    ) == 30
+    assert all(mine[1] != theirs[1] for mine, theirs in zip(base, new, strict=True))
+    assert 7 < sum(first for _, first, _ in base) < 23
+    assert [len(sides[name].log) for name in HAS] == [30, 38]
+    again: Any = {name: Measured(name, [], alternates=True) for name in HAS}
+    run_in_turns(again, 4, {"base": IDS, "new": IDS}, "seed")
+    assert not {pair for pair, *_ in again["base"].begun} & {pair for pair, *_ in base}
+
+
+@pytest.mark.parametrize("older", ["base", "new"])
+def test_with_an_older_version_whole_cases_take_turns(older: str) -> None:
+    log: list[tuple[str, str]] = []
+    sides: Any = {name: Measured(name, log, alternates=name != older) for name in ("base", "new")}
+    run_in_turns(sides, 3, {"base": IDS, "new": IDS}, "seed")
+    assert sides["base"].begun == sides["new"].begun == []
+    assert [id_ for _, id_ in log] == [id_ for id_ in IDS for _ in range(2)]
