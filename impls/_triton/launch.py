@@ -46,8 +46,12 @@ def compiling_together() -> Iterator[None]:
     if active_mode.get() is not None:  # the caller's own
         yield
         return
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, AsyncCompileMode(pool, ignore_errors=True):
-        yield
+    try:
+        pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+        with pool, AsyncCompileMode(pool, ignore_errors=True):
+            yield
+    finally:
+        active_mode.set(None)  # which an interrupt while it waits leaves undone
 
 
 class Launch:
@@ -147,7 +151,9 @@ def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
     """Hand the compiled kernel to the driver, as `JITFunction.run` does at its end."""
     compiled = launch.compiled
     if launch.run is None:
-        launch.run, launch.function = compiled.run, compiled.function  # the first of them loads the kernel
+        run = compiled.run  # loads the kernel
+        launch.function = compiled.function
+        launch.run = run  # last: another thread may look at it now
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     metadata = None
     if enter is not None and not getattr(enter, "calls", True):

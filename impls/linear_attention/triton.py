@@ -1,4 +1,4 @@
-"""Chunkwise Triton kernels, parallel over chunks, for real and complex key gates.
+"""Chunkwise Triton kernels for real and complex key gates.
 
 See docs/recurrences.md#chunkwise.
 
@@ -46,7 +46,7 @@ def triton(
     bonus: Tensor | None = None,
     read: str = "post",
 ) -> tuple[Tensor, Tensor]:
-    """Chunk-parallel Triton kernels; factors as sums inside blocks of 16, so resets and any decay are exact.
+    """Triton kernels that walk through chunks, or run them beside each other; resets and any decay are exact.
 
     Operands of half types go through half-precision tensor cores with float32 sums; float32 ones through
     float32 products. Phases add up in float64.

@@ -294,25 +294,54 @@ def test_a_walk_takes_chunks_of_any_decay(kind: str, monkeypatch: pytest.MonkeyP
 
 @tiny
 @pytest.mark.parametrize("bytes_of_device", [49_152, 101_376, 166_912, 232_448])
-@pytest.mark.parametrize("K", [16, 64, 128, 256])
+@pytest.mark.parametrize("K", [16, 64, 128, 256, 512, 1024])
 def test_a_walk_fits_the_shared_memory_of_any_device(
     K: int, bytes_of_device: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """x and w in each stage and y, the state and a scaled y; and where nothing fits, chunks."""
     from ssmperf.impls._triton.plan import Plan, Slot
     from ssmperf.impls.linear_attention._triton import walking
 
     monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
     q = Slot.of(torch.empty(1, 256, 2, K, dtype=torch.bfloat16))
     schedule = walking.Walk.of(Plan([q]), q, q, None)
-    width, stages = schedule.strip
-    chunk = schedule.tiles.chunk
-    needed = 2 * (chunk * (2 * K + width) * stages + (K + chunk) * width)
-    assert width >= 16
-    assert stages >= 2
-    assert needed <= bytes_of_device or (width, stages) == (16, 2)
-    if bytes_of_device == 232_448:
-        assert width == schedule.width(K, schedule.tiles.walk)
-        assert stages == schedule.tiles.walk_stages
+    (width, stages), chunk = schedule.strip, schedule.tiles.chunk
+
+    def needed(width: int, stages: int) -> int:
+        return 2 * (chunk * (2 * K + width) * stages + (K + chunk) * width)
+
+    if width:
+        assert needed(width, stages) <= bytes_of_device
+    else:
+        assert needed(16, 1) + walking.SLACK > bytes_of_device
+    assert walking.walkable(Plan([q]), q, q, None) == (width > 0)
+    if bytes_of_device == 232_448 and K <= 256:
+        assert (width, stages) == (schedule.width(K, schedule.tiles.walk), schedule.tiles.walk_stages)
+
+
+@tiny
+@pytest.mark.parametrize("kind", ["scalar", "key"])
+@pytest.mark.usefixtures("small_walk")
+def test_a_walk_keeps_the_range_of_float16(kind: str) -> None:
+    """Values near the largest of the dtype, and gradients near its smallest normal ones."""
+    operands = case(T=C + 5, kind=kind, dtype="float16", regime="gla")
+    with torch.no_grad():
+        operands["log_a"].fill_(-0.3)
+        operands["v"][:, ::7] *= 6000
+        operands["initial_state"].zero_()
+        operands["k"] *= 0.01
+    assert_matches(operands, "float16")
+    operands = case(T=C + 5, kind=kind, dtype="float16", regime="gla")
+    wide = {name: x.detach().double() if isinstance(x, Tensor) else x for name, x in operands.items()}
+    with torch.no_grad():
+        operands["log_a"].fill_(-0.3)
+        wide["log_a"].fill_(-0.3)
+    wide["v"].requires_grad_()
+    output, expected = attention(**operands)[0], registry.recurrence("linear_attention").definition(**wide)[0]
+    small = torch.full_like(output, 2e-4)
+    gradient = torch.autograd.grad(output, operands["v"], small)[0]
+    reference = torch.autograd.grad(expected, wide["v"], small.double())[0]
+    assert (gradient.double() - reference).abs().max() <= 0.01 * reference.abs().max()
 
 
 @tiny

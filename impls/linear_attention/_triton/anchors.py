@@ -123,4 +123,5 @@ def load_spans(spans, resets, edges, at, live, C: tl.constexpr):
 @triton.jit
 def linked(span, reset, other_span, other_reset):
     """Decay factor from one step to a later one with these sums; 0 if a reset lies between, 1 backwards."""
-    return tl.exp(tl.where(reset == other_reset, tl.minimum(other_span - span, 0.0), float("-inf")))
+    exponent = tl.minimum(other_span - span, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.exp(tl.where(reset == other_reset, exponent, float("-inf")))

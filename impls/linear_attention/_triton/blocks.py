@@ -1,6 +1,6 @@
-"""Parts that the kernels share: where a program stands, and decay factors that never exceed one.
+"""Parts that the kernels share: where a program stands, sums of gates, the gates' gradient.
 
-Every exponent is a sum of log gates that starts afresh in its chunk or block of SUB steps, so it is ≤ 0,
+Every sum of log gates here starts afresh in its chunk or block of SUB steps, so it is ≤ 0,
 keeps float32's relative accuracy after a reset, and -inf gives 0 without an -inf - -inf.
 
 The gradient of the log gate of step t sums over pairs of a key before t and a query from t on:
@@ -9,7 +9,8 @@ The gradient of the log gate of step t sums over pairs of a key before t and a q
 
 over the steps of a chunk, with dk° the part of dk through the state after the chunk, dk the one inside it, S
 the state before and Λ the adjoint after it. Pairs of a step with itself are left out of q · dq and k · dk.
-No term is there that another cancels, which beside strong decay would leave nothing but rounding.
+Without them nothing of order 1 has to cancel where all decay is strong. Pairs after t still cancel, up to the
+rounding of operands in their dtype.
 """
 
 from __future__ import annotations

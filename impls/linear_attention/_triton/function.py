@@ -12,7 +12,7 @@ from ..._triton.plan import Plan, Slot, packed, planned
 from .phase import phase_gradient
 from .schedule import KEY, NONE, SCALAR, Schedule
 from .tiles import Tiles
-from .walking import backward_walk, forward_walk
+from .walking import backward_walk, forward_walk, walkable
 
 
 @planned
@@ -26,7 +26,7 @@ def forward_pass(
     gradient will be wanted, which needs what a walk does not have.
     """
     schedule = Schedule.of(plan, q, v, log_a)
-    if schedule.tiles.walk and not turning:
+    if not turning and walkable(plan, q, v, log_a):
         o, last, kept = forward_walk(plan, q, k, v, log_a, first, keep=keep)
         return o, last, None, kept, schedule.tiles
     totals = schedule.per_chunk(schedule.K if schedule.gate == KEY else 1)

@@ -18,9 +18,11 @@ from .tiles import Tiles, tiles
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
 SUB = blocks.SUB.value
 
-# How far queries and keys may be moved from the middle of a chunk or block, in nats: their dtype has to hold
-# the result, and its small values with full precision; in float32 the sum must keep the result's precision.
-LIMITS = {torch.bfloat16: 60.0, torch.float16: 5.0, torch.float32: 10.0}
+# How far queries and keys may be moved from the middle of a chunk or block, in nats, and v or do under scalar
+# gates: their dtype has to hold the result, and its small values with full precision. float16 does so for
+# little more than the values themselves. In float32 the sum must keep the result's precision.
+LIMITS = {torch.bfloat16: 60.0, torch.float16: 2.0, torch.float32: 10.0}
+SCALAR_LIMITS = {**LIMITS, torch.float16: 0.0}
 
 
 @dataclass(frozen=True)

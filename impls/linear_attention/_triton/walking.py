@@ -12,7 +12,7 @@ import triton.language as tl
 from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
 from ..._triton.plan import Plan, Slot
 from .anchors import la_anchor, la_spans
-from .schedule import KEY, LIMITS, NONE, SCALAR, Schedule
+from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
 from .tiles import Tiles
 from .walk import la_walk
 from .walk_grads import la_grads
@@ -59,19 +59,19 @@ class Walk(Schedule):
 
     @cached_property
     def strip(self) -> tuple[int, int]:
-        """Width of the strip and stages of the loop that fit into shared memory."""
+        """Width of the strip and stages of the loop that fit into shared memory; (0, 0) if none do."""
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
         room = (shared_memory(self.plan.device) - SLACK) // self.dtype.itemsize
-        # before Hopper, tensor cores take their operands from registers
-        widest = self.tiles.walk if architecture() >= 90 else min(self.tiles.walk, 32)
+        # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
+        widest = self.tiles.walk if 90 <= architecture() < 120 else min(self.tiles.walk, 32)
         width, most = self.width(self.V, widest), self.tiles.walk_stages
-        while width >= 16:
-            # two stages at least: a narrower strip costs less than waiting for each chunk
-            for stages in range(most, min(most, 2) - 1, -1):
-                if C * (2 * BK + width) * stages + (BK + C) * width <= room:
-                    return width, stages
-            width //= 2
-        return 16, min(most, 2)
+        widths = [width >> narrower for narrower in range(width.bit_length() - 4)]
+        # two stages as long as possible: a narrower strip costs less than waiting for each chunk
+        choices = [(width, stages) for width in widths for stages in range(most, 1, -1)]
+        for width, stages in (*choices, (16, 1)):
+            if C * (2 * BK + width) * stages + (BK + C) * width <= room:
+                return width, stages
+        return 0, 0
 
     def prepare(self, q: Slot, k: Slot, log_a: Slot | None) -> Prepared:
         """Bring the decay into q and k, or sum up scalar gates."""
@@ -84,7 +84,7 @@ class Walk(Schedule):
             edges = self.per_chunk(2)
             self.plan.launch(
                 la_spans, (self.programs,), log_a, spans, resets, edges, wide, *self.sizes,
-                K=self.K, C=C, CONST=self.const, LIMIT=LIMITS[q.dtype], num_warps=1,
+                K=self.K, C=C, CONST=self.const, LIMIT=SCALAR_LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
         late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
@@ -92,7 +92,7 @@ class Walk(Schedule):
         self.plan.launch(
             la_anchor, (self.programs,), q, k, log_a, late, early, factors, wide, *self.sizes,
             K=self.K, C=C, BK=BK, PARTS=min(16, C // 2), CONST=self.const, LIMIT=LIMITS[q.dtype],
-            num_warps=BK // 16,
+            num_warps=min(32, BK // 16),
         )  # fmt: skip
         scores = self.scores_key(q, k, log_a, (wide, late, early))
         return Prepared(late, early, factors=factors, wide=wide, scores=scores)
@@ -161,6 +161,12 @@ class Walk(Schedule):
         if by_channel and log_a is not None:
             self.grad_key(q, k, log_a, ready.wide, dscores, boundary, dq, dk, dq, dk, dlog_a)
         return dq, dk, dlog_a
+
+
+def walkable(plan: Plan, q: Slot, v: Slot, log_a: Slot | None) -> bool:
+    """Whether heads are to be walked, and a program of it fits on the device."""
+    schedule = Walk.of(plan, q, v, log_a)
+    return schedule.tiles.walk > 0 and schedule.strip[0] > 0
 
 
 def forward_walk(
