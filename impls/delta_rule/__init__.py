@@ -18,6 +18,8 @@ from torch.nn import functional
 
 from ssmperf import Cost, Shape, Spec, UsageError, log_gates, recurrence
 
+from ..scan.common import one_by_one, shared_heads
+
 PRESETS = {
     "smoke": [{"B": 1, "H": 2, "K": 16, "V": 16}],
     "standard": [{"B": 4, "T": 4096, "H": 16, "K": 128, "V": 128}],
@@ -25,13 +27,14 @@ PRESETS = {
 }
 OPERAND_SHAPES = {
     "v": "B T H V",
-    "k": "B T H K | B T 1 K",
-    "q": "B T H K | B T 1 K",
+    "q": "B T G K",
+    "k": "B T G K",
     "beta": "B T H",
     "log_a": "H | B T H | B T H K",
     "p": "B T H K",
     "r": "B T H K",
-    "initial_state": "B H K V",
+    "cu_seqlens": "S+1",
+    "initial_state": "B H K V | S H K V",
 }
 GATE_KINDS = ("key", "none", "const", "scalar", "dplr", "dplr_const", "dplr_scalar", "dplr_key")
 
@@ -52,7 +55,8 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     the read with q. The gate costs KV, p and r 2KV more. Backward costs about twice that.
     """
     tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
-    operands = sum(spec.nbytes for name, spec in specs.items() if name != "initial_state")
+    names = [name for name in ("q", "k", "v", "beta", "log_a", "p", "r") if name in specs]
+    operands = sum(specs[name].nbytes for name in names)
     output = tokens * V * specs["v"].itemsize
     gated, special = ("log_a" in specs), (specs["log_a"].numel if "log_a" in specs else 0)
     step = (6 + gated + 2 * ("p" in specs)) * K * V * tokens
@@ -97,8 +101,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | 
     """Refuse operands that do not belong together.
 
     Raises:
-        UsageError: only one of p and r, neither these nor beta, a gate of an illegal shape, or a complex
-            operand.
+        UsageError: only one of p and r, neither these nor beta, a gate of an illegal shape, a complex
+            operand, or beta, log_a, p or r with other heads than v.
     """
     if (p is None) != (r is None):
         raise UsageError("p and r come together: give both (dplr) or neither (delta rule)")
@@ -108,6 +112,10 @@ def check(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor | 
         raise UsageError(f"log_a must be (H,), (B, T, H) or (B, T, H, K), got {tuple(log_a.shape)}")
     if any(x is not None and x.is_complex() for x in (q, k, v, beta, log_a, p, r)):
         raise UsageError("delta_rule is real: it takes no complex operands")
+    H = v.shape[2]
+    for name, x in (("beta", beta), ("log_a", log_a), ("p", p), ("r", r)):
+        if x is not None and x.shape[:3][-1:] != (H,):
+            raise UsageError(f"{name} must have as many heads as v, {H}, got {tuple(x.shape)}")
 
 
 def gate_factors(log_a: Tensor) -> Tensor:
@@ -141,32 +149,41 @@ def delta_rule(
     *,
     p: Tensor | None = None,
     r: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S_t = S̄_t + β_t k_t (v_t − S̄_tᵀ k_t)ᵀ with S̄_t = diag(α_t) S_{t-1}, o_t = S_tᵀ q_t, step after step.
 
     With p and r: S_t = (diag(α_t) + p_t r_tᵀ) S_{t-1} + β_t k_t v_tᵀ, where r reads the ungated state.
 
     Args:
-        q, k: (B, T, H, K), or (B, T, 1, K) where all heads share them. The scale of q is the model's.
+        q, k: (B, T, H, K). The scale of q is the model's. Both may have fewer heads Hk, a divisor of H:
+            head h reads key head h·Hk // H. All other operands have one head per head of v.
         v: (B, T, H, V).
         beta: (B, T, H). States are stable for 0 ≤ β|k|² ≤ 2. With p and r, beta only scales the write, and
             None means 1.
         log_a: log of the key gate α, ≤ 0: None (1), (H,), (B, T, H) or (B, T, H, K). −inf is a reset.
         initial_state: S_0 (B, H, K, V), zeros if None.
         p, r: (B, T, H, K), the low-rank term. The caller sees to it that the transitions are stable.
+        cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
+            after another in the one batch element. Each starts from its own state, and may be empty.
+            initial_state and S_T then are (n, H, K, V). Checking its values waits for the GPU.
 
     Returns:
         o (B, T, H, V) in the dtype of v, and S_T (B, H, K, V) in float32 (float64 if an operand is).
 
     Raises:
-        UsageError: operands that do not belong together (see `check`).
+        UsageError: operands that do not belong together (see `check`), heads of q and k that do not divide H,
+            or no legal bounds.
     """
     check(q, k, v, beta, log_a, p, r)
+    if cu_seqlens is not None:
+        packed = {"q": q, "k": k, "v": v, "beta": beta, "log_a": log_a, "p": p, "r": r}
+        return one_by_one(delta_rule, cu_seqlens, packed, initial_state)
     B, T, H, V = v.shape
     given = [x for x in (q, k, v, beta, log_a, p, r) if x is not None]
     wide = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     K = q.shape[-1]
-    queries, keys = (x.to(wide).expand(B, T, H, K) for x in (q, k))
+    queries, keys = shared_heads(q.to(wide), k.to(wide), H)
     values = v.to(wide)
     rates = values.new_ones(B, T, H) if beta is None else beta.to(wide)
     gates = values.new_ones(1, 1, 1, 1) if log_a is None else torch.exp(gate_factors(log_a.to(wide)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssmperf import Shape
 
-from ..scan.common import named_after, over_time
+from ..scan.common import named_after, one_by_one, over_time, shared_heads
 from . import check, gate_factors
 
 
@@ -60,8 +60,12 @@ def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
         *,
         p: Tensor | None = None,
         r: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         check(q, k, v, beta, log_a, p, r)
+        if cu_seqlens is not None:
+            packed = {"q": q, "k": k, "v": v, "beta": beta, "log_a": log_a, "p": p, "r": r}
+            return one_by_one(backend, cu_seqlens, packed, initial_state)
         B, T, H, V = v.shape
         wide = torch.float32
         for operand in (q, k, v, beta, log_a, p, r):
@@ -70,9 +74,10 @@ def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
         values = v.to(wide)
         if initial_state is None:
             initial_state = values.new_zeros(B, H, q.shape[-1], V)
+        q, k = shared_heads(q.to(wide), k.to(wide), H)  # repeated last: a view stays one
         x = Operands(
-            q=q.to(wide).expand(-1, -1, H, -1),
-            k=k.to(wide).expand(-1, -1, H, -1),
+            q=q,
+            k=k,
             v=values,
             beta=values.new_ones(B, T, H, 1) if beta is None else beta.to(wide).unsqueeze(-1),
             log_a=None if log_a is None else gate_factors(log_a.to(wide)),

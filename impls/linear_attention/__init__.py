@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
 
-from ._signature import check_read, one_by_one, shared_heads
+from ..scan.common import one_by_one, shared_heads
+from ._signature import check_read
 
 PRESETS = {
     "smoke": [{"B": 1, "H": 2, "K": 16, "V": 16}],
@@ -100,8 +102,8 @@ def decay_span(operands: Mapping[str, Any]) -> float:
 
     Both gates of an element (k, v) of the state count.
     """
-    _, T, H, K = operands["q"].shape
-    spans = torch.zeros(1, H, dtype=torch.float64, device=operands["q"].device)
+    (_, T, H, _), K = operands["v"].shape, operands["q"].shape[-1]
+    spans = torch.zeros(1, H, dtype=torch.float64, device=operands["v"].device)
     for name in ("log_a", "log_b"):
         log_gate = operands.get(name)
         if log_gate is not None:
@@ -172,10 +174,8 @@ def linear_attention(
     check_read(read, bonus)
     q, k = shared_heads(q, k, v.shape[2])
     if cu_seqlens is not None:
-        return one_by_one(
-            linear_attention, cu_seqlens, q, k, v, log_a=log_a, log_b=log_b, initial_state=initial_state,
-            phase=phase, bonus=bonus, read=read,
-        )  # fmt: skip
+        given = {"q": q, "k": k, "v": v, "log_a": log_a, "log_b": log_b, "phase": phase, "bonus": bonus}
+        return one_by_one(partial(linear_attention, read=read), cu_seqlens, given, initial_state)
     B, T, H, K = q.shape
     operands = [t for t in (q, k, v, log_a, log_b, phase) if t is not None]
     wide = torch.float32

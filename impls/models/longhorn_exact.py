@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
 
+from ..scan.common import one_by_one
 from . import _papers as papers
 from ._blocks import MambaBlock
 from ._parts import low_rank
@@ -116,6 +117,7 @@ def state_first(
     *,
     p: Tensor | None = None,
     r: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute in chunks of 16 steps: one product of keys for all channels, then one triangular solve each.
 
@@ -129,6 +131,9 @@ def state_first(
         raise Unsupported("state_first computes the plain delta rule: beta, and no log_a, p or r")
     if q.shape[2] != 1 or k.shape[2] != 1:
         raise Unsupported("state_first needs queries and keys that all heads share, (B, T, 1, K)")
+    if cu_seqlens is not None:
+        packed = {"q": q, "k": k, "v": v, "beta": beta}
+        return one_by_one(state_first, cu_seqlens, packed, initial_state)
     return solve_in_chunks(q.squeeze(2), k.squeeze(2), v, beta, initial_state, CHUNK)
 
 

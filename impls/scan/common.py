@@ -1,9 +1,12 @@
-"""Code shared by the scan's backends: operands in working precision, decay factors, and the adjoint scan."""
+"""Code shared by the scan's backends: operands in working precision, decay factors, and the adjoint scan.
+
+Also what recurrences share whose sequences may be packed into one, and whose heads may share keys.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -137,6 +140,80 @@ def sequence_bounds(
             f"initial_state must be {states}, one of each sequence, got {tuple(initial_state.shape)}"
         )
     return bounds
+
+
+def one_by_one(
+    function: Callable[..., tuple[Tensor, Any]],
+    cu_seqlens: Tensor,
+    operands: Mapping[str, Tensor | None],
+    initial_state: Tensor | None,
+) -> tuple[Tensor, Any]:
+    """Apply a recurrence of matrix states to each of the sequences packed into the one batch element.
+
+    operands: by name, among them k (1, T, Hk, K) and v (1, T, H, V). Those with more than two axes have time
+        as their second one, and each sequence gets its steps of them; the others go to every sequence.
+    initial_state: (n, H, K, V) for n sequences, or None.
+
+    Returns:
+        o (1, T, H, V), and the state after each sequence (n, H, K, V), or None if the function has none.
+
+    Raises:
+        UsageError: see `sequence_bounds`.
+    """
+    k, v = operands["k"], operands["v"]
+    assert k is not None and v is not None
+    (B, T, H, V), K = v.shape, k.shape[-1]
+    bounds = sequence_bounds(cu_seqlens, B, T, (H, K, V), initial_state)
+    starts: Sequence[Tensor | None] = [None] * (len(bounds) - 1)
+    if initial_state is not None:
+        starts = initial_state.split(1)
+    outputs, states = [], []
+    for state, (first, end) in zip(starts, pairwise(bounds), strict=True):
+        if first < end:
+            steps = slice(first, end)
+            part = {name: _take_steps(operand, steps) for name, operand in operands.items()}
+            output, state = function(**part, initial_state=state)
+            outputs.append(output)
+        states.append(state)
+    return torch.cat(outputs, 1), _stack_states(states, (1, H, K, V))
+
+
+def _take_steps(operand: Tensor | None, steps: slice) -> Tensor | None:
+    return operand if operand is None or operand.dim() <= 2 else operand[:, steps]
+
+
+def _stack_states(states: Sequence[Tensor | None], shape: tuple[int, ...]) -> Tensor | None:
+    """Concatenate states. None stands for zeros of this shape (an empty sequence), unless all are None."""
+    known = next((state for state in states if state is not None), None)
+    if known is None:
+        return None
+    dtype = known.dtype
+    for state in states:
+        dtype = dtype if state is None else torch.promote_types(dtype, state.dtype)
+    return torch.cat([known.new_zeros(shape) if state is None else state.to(dtype) for state in states])
+
+
+def shared_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
+    """Repeat the heads of q and k (B, T, Hk, K) until there are H: head h reads key head h·Hk // H.
+
+    A single head is repeated as a view, several are copied.
+
+    Raises:
+        UsageError: H is no multiple of Hk, or q and k have different heads.
+    """
+    Hk = k.shape[2]
+    if q.shape[2] == Hk == H:
+        return q, k
+    if q.shape[2] != Hk or Hk == 0 or H % Hk:
+        raise UsageError(
+            f"q and k must have as many heads as v, or both the same divisor of them, "
+            f"got {q.shape[2]} and {Hk}, and {H} of v"
+        )
+    return _repeat_heads(q, H // Hk), _repeat_heads(k, H // Hk)
+
+
+def _repeat_heads(x: Tensor, times: int) -> Tensor:
+    return x.unsqueeze(3).expand(-1, -1, -1, times, -1).flatten(2, 3)
 
 
 def over_time(gates: Tensor, T: int) -> Tensor:

@@ -255,9 +255,11 @@ def test_the_decay_span_counts_the_gates_of_both_axes() -> None:
     assert span is not None
     log_a, log_b = torch.full((H, K), -0.5), torch.zeros(SHAPE["B"], T, H, SHAPE["V"])
     log_a[1, 2], log_b[0, 3, 0, 1], log_b[0, 4, 1, 0] = -1.0, -7.0, -math.inf
-    q = torch.zeros(SHAPE["B"], T, H, K)
-    assert span({"q": q}) == 0
-    assert span({"q": q, "log_a": log_a}) == pytest.approx(T)
-    assert span({"q": q, "log_b": log_b}) == pytest.approx(7)
-    assert span({"q": q, "log_a": log_a, "log_b": log_b}) == pytest.approx(max(T, 0.5 * T + 7))
-    assert span({"q": q, "log_a": log_a[:, 2]}) == pytest.approx(T)
+    for heads in (H, 1):
+        q, v = torch.zeros(SHAPE["B"], T, heads, K), torch.zeros(SHAPE["B"], T, H, SHAPE["V"])
+        data = {"q": q, "v": v}
+        assert span(data) == 0
+        assert span({**data, "log_a": log_a}) == pytest.approx(T)
+        assert span({**data, "log_b": log_b}) == pytest.approx(7)
+        assert span({**data, "log_a": log_a, "log_b": log_b}) == pytest.approx(max(T, 0.5 * T + 7))
+        assert span({**data, "log_a": log_a[:, 2]}) == pytest.approx(T)

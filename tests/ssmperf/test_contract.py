@@ -131,7 +131,7 @@ SHAPES: list[tuple[str, dict[str, Any], str]] = [
     ("long_conv", {"u": (2, 9, 4), "kernel": (5, 4)}, "long_conv: kernel is (5, 4), must be (C, L) = (4, L)"),
     ("rnn", {"x": (2, 9, 4), "weight_ih": (13, 4), "weight_hh": (15, 5), "bias_ih": (15,), "bias_hh": (15,)},
      "rnn: weight_ih is (13, 4), must be (3C, I) or (4C, I), where C = 5, I = 4"),
-    ("delta_rule", {"q": (2, 9, 3, 5), "k": (2, 9, 1, 5), "v": (2, 9, 3, 6), "beta": (2, 9)},
+    ("delta_rule", {"q": (2, 9, 1, 5), "k": (2, 9, 1, 5), "v": (2, 9, 3, 6), "beta": (2, 9)},
      "delta_rule: beta is (2, 9), must be (B, T, H) = (2, 9, 3)"),
     ("ratio_scan", {"log_w": (4,), "k": (2, 9, 4), "v": (2, 9, 4), "bonus": (9,)},
      "ratio_scan: bonus is (9,), must be (C,) = (4,)"),

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ssmperf import Prepared, Unsupported
 
-from ...scan.common import differentiates
+from ...scan.common import differentiates, shared_heads
 from .. import gate_factors
-from .._signature import check_read, shared_heads
+from .._signature import check_read
 
 REAL = ("float32", "bfloat16", "float16")
 
