@@ -1,4 +1,4 @@
-"""The Triton kernels of linear_attention against the definition in float64.
+"""The Triton kernels of linear_attention against the definition in float64: see `support.attention`.
 
 On a CPU in Triton's interpreter (TRITON_INTERPRET=1 before Python starts) with tiny tiles; on a GPU as is.
 """
@@ -6,60 +6,23 @@ On a CPU in Triton's interpreter (TRITON_INTERPRET=1 before Python starts) with 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from support.table import REGIMES, TOLERANCE, Operands, detached, error, evaluate, oracle, sample
+from support.attention import DEVICE, KINDS, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.table import REGIMES, detached, error, evaluate
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, registry
+from ssmperf import Unsupported, registry
 from ssmperf.tune import tables
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-KINDS = ("none", "const", "scalar", "key", "const_complex", "scalar_complex", "key_complex")
-C = 32
-CANCELLATION = 3  # the gradient of a constant gate sums terms of both signs over all steps
-HALF_TOLERANCE = {**TOLERANCE, "bfloat16": (1e-2, 1e-2)}
-
-tiny = pytest.mark.skipif(
-    not INTERPRETED and not torch.cuda.is_available(),
-    reason="needs TRITON_INTERPRET=1 set before Python starts, or a CUDA device",
-)
-gpu = pytest.mark.skipif(
-    INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device and no TRITON_INTERPRET"
-)
-
-
-def attention(**operands: Tensor | str | None) -> tuple[Tensor, Tensor]:
-    return registry.backend("linear_attention", "triton").function(**operands)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks a chunk and several tiles of K and V at widths that the interpreter can afford."""
     cut_into(monkeypatch)
-
-
-@pytest.fixture
-def small_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, where heads are walked."""
-    cut_into(monkeypatch, walk=16)
-
-
-def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
-    from ssmperf.impls._triton import plan
-    from ssmperf.impls.linear_attention._triton import schedule
-    from ssmperf.impls.linear_attention._triton.tiles import Tiles
-
-    small = {"chunk": C, "key": 16, "value": 16, "inner": 16, "pair_key": 16, "carry": 128, "stages": 1}
-    cut = Tiles(**{**small, **sizes})
-    monkeypatch.setattr(schedule, "tiles", lambda K, V, wide: cut)
-    plan.forget()
 
 
 @pytest.fixture(params=["curated", "chunks"])
@@ -69,45 +32,6 @@ def walked_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
     rows = {(table.name, key): replace(table.row(key), walk=0) for key in table}
     with tables.using(rows if request.param == "chunks" else {}):
         yield
-
-
-def case(
-    *,
-    T: int,
-    kind: str,
-    regime: str = "sigmoid",
-    dtype: str = "float32",
-    H: int = 1,
-    K: int = 16,
-    V: int = 16,
-) -> Operands:
-    shape = Shape(B=1, T=T, H=H, K=K, V=V)
-    operands = sample("linear_attention", shape, regime=regime, kind=kind, dtype=dtype)
-    return moved(operands)
-
-
-def moved(operands: Operands) -> Operands:
-    return {
-        name: value.detach().to(DEVICE).requires_grad_() if isinstance(value, Tensor) else value
-        for name, value in operands.items()
-    }
-
-
-def assert_matches(operands: Operands, dtype: str = "float32") -> None:
-    got, reference = evaluate(attention, operands), oracle("linear_attention", operands)
-    forward, gradient = HALF_TOLERANCE[dtype]
-    summed = {
-        name for name in ("log_a", "phase") if operands.get(name) is not None and operands[name].dim() <= 2
-    }
-    wrong = {}
-    for (name, value, is_gradient), (_, expected, _) in zip(got.items(), reference.items(), strict=True):
-        found = error(value, expected)
-        limit = gradient if is_gradient else forward
-        if any(name.endswith(constant) for constant in summed):
-            limit *= CANCELLATION
-        if found > limit:
-            wrong[name] = found
-    assert not wrong
 
 
 @tiny
@@ -244,115 +168,6 @@ def test_what_it_cannot_do_it_refuses() -> None:
     operands["q"] = operands["q"].double()
     with pytest.raises(Unsupported, match="float64"):
         attention(**operands)
-
-
-@tiny
-@pytest.mark.parametrize(
-    ("kind", "T", "options"),
-    [
-        *((kind, T, {}) for kind in ("none", "const", "scalar", "key") for T in (1, 2 * C + 3)),
-        *((kind, C + 1, {"K": 20, "V": 40}) for kind in ("scalar", "key")),
-        *((kind, 2 * C, {"regime": regime}) for kind in ("scalar", "key") for regime in ("reset", "small")),
-        ("key", C + 1, {"dtype": "float16", "regime": "retnet"}),
-    ],
-)
-@pytest.mark.usefixtures("small_walk")
-def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any]) -> None:
-    assert_matches(case(T=T, kind=kind, **options), options.get("dtype", "float32"))
-
-
-@tiny
-@pytest.mark.parametrize("kind", ["const", "scalar", "key"])
-def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_into(monkeypatch, walk=16, fill=3)
-    assert_matches(case(T=4 * C + 3, kind=kind))  # of two, two and one chunks
-
-
-@tiny
-@pytest.mark.usefixtures("small_walk")
-@pytest.mark.parametrize("kind", ["scalar", "key"])
-def test_a_walk_takes_chunks_of_any_decay(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head has chunks beyond the operands' range beside others, and a reset; the other head has neither."""
-    from ssmperf.impls.linear_attention._triton import walking
-
-    monkeypatch.setitem(walking.LIMITS, torch.float32, 10.0)
-    operands = case(T=4 * C, kind=kind, H=2)
-    gates = operands["log_a"].detach().clone()
-    gates[:, :C] *= 0.3
-    gates[:, 2 * C : 3 * C] *= 0.3
-    gates[:, 3 * C, 0, ...] = -math.inf
-    gates[:, :, 1] *= 0.1
-    operands["log_a"] = gates.requires_grad_()
-    halves = gates.detach().unflatten(1, (-1, C // 2)).sum(2)  # (B, halves, H) or (B, halves, H, K)
-    far = (halves.abs() > 10).flatten(3).any(-1) if halves.dim() == 4 else halves.abs() > 10
-    assert {bool(each) for each in far[0, :, 0]} == {True, False}
-    assert not bool(far[0, :, 1].any())
-    assert_matches(operands)
-    gradient = evaluate(attention, operands).gradients["log_a"]
-    assert bool((gradient[torch.isneginf(operands["log_a"])] == 0).all())
-
-
-@tiny
-@pytest.mark.parametrize("bytes_of_device", [49_152, 101_376, 166_912, 232_448])
-@pytest.mark.parametrize("K", [16, 64, 128, 256, 512, 1024])
-def test_a_walk_fits_the_shared_memory_of_any_device(
-    K: int, bytes_of_device: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """x and w in each stage and y, the state and a scaled y; and where nothing fits, chunks."""
-    from ssmperf.impls._triton.plan import Plan, Slot
-    from ssmperf.impls.linear_attention._triton import walking
-
-    monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
-    q = Slot.of(torch.empty(1, 256, 2, K, dtype=torch.bfloat16))
-    schedule = walking.Walk.of(Plan([q]), q, q, None)
-    (width, stages), chunk = schedule.strip, schedule.tiles.chunk
-
-    def needed(width: int, stages: int) -> int:
-        return 2 * (chunk * (2 * K + width) * stages + (K + chunk) * width)
-
-    if width:
-        assert needed(width, stages) <= bytes_of_device
-    else:
-        assert needed(16, 1) + walking.SLACK > bytes_of_device
-    assert walking.walkable(Plan([q]), q, q, None) == (width > 0)
-    if bytes_of_device == 232_448 and K <= 256:
-        assert (width, stages) == (schedule.width(K, schedule.tiles.walk), schedule.tiles.walk_stages)
-
-
-@tiny
-@pytest.mark.parametrize("kind", ["scalar", "key"])
-@pytest.mark.usefixtures("small_walk")
-def test_a_walk_keeps_the_range_of_float16(kind: str) -> None:
-    """Values near the largest of the dtype, and gradients near its smallest normal ones."""
-    operands = case(T=C + 5, kind=kind, dtype="float16", regime="gla")
-    with torch.no_grad():
-        operands["log_a"].fill_(-0.3)
-        operands["v"][:, ::7] *= 6000
-        operands["initial_state"].zero_()
-        operands["k"] *= 0.01
-    assert_matches(operands, "float16")
-    operands = case(T=C + 5, kind=kind, dtype="float16", regime="gla")
-    wide = {name: x.detach().double() if isinstance(x, Tensor) else x for name, x in operands.items()}
-    with torch.no_grad():
-        operands["log_a"].fill_(-0.3)
-        wide["log_a"].fill_(-0.3)
-    wide["v"].requires_grad_()
-    output, expected = attention(**operands)[0], registry.recurrence("linear_attention").definition(**wide)[0]
-    small = torch.full_like(output, 2e-4)
-    gradient = torch.autograd.grad(output, operands["v"], small)[0]
-    reference = torch.autograd.grad(expected, wide["v"], small.double())[0]
-    assert (gradient.double() - reference).abs().max() <= 0.01 * reference.abs().max()
-
-
-@tiny
-@pytest.mark.usefixtures("small_walk")
-def test_a_walk_repeats_to_the_bit_and_the_past_sees_only_rounding_of_the_future() -> None:
-    operands = detached(case(T=C + 9, kind="key"))
-    output = attention(**operands)[0]
-    assert torch.equal(output, attention(**operands)[0])
-    for name in ("q", "k", "v", "log_a"):
-        operands[name][:, 21:] *= 3
-    torch.testing.assert_close(output[:, :21], attention(**operands)[0][:, :21], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,81 @@
+"""Operands for the Triton kernels of linear_attention, and how they are compared with the definition."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, registry
+from support.table import TOLERANCE, Operands, error, evaluate, oracle, sample
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+KINDS = ("none", "const", "scalar", "key", "const_complex", "scalar_complex", "key_complex")
+C = 32
+CANCELLATION = 3  # the gradient of a constant gate sums terms of both signs over all steps
+HALF_TOLERANCE = {**TOLERANCE, "bfloat16": (1e-2, 1e-2)}
+
+tiny = pytest.mark.skipif(
+    not INTERPRETED and not torch.cuda.is_available(),
+    reason="needs TRITON_INTERPRET=1 set before Python starts, or a CUDA device",
+)
+gpu = pytest.mark.skipif(
+    INTERPRETED or not torch.cuda.is_available(), reason="needs a CUDA device and no TRITON_INTERPRET"
+)
+
+
+def attention(**operands: Tensor | str | None) -> tuple[Tensor, Tensor]:
+    return registry.backend("linear_attention", "triton").function(**operands)
+
+
+def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    from ssmperf.impls._triton import plan
+    from ssmperf.impls.linear_attention._triton import schedule
+    from ssmperf.impls.linear_attention._triton.tiles import Tiles
+
+    small = {"chunk": C, "key": 16, "value": 16, "inner": 16, "pair_key": 16, "carry": 128, "stages": 1}
+    cut = Tiles(**{**small, **sizes})
+    monkeypatch.setattr(schedule, "tiles", lambda K, V, wide: cut)
+    plan.forget()
+
+
+def case(
+    *,
+    T: int,
+    kind: str,
+    regime: str = "sigmoid",
+    dtype: str = "float32",
+    H: int = 1,
+    K: int = 16,
+    V: int = 16,
+) -> Operands:
+    shape = Shape(B=1, T=T, H=H, K=K, V=V)
+    operands = sample("linear_attention", shape, regime=regime, kind=kind, dtype=dtype)
+    return moved(operands)
+
+
+def moved(operands: Operands) -> Operands:
+    return {
+        name: value.detach().to(DEVICE).requires_grad_() if isinstance(value, Tensor) else value
+        for name, value in operands.items()
+    }
+
+
+def assert_matches(operands: Operands, dtype: str = "float32") -> None:
+    got, reference = evaluate(attention, operands), oracle("linear_attention", operands)
+    forward, gradient = HALF_TOLERANCE[dtype]
+    summed = {
+        name for name in ("log_a", "phase") if operands.get(name) is not None and operands[name].dim() <= 2
+    }
+    wrong = {}
+    for (name, value, is_gradient), (_, expected, _) in zip(got.items(), reference.items(), strict=True):
+        found = error(value, expected)
+        limit = gradient if is_gradient else forward
+        if any(name.endswith(constant) for constant in summed):
+            limit *= CANCELLATION
+        if found > limit:
+            wrong[name] = found
+    assert not wrong
