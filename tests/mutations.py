@@ -73,10 +73,10 @@ MUTATIONS = (
         ("--regime", "reset/data"),
     ),
     Mutation(
-        "final-state term dropped from the log-gate gradient",
+        "what passes through a chunk dropped from the log-gate gradient",
         "impls/linear_attention/_triton/chunks.py",
-        "tl.sum(state * end, axis=1), mask=keys < K)",
-        "0 * tl.sum(state * end, axis=1), mask=keys < K)",
+        "tl.sum(state * start, axis=1), mask=keys < K)",
+        "0 * tl.sum(state * start, axis=1), mask=keys < K)",
         "gla",
         "triton",
         ("--axis", "T=35"),

@@ -150,7 +150,7 @@ class Forking:
         if words[:2] != [sys.executable, "-m"] or early(environment) != early(self.variables):
             return self.full(words, **options)
         if words[2:] == [SIDE]:
-            return self.side(options["stderr"], environment)
+            return self.side(options["stderr"], environment, options.get("pass_fds", ()))
         if words[2] == TRAINING:
             return self.started(self.find()[0], words, options["stdout"], environment)
         assert words[2] == NURSERY
@@ -173,9 +173,10 @@ class Forking:
             inherited = {0: null.fileno(), 1: log.fileno(), 2: log.fileno(), **(passed or {})}
             return fork(address, words[2], words[3:], inherited, environment, **options)
 
-    def side(self, log: Any, environment: Mapping[str, str]) -> Forked:
+    def side(self, log: Any, environment: Mapping[str, str], passed: Sequence[int]) -> Forked:
         (theirs, ours), (answers, answering) = os.pipe(), os.pipe()
-        forked = fork(self.find()[1], SIDE, [], {0: theirs, 1: answering, 2: log.fileno()}, environment)
+        inherited = {0: theirs, 1: answering, 2: log.fileno(), **{each: each for each in passed}}
+        forked = fork(self.find()[1], SIDE, [], inherited, environment)
         os.close(theirs)
         os.close(answering)
         forked.stdin, forked.stdout = os.fdopen(ours, "w"), os.fdopen(answers)
