@@ -88,7 +88,7 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
         assert needed(width, stages) <= bytes_of_device
     else:
         assert needed(16, 1) + walking.SLACK > bytes_of_device
-    assert walking.walkable(Plan([q]), q, q, None) == (width > 0)
+    assert schedule.fits == (width > 0)
     if bytes_of_device == 232_448 and K <= 256:
         assert (width, stages) == (schedule.width(K, schedule.tiles.walk), schedule.tiles.walk_stages)
 

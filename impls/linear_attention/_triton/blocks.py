@@ -115,7 +115,7 @@ def total_decay(log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr,
 
 @triton.jit
 def block_starts(carried, ends, C: tl.constexpr, BK: tl.constexpr):
-    """What the gate's gradient begins with in each block of SUB steps, [C / SUB, BK].
+    """Compute what the gate's gradient begins with in each block of SUB steps, [C / SUB, BK].
 
     carried: [C, BK], what each step of the chunk adds through the state after it. ends: [BK], what passes
     through the whole chunk.

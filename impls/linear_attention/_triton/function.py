@@ -10,9 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
 from .phase import phase_gradient
-from .schedule import KEY, NONE, SCALAR, Schedule
+from .schedule import KEY, NONE, SCALAR
 from .tiles import Tiles
-from .walking import backward_walk, forward_walk, walkable
+from .walking import Walk
 
 
 @planned
@@ -25,9 +25,9 @@ def forward_pass(
     A walk has no log decays, and states only if they are kept for a backward pass. turning: the phase's
     gradient will be wanted, which needs what a walk does not have.
     """
-    schedule = Schedule.of(plan, q, v, log_a)
-    if not turning and walkable(plan, q, v, log_a):
-        o, last, kept = forward_walk(plan, q, k, v, log_a, first, keep=keep)
+    schedule = Walk.of(plan, q, v, log_a)
+    if not turning and schedule.fits:
+        o, last, kept = schedule.forward(q, k, v, log_a, first, keep=keep)
         return o, last, None, kept, schedule.tiles
     totals = schedule.per_chunk(schedule.K if schedule.gate == KEY else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
@@ -45,9 +45,9 @@ def backward_pass(
 
     cut: block sizes of forward, whose chunks these are. turning: dq and dk are wanted in float32.
     """
+    schedule = Walk.of(plan, q, v, log_a, cut)
     if totals is None:
-        return *backward_walk(plan, q, k, v, log_a, states, do, dlast, cut=cut), None
-    schedule = Schedule.of(plan, q, v, log_a, cut)
+        return *schedule.backward(q, k, v, log_a, states, do, dlast), None
     increments = schedule.increments(q, do, log_a, totals, reverse=True)
     adjoints, dfirst, boundary = schedule.carry(dlast, increments, totals, q.dtype, states)
     dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)

@@ -10,10 +10,9 @@ import triton
 import triton.language as tl
 
 from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
-from ..._triton.plan import Plan, Slot
+from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
-from .tiles import Tiles
 from .walk import la_walk
 from .walk_grads import la_grads
 
@@ -28,7 +27,7 @@ def part(operands: torch.dtype) -> tl.dtype:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a walk reads beside v or do. late, early: q and k, with their decay under key gates."""
+    """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates."""
 
     late: Slot
     early: Slot
@@ -42,7 +41,12 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Walk(Schedule):
-    """The launches of one call whose heads are walked."""
+    """The launches of one call, with those of a walk beside those of chunks."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether heads are to be walked, and a program of it fits on the device."""
+        return self.tiles.walk > 0 and self.strip[0] > 0
 
     @property
     def segments(self) -> tuple[int, int]:
@@ -162,30 +166,19 @@ class Walk(Schedule):
             self.grad_key(q, k, log_a, ready.wide, dscores, boundary, dq, dk, dq, dk, dlog_a)
         return dq, dk, dlog_a
 
+    def forward(
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
+    ) -> tuple[Slot, Slot, Slot | None]:
+        """o, S_T, and (keep) the states that chunks read."""
+        ready = self.prepare(q, k, log_a)
+        o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
+        return o, last, states if keep else None
 
-def walkable(plan: Plan, q: Slot, v: Slot, log_a: Slot | None) -> bool:
-    """Whether heads are to be walked, and a program of it fits on the device."""
-    schedule = Walk.of(plan, q, v, log_a)
-    return schedule.tiles.walk > 0 and schedule.strip[0] > 0
-
-
-def forward_walk(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
-) -> tuple[Slot, Slot, Slot | None]:
-    """o, S_T, and (keep) the states that chunks read."""
-    schedule = Walk.of(plan, q, v, log_a)
-    ready = schedule.prepare(q, k, log_a)
-    o, last, states = schedule.walk(ready, v, first, reverse=False, keep=keep)
-    return o, last, states if keep else None
-
-
-def backward_walk(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-    *, cut: Tiles,
-) -> tuple[Slot | None, ...]:  # fmt: skip
-    """dq, dk, dv, d log_a or its parts, dS_0. cut: block sizes of forward, whose chunks these are."""
-    schedule = Walk.of(plan, q, v, log_a, cut)
-    ready = schedule.prepare(q, k, log_a)
-    dv, dfirst, adjoints = schedule.walk(ready, do, dlast, reverse=True, keep=True)
-    dq, dk, dlog_a = schedule.gradients(q, k, v, do, log_a, ready, states, adjoints)
-    return dq, dk, dv, None if log_a is None else dlog_a, dfirst
+    def backward(
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None
+    ) -> tuple[Slot | None, ...]:
+        """dq, dk, dv, d log_a or its parts, dS_0."""
+        ready = self.prepare(q, k, log_a)
+        dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
+        dq, dk, dlog_a = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        return dq, dk, dv, None if log_a is None else dlog_a, dfirst
