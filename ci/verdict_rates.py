@@ -75,7 +75,7 @@ SETTINGS = {
         ("--models", "hgrn,mingru,gla,retnet,mamba,longhorn",
          "--backends", "blelloch,hillis_steele,chunkwise", "--axis", "T=1024,2048",
          "--axis", "B=2", "--axis", "C=64", "--axis", "D=64",
-         "--pass", "forward", "--time", "0.3"),
+         "--pass", "forward", "--time", "0.8"),
         "5+10",
         "5%",
         0.20,
