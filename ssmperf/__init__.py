@@ -69,6 +69,10 @@ if TYPE_CHECKING:
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
     from ssmperf.layers.task import IGNORED, Draw, Examples, Task
+    from ssmperf.learn.choice import choose_backend, quickest, sized
+    from ssmperf.learn.testing import GROWTH, TEST_ROWS, Tested, run_tests
+    from ssmperf.learn.training import ENOUGH, Diverged, Job, Learned
+    from ssmperf.learn.trials import TRAININGS_ON_GPU, Trials, search, search_all
     from ssmperf.machine.calibration import Calibration
     from ssmperf.machine.host_memory import available_memory_bytes
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
@@ -138,6 +142,10 @@ _LAZY = {
     "layers.model": ("Model", "gate_precision"),
     "layers.network": ("Network", "count_parameters"),
     "layers.task": ("IGNORED", "Draw", "Examples", "Task"),
+    "learn.choice": ("choose_backend", "quickest", "sized"),
+    "learn.testing": ("GROWTH", "TEST_ROWS", "Tested", "run_tests"),
+    "learn.training": ("ENOUGH", "Diverged", "Job", "Learned"),
+    "learn.trials": ("TRAININGS_ON_GPU", "Trials", "search", "search_all"),
     "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
     "measure.passes": ("TimedPass", "pass_of"),
     "measure.provenance": ("fell_back", "launched_kernels"),
@@ -186,12 +194,16 @@ __all__ = [
     "BYTES_PER_SECOND",
     "DECAY",
     "DIMENSIONS",
+    "ENOUGH",
     "EXIT_MEANS",
+    "GROWTH",
     "IGNORED",
     "PASSES",
     "REGIMES",
     "RESET",
     "SECONDS_PER_LAUNCH",
+    "TEST_ROWS",
+    "TRAININGS_ON_GPU",
     "TRAINING_PASSES",
     "VERDICTS",
     "Agreement",
@@ -213,6 +225,7 @@ __all__ = [
     "Compute",
     "Context",
     "Cost",
+    "Diverged",
     "Draw",
     "DuplicateName",
     "Envelope",
@@ -222,7 +235,9 @@ __all__ = [
     "Finding",
     "History",
     "Identity",
+    "Job",
     "Judging",
+    "Learned",
     "Memory",
     "Model",
     "ModelEntry",
@@ -250,9 +265,11 @@ __all__ = [
     "Step",
     "Table",
     "Task",
+    "Tested",
     "TimedPass",
     "Timing",
     "Training",
+    "Trials",
     "UnknownName",
     "UnreadableRun",
     "Unsupported",
@@ -282,6 +299,7 @@ __all__ = [
     "check",
     "check_change",
     "check_properties",
+    "choose_backend",
     "claim",
     "commit_text",
     "compare",
@@ -325,6 +343,7 @@ __all__ = [
     "predicted_call_s",
     "prepare_analytic",
     "product",
+    "quickest",
     "recurrence",
     "refusal",
     "rehearse",
@@ -332,7 +351,11 @@ __all__ = [
     "report",
     "reproduce",
     "run",
+    "run_tests",
     "saved_bytes",
+    "search",
+    "search_all",
+    "sized",
     "specs",
     "split_source",
     "split_text",

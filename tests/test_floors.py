@@ -24,7 +24,7 @@ FLOORS = (
     ("runs",),
     ("tune", "trends"),
     ("execute",),
-    ("versions", "reproduction"),
+    ("versions", "reproduction", "learn"),
     ("api", "direct", "starter", "terminal", "verification"),
     ("cli", "pytest_plugin"),
 )

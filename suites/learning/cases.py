@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ssmperf import (
-    Backend,
+    TRAININGS_ON_GPU,
     Case,
     PlannedSubject,
     Selection,
     Shape,
     Training,
     UsageError,
-    build_block,
     predicted_call_s,
     product,
-    refusal,
+    quickest,
     registry,
+    sized,
 )
 
 TASK = "task"  # begins the operand source of a learned case: task/memory_horizon
@@ -27,11 +25,8 @@ TASK = "task"  # begins the operand source of a learned case: task/memory_horizo
 # not be learned.
 TASKS = ("memory_horizon", "mqar")
 SMOKE_TASKS = ("memory_horizon", "mqar:vocabulary=32")
-TEST_ROWS = 128
-GROWTH = (1, 2, 4, 8, 16)  # lengths of the tests, as multiples of that of the training
 UPDATE_S = {"cpu": 0.03, "cuda": 0.008}  # of a network, beside the calls of its backend
 PROCESS_S = 8.0  # until the process of a training begins with it
-ON_GPU = 4  # trainings at the same time on a GPU, which a small network leaves idle
 MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "attention", "gla", "retnet", "longhorn", "gateloop")
 
 
@@ -99,61 +94,13 @@ def trained_models(selection: Selection) -> list[str]:
     return list(MODELS[: selection.scale.training.models])
 
 
-@functools.cache
-def sized(model: str, width: int, preset: str = "smoke") -> dict[str, int]:
-    """Give a model sizes whose residual stream has this width, if its channels can be scaled to that.
-
-    The first sizes of a preset are scaled by one letter: that of its channels, or else its number of heads,
-    or the size of a single head.
-    """
-    sizes = dict(registry.shapes(registry.model(model), preset)[0])
-    own = build_block(model, {**sizes, "B": 1, "T": 1}).width
-    several = sizes.get("H", 1) > 1
-    letter = "C" if "C" in sizes else "D" if "D" in sizes else "H" if several else "V"
-    scaled, rest = divmod(sizes[letter] * width, own)
-    if not rest and scaled:
-        sizes[letter] = scaled
-    return sizes
-
-
 def forecast_s(case: Case, training: Training) -> float:
     """Forecast the seconds of a learned case: its updates, tests included, and its processes."""
     on_cpu = case.device == "cpu"
-    at_once = training.side_by_side or (1 if on_cpu else ON_GPU)
+    at_once = training.side_by_side or (1 if on_cpu else TRAININGS_ON_GPU)
     update_s = UPDATE_S[case.device] + training.layers * predicted_call_s(case)
     total = 0.0
     for count in (len(training.rates), training.seeds - 1):
         turns = math.ceil(count / at_once)
         total += turns * (training.updates * update_s + (PROCESS_S if min(count, at_once) > 1 else 0.0))
     return total
-
-
-def quickest(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
-    """Choose, among cases that differ only in the backend, the one predicted to take the least time.
-
-    Only exact backends of the recurrence itself, of this package, that are not refused are considered. If
-    there is none, there is no case.
-    """
-    best: dict[Case, tuple[float, str]] = {}
-    for case in cases:
-        if refusal(case, selection) is not None:
-            continue
-        backend = registry.backend(case.owner, case.backend)
-        ours = not registry.foreign("backend", f"{backend.of}/{backend.name}")
-        if ours and backend.equivalent and backend.error_bound is None:
-            key = replace(case, backend="")
-            found = (predicted_s(backend, case, selection.scale.training), case.backend)
-            best[key] = min(found, best.get(key, found))
-    return (replace(case, backend=name) for case, (_, name) in best.items())
-
-
-def predicted_s(backend: Backend, case: Case, training: Training) -> float:
-    """Predict the seconds of a case's calls from a backend's declarations; infinite if it declares nothing.
-
-    These are the updates of one training, and a test at each length, of which the longest costs the most.
-    """
-    if not (backend.kernels or (backend.launches is not None and backend.workspace is not None)):
-        return math.inf
-    longest = case.shape.with_(B=TEST_ROWS, T=GROWTH[-1] * case.shape["T"])
-    test = replace(case, shape=longest, pass_="forward")
-    return training.updates * predicted_call_s(case) + 2 * predicted_call_s(test)

@@ -5,31 +5,30 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
 from ssmperf import (
+    ENOUGH,
+    GROWTH,
     Case,
     Context,
+    Diverged,
+    Job,
     Record,
     Status,
     Task,
+    Tested,
+    Trials,
     UnknownName,
     Unsupported,
     Verdict,
-    is_out_of_memory,
     registry,
+    run_tests,
+    search,
 )
 
 from . import verdict
-from .cases import GROWTH, TEST_ROWS, task_name
-from .data import TEST, majority, scored, unseen
-from .training import ENOUGH, Diverged, Job, Learned, right
-from .trials import Trials, search
-
-REACHES = (0, 1, 4, 19)  # upper ends of the classes in which accuracy is given
+from .cases import task_name
 
 
 def learn(case: Case, context: Context) -> Record:
@@ -64,8 +63,8 @@ def learn(case: Case, context: Context) -> Record:
         trials = search(job, training, context.kept(case), context.on_progress)
     except Diverged as error:
         return context.record(case, _verdict(Status.NAN, str(error)), updates=training.updates)
-    tested = test(task, trials.learned, backend, context)
-    return context.record(case, _verdict(Status.OK), **described(task, trials, backend), **tested.numbers())
+    tested = run_tests(task, trials.learned, backend, context.device, on_progress=context.on_progress)
+    return context.record(case, _verdict(Status.OK), **described(task, trials, backend), **numbers(tested))
 
 
 def _verdict(status: Status, reason: str | None = None) -> Verdict:
@@ -101,113 +100,37 @@ def described(task: Task, trials: Trials, backend: str) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Tested:
-    """The results of tests, by length; the lists of a length have one value per seed."""
-
-    trained: int
-    chance: float
-    lengths: list[int] = field(default_factory=list)
-    accuracies: list[list[float] | None] = field(default_factory=list)
-    losses: list[float | None] = field(default_factory=list)
-    majorities: list[float] = field(default_factory=list)
-    by_reach: dict[str, dict[str, float]] = field(default_factory=dict)
-    reason: str = ""
-
-    def numbers(self) -> dict[str, Any]:
-        """Give the fields of the record."""
-        spreads = [None if found is None else verdict.spread(found) for found in self.accuracies]
-        levels = [
-            verdict.Level(T // self.trained, found, self.chance, majority)
-            for T, found, majority in zip(self.lengths, spreads, self.majorities, strict=True)
-            if found is not None
-        ]
-        judged = verdict.judge(levels, self.reason) if levels else None
-        named = {f"accuracy_{growth}T": spread for growth, spread in zip(GROWTH, spreads, strict=False)}
-        means = {name: None if found is None else found.mean for name, found in named.items()}
-        return {
-            "verdict": None if judged is None else judged.text,
-            "learned": None if judged is None else judged.learned,
-            "holds_to": None if judged is None else judged.holds_to,
-            "accuracy": means.pop("accuracy_1T"),
-            **means,
-            "chance": self.chance,
-            "majority_accuracy": self.majorities[0],
-            "test_lengths": self.lengths,
-            "accuracies": [None if found is None else found.mean for found in spreads],
-            "accuracies_low": [None if found is None else found.low for found in spreads],
-            "accuracies_high": [None if found is None else found.high for found in spreads],
-            "accuracies_by_seed": self.accuracies,
-            "chances": [self.chance] * len(self.lengths),
-            "majority_accuracies": self.majorities,
-            "test_losses": self.losses,
-            "accuracies_by_reach": self.by_reach,
-            "accuracies_reason": self.reason or None,
-        }
-
-
-def test(task: Task, learned: Sequence[Learned], backend: str, context: Context) -> Tested:
-    """Test networks at the length of their training and beyond, each on rows of its own.
-
-    A length that the backend refuses, or that does not fit into the memory, ends the tests.
-    """
-    trained = learned[0].job.sizes["T"]
-    found = Tested(trained, task.chance(trained))
-    for growth in GROWTH:
-        T = trained * growth
-        context.on_progress(f"testing {task.name} at T = {T:,}")
-        accuracies: list[float] | None = []
-        losses: list[float] = []
-        majorities: list[float] = []
-        by_reach: list[dict[str, float]] = []
-        for each in learned:
-            draw = replace(each.job.draw, rows=TEST_ROWS, T=T)
-            examples = unseen(task, draw, TEST)
-            majorities.append(majority(task, examples))
-            if accuracies is None or found.reason:
-                accuracies = None
-                break
-            try:
-                answers, loss = right(each.network, examples, backend, context.device)
-            except Unsupported as error:
-                found.reason = str(error)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                found.reason = "out of memory"
-            else:
-                accuracies.append(float(answers.float().mean()))
-                losses.append(loss)
-                places = scored(examples.targets)
-                by_reach.append(accuracy_by_reach(answers, examples.reaches.flatten()[places]))
-                continue
-            accuracies = None
-            break
-        found.lengths.append(T)
-        found.accuracies.append(accuracies)
-        found.losses.append(statistics.fmean(losses) if accuracies else None)
-        found.majorities.append(statistics.fmean(majorities))
-        if accuracies:
-            found.by_reach[str(T)] = _averaged(by_reach)
-    return found
-
-
-def accuracy_by_reach(answers: Tensor, reaches: Tensor) -> dict[str, float]:
-    """Give the accuracy by how far back a target reaches, such as {"2-4": 0.3}, for reaches that occur.
-
-    The classes end at 0, 1, 4 and 19, and then at each power of four times that, so that far reaches show.
-    """
-    found = {}
-    low = 0
-    ends = list(REACHES)
-    while ends[-1] < int(reaches.max()):
-        ends.append(4 * (ends[-1] + 1) - 1)
-    for high in ends:
-        inside = (reaches >= low) & (reaches <= high)
-        if bool(inside.any()):
-            found[f"{low}" if high == low else f"{low}-{high}"] = float(answers[inside].float().mean())
-        low = high + 1
-    return found
+def numbers(tested: Tested) -> dict[str, Any]:
+    """Give the fields of a record about tests, with intervals over seeds."""
+    spreads = [None if found is None else verdict.spread(found) for found in tested.accuracies]
+    majorities = [statistics.fmean(found) for found in tested.majorities]
+    levels = [
+        verdict.Level(T // tested.trained, found, tested.chance, most)
+        for T, found, most in zip(tested.lengths, spreads, majorities, strict=True)
+        if found is not None
+    ]
+    judged = verdict.judge(levels, tested.reason) if levels else None
+    named = {f"accuracy_{growth}T": spread for growth, spread in zip(GROWTH, spreads, strict=False)}
+    means = {name: None if found is None else found.mean for name, found in named.items()}
+    return {
+        "verdict": None if judged is None else judged.text,
+        "learned": None if judged is None else judged.learned,
+        "holds_to": None if judged is None else judged.holds_to,
+        "accuracy": means.pop("accuracy_1T"),
+        **means,
+        "chance": tested.chance,
+        "majority_accuracy": majorities[0],
+        "test_lengths": tested.lengths,
+        "accuracies": [None if found is None else found.mean for found in spreads],
+        "accuracies_low": [None if found is None else found.low for found in spreads],
+        "accuracies_high": [None if found is None else found.high for found in spreads],
+        "accuracies_by_seed": tested.accuracies,
+        "chances": [tested.chance] * len(tested.lengths),
+        "majority_accuracies": majorities,
+        "test_losses": [None if found is None else statistics.fmean(found) for found in tested.losses],
+        "accuracies_by_reach": {str(T): _averaged(found) for T, found in tested.by_reach.items()},
+        "accuracies_reason": tested.reason or None,
+    }
 
 
 def _averaged(found: Sequence[dict[str, float]]) -> dict[str, float]:

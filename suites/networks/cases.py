@@ -22,9 +22,8 @@ from ssmperf import (
     product,
     refusal,
     registry,
+    sized,
 )
-
-from ..learning.cases import sized
 
 BYTES = 256  # the vocabulary: text is read byte by byte
 TRANSFORMER = "attention"

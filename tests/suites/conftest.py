@@ -11,5 +11,5 @@ from support.quick_processes import forked_by
 @pytest.fixture(scope="session", autouse=True)
 def forked_trainings() -> Iterator[None]:
     """Fork the process of a training instead of letting it import torch."""
-    with forked_by("ssmperf.suites.learning.trials"):
+    with forked_by("ssmperf.learn.trials"):
         yield

@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from ssmperf.suites.learning import trials
-from ssmperf.suites.learning.cases import MODELS, quickest, sized
-from ssmperf.suites.learning.data import TrainingRows, majority
-from ssmperf.suites.learning.learn import accuracy_by_reach
-from ssmperf.suites.learning.learn import test as run_tests
-from ssmperf.suites.learning.training import Diverged, Job, Learned, pace, train
-from ssmperf.suites.learning.trials import run_jobs, search
+from ssmperf.suites.learning.cases import MODELS
+from ssmperf.suites.learning.learn import numbers
 from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
-from support.in_process import CEILINGS, records_of
+from support.in_process import records_of
 
 import ssmperf
 from ssmperf import (
     IGNORED,
     Case,
+    Diverged,
     Draw,
     Examples,
+    Job,
+    Learned,
     Network,
     Record,
     Shape,
@@ -33,10 +31,18 @@ from ssmperf import (
     UnknownName,
     Unsupported,
     WorkerFailed,
+    quickest,
     registry,
+    run_tests,
+    search,
+    sized,
 )
-from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.lane import Events, household
+from ssmperf.learn import trials
+from ssmperf.learn.data import TrainingRows, majority
+from ssmperf.learn.testing import accuracy_by_reach
+from ssmperf.learn.training import pace, train
+from ssmperf.learn.trials import run_jobs
 from ssmperf.plan.estimate import expected_s
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.registry.presets import PRESETS
@@ -139,7 +145,7 @@ def test_the_same_seed_learns_the_same_in_another_process(run: ssmperf.Run) -> N
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssmperf.suites.learning.training.SAVE_S", 0.0)
+    monkeypatch.setattr("ssmperf.learn.training.SAVE_S", 0.0)
     file, steps = tmp_path / "kept" / "one.pt", list[str]()
 
     def interrupt(text: str) -> None:
@@ -198,10 +204,6 @@ def test_the_best_learning_rate_is_taken_for_all_seeds() -> None:
         search(JOB, replace(training, rates=(1e30,)), None, lambda text: None)
 
 
-def context() -> Context:
-    return Context("cpu", "env", Settings(0.001, 0.01), CEILINGS)
-
-
 def test_a_model_that_forgets_what_is_older_than_its_training_is_found() -> None:
     """Planted: a backend with a window as long as the training; the task asks for the first token of a row.
 
@@ -213,7 +215,7 @@ def test_a_model_that_forgets_what_is_older_than_its_training_is_found() -> None
     assert network.updates < 100  # it ends when it knows
     task = registry.task("first_token")
     sound, forgets = (
-        run_tests(task, [network], backend, context()).numbers() for backend in ("sequential", "forgets")
+        numbers(run_tests(task, [network], backend, "cpu")) for backend in ("sequential", "forgets")
     )
     assert sound["holds_to"] >= 2 and sound["accuracy_2T"] > 0.98
     assert forgets["accuracy"] > 0.98 and forgets["holds_to"] == 1 and forgets["accuracy_2T"] < 0.7

@@ -24,7 +24,7 @@ LONGEST_MESSAGE, LONGEST_WAIT_S = 1 << 20, 120.0
 NURSERY = "ssmperf.processes.nursery"
 COMMAND = "ssmperf.cli"
 SIDE = "ssmperf.versions.serve"
-TRAINING = "ssmperf.suites.learning.process"
+TRAINING = "ssmperf.learn.process"
 STARTERS = ("ssmperf.processes.children", "ssmperf.versions.side_process")  # of nurseries and sides
 # How the names of variables begin that are read while modules are imported.
 EARLY = ("CUDA", "KMP", "LANG", "LC_", "LD_", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH", "TRITON")

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Draw, Examples, Network, Task, registry
-
-from .data import VALIDATION, TrainingRows, scored, unseen
+from ssmperf import registry
+from ssmperf.layers.network import Network
+from ssmperf.layers.task import Draw, Examples, Task
+from ssmperf.learn.data import VALIDATION, TrainingRows, scored, unseen
 
 VALIDATION_ROWS = 64
 TOKENS_AT_ONCE = 1 << 17  # in a forward pass without gradients
@@ -25,7 +26,7 @@ ENOUGH = 0.99  # accuracy at which a training ends
 CHECKS = 20  # looks at losses and accuracy in a training
 SAVE_S = 20.0  # least time between two checkpoints
 CURVE = 8  # points of a loss curve
-FORMAT = 1  # of a checkpoint
+FORMAT = 2  # of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Job:
     """Everything that determines a training.
 
     sizes: the model's shape, with the batch B and the length T of the training. layers: number of blocks.
+    hidden: width inside the channel mixing; None means the block's own.
+    decay: of the weights. warm_up: updates until the full learning rate; None means a tenth of all.
     """
 
     model: str
@@ -45,6 +48,9 @@ class Job:
     device: str
     layers: int = 2
     corpus: str | None = None
+    hidden: int | None = None
+    decay: float = DECAY
+    warm_up: int | None = None
 
     @property
     def draw(self) -> Draw:
@@ -64,17 +70,25 @@ class Job:
 class Learned:
     """A trained network.
 
-    losses: the mean loss (nats per target) of a few equal parts of the training, which had `updates` updates.
+    every_loss: the mean loss of each update, in nats per target.
     accuracy: on validation rows at the length of the training, at its end.
     train_s: seconds, those before an interruption included.
     """
 
     job: Job
     network: nn.Module
-    losses: tuple[float, ...]
-    updates: int
+    every_loss: tuple[float, ...]
     accuracy: float
     train_s: float
+
+    @property
+    def updates(self) -> int:
+        return len(self.every_loss)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The mean loss of a few equal parts of the training."""
+        return curve(self.every_loss)
 
 
 class Diverged(ArithmeticError):
@@ -87,7 +101,12 @@ def build(job: Job, task: Task) -> Network:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(job.seed)
         network = Network(
-            job.model, job.sizes, layers=job.layers, vocabulary=task.vocabulary, classes=task.classes
+            job.model,
+            job.sizes,
+            layers=job.layers,
+            vocabulary=task.vocabulary,
+            classes=task.classes,
+            block_options=None if job.hidden is None else {"hidden": job.hidden},
         )
     return network.to(job.device)
 
@@ -108,7 +127,7 @@ def train(
     """
     task = registry.task(job.task)
     network = build(job, task)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=job.rate, betas=BETAS, weight_decay=DECAY)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=job.rate, betas=BETAS, weight_decay=job.decay)
     state = _State()
     if checkpoint is not None:
         state = _load(checkpoint, job, network, optimizer)
@@ -142,12 +161,12 @@ def train(
         on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}")
         if state.diverged:
             raise Diverged(state.diverged)
-    return Learned(job, network, curve(state.losses), state.updates, state.accuracy, state.train_s)
+    return Learned(job, network, tuple(state.losses), state.accuracy, state.train_s)
 
 
-def pace(update: int, updates: int) -> float:
+def pace(update: int, updates: int, warm_up: int | None = None) -> float:
     """Give the fraction of the learning rate: a linear warm-up, then a cosine to zero."""
-    warm_up = max(1, round(WARM_UP * updates))
+    warm_up = max(1, round(WARM_UP * updates) if warm_up is None else warm_up)
     if update < warm_up:
         return (update + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (update - warm_up) / max(1, updates - warm_up)))
@@ -197,7 +216,7 @@ def _update(
     given = logits(network, tokens.to(job.device), places.to(job.device), job.backend)
     loss = functional.cross_entropy(given, targets.flatten()[places].to(job.device))
     for group in optimizer.param_groups:
-        group["lr"] = job.rate * pace(update, job.updates)
+        group["lr"] = job.rate * pace(update, job.updates, job.warm_up)
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(network.parameters(), CLIP)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmperf import IGNORED, Draw, Examples, Task
+from ssmperf.layers.task import IGNORED, Draw, Examples, Task
 
 BLOCK_ROWS = 4096  # of a training set that are drawn and kept at a time
 TRAINING, ORDER, VALIDATION, TEST = range(4)  # what a seed is for

@@ -1,9 +1,11 @@
-"""The trainings of a case: over learning rates with the first seed, then over seeds with the best rate."""
+"""Many trainings: over learning rates with the first seed, then over seeds with the best rate of each job."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,20 +16,22 @@ from pathlib import Path
 
 import torch
 
-from ssmperf import Training, Unsupported, WorkerFailed, is_out_of_memory, registry
+from ssmperf import registry
+from ssmperf.errors import Unsupported, WorkerFailed
+from ssmperf.execute.worker import is_out_of_memory
+from ssmperf.learn.process import REFUSED
+from ssmperf.learn.training import Diverged, Job, Learned, has_ended, train
+from ssmperf.registry.presets import Training
 
-from .cases import ON_GPU
-from .process import REFUSED
-from .training import Diverged, Job, Learned, has_ended, train
-
-PROCESS = "ssmperf.suites.learning.process"  # the module that a training's own process runs
+PROCESS = "ssmperf.learn.process"  # the module that a training's own process runs
+TRAININGS_ON_GPU = 4  # at the same time, since a small network leaves a GPU idle
 POLL_S = 0.1
 OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """The trainings of a case that count: one per seed, with the chosen rate.
+    """The trainings of a job that count: one per seed, with the chosen rate.
 
     rates: the validation accuracy of the first seed by learning rate; None for one that diverged.
     """
@@ -46,25 +50,58 @@ def search(job: Job, training: Training, folder: Path | None, on_step: OnStep) -
         Diverged: no learning rate gives a finite loss, or another seed diverges at the best one.
         Unsupported: the backend refuses the operands.
     """
-    at_once = training.side_by_side or (ON_GPU if job.device.startswith("cuda") else 1)
+    (found,) = search_all([job], training, folder, on_step)
+    if isinstance(found, Diverged):
+        raise found
+    return found
+
+
+def search_all(
+    jobs: Sequence[Job], training: Training, folder: Path | None, on_step: OnStep
+) -> list[Trials | Diverged]:
+    """Do what `search` does for several jobs whose trainings run side by side; give a result for each.
+
+    Jobs may differ in anything but their device.
+
+    Raises:
+        Unsupported: a backend refuses the operands.
+    """
+    on_gpu = any(job.device.startswith("cuda") for job in jobs)
+    at_once = training.side_by_side or (TRAININGS_ON_GPU if on_gpu else 1)
     with _folder(folder, needed=at_once > 1) as kept:
-        grid = [replace(job, rate=rate) for rate in training.rates]
-        tried = run_jobs(grid, kept, at_once, on_step)
-        sound = [result for result in tried if isinstance(result, Learned)]
-        if not sound:
-            raise next(result for result in tried if isinstance(result, Diverged))
-        best = max(sound, key=lambda each: (each.accuracy, -each.losses[-1]))
-        others = [replace(best.job, seed=job.seed + number) for number in range(1, training.seeds)]
-        learned = [best]
-        for result in run_jobs(others, kept, at_once, on_step):
-            if isinstance(result, Diverged):
-                raise result
-            learned.append(result)
-    by_rate = {
-        each.rate: result.accuracy if isinstance(result, Learned) else None
-        for each, result in zip(grid, tried, strict=True)
-    }
-    return Trials(learned, best.job.rate, by_rate)
+        grid = [replace(job, rate=rate) for job in jobs for rate in training.rates]
+        tried = iter(run_jobs(grid, kept, at_once, on_step))
+        by_job = [[next(tried) for _ in training.rates] for _ in jobs]
+        best = [_best(each) for each in by_job]
+        others = [
+            replace(each.job, seed=each.job.seed + number)
+            for each in best
+            if isinstance(each, Learned)
+            for number in range(1, training.seeds)
+        ]
+        rest = iter(run_jobs(others, kept, at_once, on_step))
+    found: list[Trials | Diverged] = []
+    for first, of_rates in zip(best, by_job, strict=True):
+        if isinstance(first, Diverged):
+            found.append(first)
+            continue
+        results = [first, *(next(rest) for _ in range(1, training.seeds))]
+        bad = next((each for each in results if isinstance(each, Diverged)), None)
+        by_rate = {
+            rate: each.accuracy if isinstance(each, Learned) else None
+            for rate, each in zip(training.rates, of_rates, strict=True)
+        }
+        learned = [each for each in results if isinstance(each, Learned)]
+        found.append(Trials(learned, first.job.rate, by_rate) if bad is None else bad)
+    return found
+
+
+def _best(of_rates: Sequence[Learned | Diverged]) -> Learned | Diverged:
+    """Choose the training with the best accuracy, of equal ones that with the least loss at its end."""
+    sound = [each for each in of_rates if isinstance(each, Learned)]
+    if not sound:
+        return of_rates[0]
+    return max(sound, key=lambda each: (each.accuracy, -each.losses[-1]))
 
 
 def run_jobs(
@@ -86,8 +123,10 @@ def run_jobs(
 
 
 def checkpoint_of(job: Job, folder: Path) -> Path:
-    """The file that keeps the state of a training."""
-    return folder / f"rate{job.rate:g}-seed{job.seed}.pt"
+    """Name the file that keeps the state of a training; different jobs have different ones."""
+    name = re.sub(r"[^\w.]+", "-", job.model)
+    digest = hashlib.sha256(job.fingerprint.encode()).hexdigest()[:12]
+    return folder / f"{name}-rate{job.rate:g}-seed{job.seed}-{digest}.pt"
 
 
 def _result(job: Job, folder: Path | None, on_step: OnStep) -> Learned | Diverged:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from ssmperf import Unsupported, registry
-
-from .training import Diverged, Job, train
+from ssmperf import registry
+from ssmperf.errors import Unsupported
+from ssmperf.learn.training import Diverged, Job, train
 
 REFUSED = 3
 
