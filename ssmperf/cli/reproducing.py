@@ -12,7 +12,7 @@ import typer
 
 from ssmperf.cli.app import app, interrupted, load_plugins
 from ssmperf.errors import UsageError
-from ssmperf.terminal.options import Debug, Json, OneDevice
+from ssmperf.terminal.options import Corpus, Debug, Json, OneDevice
 
 
 @app.command(
@@ -37,6 +37,7 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds of what is learned. Default: the claim's own.")
     ] = None,
+    corpus: Corpus = None,
     pieces: Annotated[
         str | None, typer.Option(help="Pieces to run now, separated by commas. Default: all that are left.")
     ] = None,
@@ -78,6 +79,7 @@ def reproduce(
             device=device,
             preset=preset,
             seeds=seeds,
+            corpus=corpus,
             pieces=pieces,
             argv=sys.argv[1:],
         )

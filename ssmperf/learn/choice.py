@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ssmperf import registry
@@ -19,7 +19,7 @@ from ssmperf.plan.refusal import predicted_call_s, refusal
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.declarations import Backend
 
-SUITE = "extrapolation"  # whose cases a prediction is about
+NO_SUITE = "learn"  # stands for a suite in cases that are only predicted
 
 
 @functools.cache
@@ -40,22 +40,29 @@ def sized(model: str, width: int, preset: str = "smoke") -> dict[str, int]:
 
 
 def choose_backend(
-    model: str, sizes: Mapping[str, int], device: str, *, updates: int, growth: int = GROWTH[-1]
+    model: str,
+    sizes: Mapping[str, int],
+    device: str,
+    *,
+    updates: int,
+    growth: int = GROWTH[-1],
+    among: Sequence[str] | None = None,
 ) -> str:
     """Choose the backend that is predicted to train a model in the least time, tests included.
 
     sizes: the model's shape, with the batch B and the length T of the training. device: a torch device.
-    growth: the longest test, as a multiple of T.
+    growth: the longest test, as a multiple of T. among: names of backends; None means all.
 
     Raises:
         Unsupported: no exact backend of this package can do it on the device.
     """
     type_, found = devices.resolve(device)
-    selection = Selection(device=devices.describe(type_, found))
+    names = None if among is None else tuple(among)
+    selection = Selection(device=devices.describe(type_, found), backends=names)
     subject = PlannedSubject(registry.recurrence_of(model), MODEL, (Shape(sizes),), model)
     cases = product(
         selection,
-        SUITE,
+        NO_SUITE,
         passes=("forward_backward",),
         dtypes=("float32",),
         cache="hot",
@@ -64,7 +71,7 @@ def choose_backend(
     )
     chosen = [case.backend for case in quickest(cases, selection, updates=updates, growth=growth)]
     if not chosen:
-        raise Unsupported(f"no exact backend trains {model} on {device}")
+        raise Unsupported(f"no exact backend {'' if names is None else f'of {names} '}trains {model} here")
     return chosen[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -86,9 +86,20 @@ class Learned:
         return len(self.every_loss)
 
     @property
+    def ended_early(self) -> bool:
+        """Whether it ended because the validation rows were answered right."""
+        return self.accuracy >= ENOUGH
+
+    @property
     def losses(self) -> tuple[float, ...]:
         """The mean loss of a few equal parts of the training."""
-        return curve(self.every_loss)
+        return self.curve(CURVE)
+
+    def curve(self, parts: int) -> tuple[float, ...]:
+        """Average the loss over each of so many equal parts of the training."""
+        parts = min(parts, self.updates)
+        ends = [self.updates * part // parts for part in range(parts + 1)]
+        return tuple(math.fsum(self.every_loss[low:high]) / (high - low) for low, high in pairwise(ends))
 
 
 class Diverged(ArithmeticError):
@@ -198,13 +209,6 @@ def pieces(examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
     """Split examples by rows, so that no piece has more tokens than a forward pass should have."""
     rows = max(1, TOKENS_AT_ONCE // examples.tokens.shape[1])
     return zip(examples.tokens.split(rows), examples.targets.split(rows), strict=True)
-
-
-def curve(losses: Sequence[float]) -> tuple[float, ...]:
-    """Average the losses over each of a few equal parts."""
-    parts = min(CURVE, len(losses))
-    ends = [len(losses) * part // parts for part in range(parts + 1)]
-    return tuple(math.fsum(losses[start:stop]) / (stop - start) for start, stop in pairwise(ends))
 
 
 def _update(

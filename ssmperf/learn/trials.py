@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import subprocess
@@ -61,39 +62,45 @@ def search_all(
 ) -> list[Trials | Diverged]:
     """Do what `search` does for several jobs whose trainings run side by side; give a result for each.
 
-    Jobs may differ in anything but their device.
+    Jobs may differ in anything but their device. With a single learning rate, all seeds run at once.
 
     Raises:
         Unsupported: a backend refuses the operands.
     """
     on_gpu = any(job.device.startswith("cuda") for job in jobs)
     at_once = training.side_by_side or (TRAININGS_ON_GPU if on_gpu else 1)
+    grid = [[replace(job, rate=rate) for rate in training.rates] for job in jobs]
     with _folder(folder, needed=at_once > 1) as kept:
-        grid = [replace(job, rate=rate) for job in jobs for rate in training.rates]
-        tried = iter(run_jobs(grid, kept, at_once, on_step))
-        by_job = [[next(tried) for _ in training.rates] for _ in jobs]
-        best = [_best(each) for each in by_job]
-        others = [
-            replace(each.job, seed=each.job.seed + number)
-            for each in best
-            if isinstance(each, Learned)
-            for number in range(1, training.seeds)
-        ]
-        rest = iter(run_jobs(others, kept, at_once, on_step))
-    found: list[Trials | Diverged] = []
-    for first, of_rates in zip(best, by_job, strict=True):
-        if isinstance(first, Diverged):
-            found.append(first)
-            continue
-        results = [first, *(next(rest) for _ in range(1, training.seeds))]
-        bad = next((each for each in results if isinstance(each, Diverged)), None)
-        by_rate = {
-            rate: each.accuracy if isinstance(each, Learned) else None
-            for rate, each in zip(training.rates, of_rates, strict=True)
-        }
-        learned = [each for each in results if isinstance(each, Learned)]
-        found.append(Trials(learned, first.job.rate, by_rate) if bad is None else bad)
-    return found
+
+        def run(groups: Sequence[Sequence[Job]]) -> list[list[Learned | Diverged]]:
+            results = iter(run_jobs([job for group in groups for job in group], kept, at_once, on_step))
+            return [list(itertools.islice(results, len(group))) for group in groups]
+
+        def others(first: Learned | Diverged | Job) -> list[Job]:
+            job = first.job if isinstance(first, Learned) else first
+            if isinstance(job, Diverged):
+                return []
+            return [replace(job, seed=job.seed + number) for number in range(1, training.seeds)]
+
+        if len(training.rates) == 1:
+            by_seed = run([[first, *others(first)] for (first,) in grid])
+            by_rate, rest = [each[:1] for each in by_seed], [each[1:] for each in by_seed]
+        else:
+            by_rate = run(grid)
+            rest = run([others(_best(each)) for each in by_rate])
+    return [_trials(training.rates, *each) for each in zip(by_rate, rest, strict=True)]
+
+
+def _trials(
+    rates: Sequence[float], by_rate: Sequence[Learned | Diverged], rest: Sequence[Learned | Diverged]
+) -> Trials | Diverged:
+    """Join the results of one job: those of the first seed by rate, and those of the others at the best."""
+    results = [_best(by_rate), *rest]
+    learned = [each for each in results if isinstance(each, Learned)]
+    if len(learned) < len(results):
+        return next(each for each in results if isinstance(each, Diverged))
+    accuracies = [each.accuracy if isinstance(each, Learned) else None for each in by_rate]
+    return Trials(learned, learned[0].job.rate, dict(zip(rates, accuracies, strict=True)))
 
 
 def _best(of_rates: Sequence[Learned | Diverged]) -> Learned | Diverged:
@@ -150,7 +157,7 @@ def _run_processes(jobs: Sequence[Job], folder: Path, at_once: int, on_step: OnS
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
                 log = checkpoint_of(job, folder).with_suffix(".log")
-                running[_start(job, folder, log)] = job, log
+                running[_start(job, folder, log, at_once)] = job, log
             time.sleep(POLL_S)
             told = sum(log.stat().st_size for _, log in running.values())
             for process in [each for each in running if each.poll() is not None]:
@@ -178,12 +185,12 @@ def _check(code: int, job: Job, log: Path) -> None:
     raise WorkerFailed(f"the training of seed {job.seed} at rate {job.rate:g}: {said}")
 
 
-def _start(job: Job, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def _start(job: Job, folder: Path, log: Path, at_once: int) -> subprocess.Popen[bytes]:
     asked = {
         "job": {**asdict(job), "sizes": dict(job.sizes)},
         "checkpoint": str(checkpoint_of(job, folder)),
         "plugins": registry.plugins(),
-        "threads": torch.get_num_threads(),
+        "threads": max(1, torch.get_num_threads() // at_once),
     }
     with log.open("wb") as file:
         command = [sys.executable, "-m", PROCESS, json.dumps(asked), str(log)]

@@ -20,7 +20,7 @@ from ssmperf.errors import UnreadableRun, UsageError
 SCHEMA_VERSION = 1
 META_FILE, RESULT_FILE = "reproduce.json", "result.json"
 PIECE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-FIXED = ("device", "preset", "seeds")  # what all pieces of a folder share
+FIXED = ("device", "preset", "seeds", "corpus_sha256")  # what all pieces of a folder share
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Folder:
         """Start a reproduction in a folder that does not exist or is empty, or continue the one in it.
 
         Raises:
-            UsageError: the folder is not empty and not to be resumed, was made with another device, preset or
-                number of seeds, or cannot be written.
+            UsageError: the folder is not empty and not to be resumed, was made with another device, preset,
+                number of seeds or text, or cannot be written.
             UnreadableRun: it holds other files, or those of a newer version.
         """
         try:

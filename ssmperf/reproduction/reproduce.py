@@ -16,6 +16,7 @@ from ssmperf.errors import ExitCode, UnknownName
 from ssmperf.execute.request import File, Names, names, run_folder
 from ssmperf.machine import devices as devices_
 from ssmperf.machine import environment
+from ssmperf.plan.learning import fingerprint
 from ssmperf.registry.checks import Claim
 from ssmperf.reproduction.agreement import Agreement, Finding, taken_together
 from ssmperf.reproduction.keeping import Folder
@@ -105,6 +106,7 @@ def reproduce(
     device: str = "auto",
     preset: str = "standard",
     seeds: int | None = None,
+    corpus: File | None = None,
     pieces: Names | None = None,
     argv: Sequence[str] = (),
     progress: OnProgress | None = None,
@@ -118,16 +120,19 @@ def reproduce(
         device: "auto", "cpu", "cuda" or "cuda:N".
         preset: "standard"; or "smoke", tiny sizes that only try the code.
         seeds: number of seeds of what is learned; None means the claim's own.
+        corpus: file or folder of text to learn; None means the standard library's sources.
         pieces: names of the pieces to run now; the verdict rests on all that are kept. None means all.
         argv: the command line of the request. progress: takes lines about what is going on.
 
     Raises:
-        UsageError: there is no such claim, piece or preset, or the folder or the device cannot be used.
+        UsageError: there is no such claim, piece or preset, or the folder, the device or the text cannot be
+            used.
     """
     ids, wanted = names(claims), names(pieces)
     chosen = [registry.claim(name) for name in (registry.claims() if ids is None else ids)]
     kind, found = devices_.resolve(device)
-    setting = ClaimSetting(found[0], preset, seeds)
+    text = None if corpus is None else str(Path(corpus).resolve())
+    setting = ClaimSetting(found[0], preset, seeds, text)
     if progress is not None:
         setting = replace(setting, on_progress=progress)
     if wanted is not None:
@@ -231,6 +236,8 @@ def _meta(kind: str, device: str, setting: ClaimSetting, argv: Sequence[str]) ->
         "hardware": _hardware(kind, device),
         "preset": setting.preset,
         "seeds": setting.seeds,
+        "corpus": setting.corpus,
+        "corpus_sha256": None if setting.corpus is None else fingerprint(Path(setting.corpus)),
         "command": shlex.join(["ssmperf", *argv]) if argv else None,
         "versions": environment.versions(),
         "threads": torch.get_num_threads(),

@@ -26,6 +26,7 @@ class ClaimSetting:
     device: a torch device, such as "cpu" or "cuda:0".
     preset: "standard", or "smoke" for tiny sizes that only try the code.
     seeds: number of seeds of what is learned; None means the claim's own.
+    corpus: a text file, or a folder of them, for what is learned from text; None means the standard library.
     folder: of the piece, for runs and checkpoints that it keeps. It may hold those of an interrupted one.
     budget_s: how long the piece may take: the claim's budget where each piece has it, or else all of it.
     on_progress: takes a line about how far the piece is.
@@ -37,6 +38,7 @@ class ClaimSetting:
     device: str = "cpu"
     preset: str = "standard"
     seeds: int | None = None
+    corpus: str | None = None
     folder: Path = Path()
     budget_s: float = float("inf")
     on_progress: Callable[[str], None] = field(default=_silent)

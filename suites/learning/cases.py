@@ -100,7 +100,8 @@ def forecast_s(case: Case, training: Training) -> float:
     at_once = training.side_by_side or (1 if on_cpu else TRAININGS_ON_GPU)
     update_s = UPDATE_S[case.device] + training.layers * predicted_call_s(case)
     total = 0.0
-    for count in (len(training.rates), training.seeds - 1):
+    seeds = training.seeds
+    for count in (seeds,) if len(training.rates) == 1 else (len(training.rates), seeds - 1):
         turns = math.ceil(count / at_once)
         total += turns * (training.updates * update_s + (PROCESS_S if min(count, at_once) > 1 else 0.0))
     return total

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ssmperf import (
-    ENOUGH,
     GROWTH,
     Case,
     Context,
@@ -86,7 +85,7 @@ def described(task: Task, trials: Trials, backend: str) -> dict[str, Any]:
         "task": task.name,
         "updates": first.job.updates,
         "updates_needed": [each.updates for each in trials.learned],
-        "stopped_early": sum(each.accuracy >= ENOUGH for each in trials.learned),
+        "stopped_early": sum(each.ended_early for each in trials.learned),
         "layers": first.job.layers,
         "seeds": len(trials.learned),
         "rate": trials.rate,

@@ -85,7 +85,9 @@ def test_pieces_can_be_run_one_after_another(tmp_path: Path) -> None:
 def test_results_of_another_version_or_setting_are_not_used(tmp_path: Path) -> None:
     register()
     reproduced(tmp_path)
-    for other in ({"preset": "smoke"}, {"seeds": 3}):
+    text = tmp_path.with_suffix(".txt")
+    text.write_text("text")
+    for other in ({"preset": "smoke"}, {"seeds": 3}, {"corpus": text}):
         with pytest.raises(UsageError, match="was made with"):
             reproduced(tmp_path, resume=True, **other)
     with pytest.raises(UsageError, match="--resume"):

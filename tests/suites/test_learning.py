@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from ssmperf.suites.learning.cases import MODELS
 from ssmperf.suites.learning.learn import numbers
 from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
@@ -16,33 +15,17 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import (
-    IGNORED,
     Case,
-    Diverged,
-    Draw,
-    Examples,
     Job,
-    Learned,
-    Network,
     Record,
-    Shape,
     Status,
-    Task,
     UnknownName,
-    Unsupported,
-    WorkerFailed,
     quickest,
     registry,
     run_tests,
-    search,
-    sized,
 )
 from ssmperf.execute.lane import Events, household
-from ssmperf.learn import trials
-from ssmperf.learn.data import TrainingRows, majority
-from ssmperf.learn.testing import accuracy_by_reach
-from ssmperf.learn.training import pace, train
-from ssmperf.learn.trials import run_jobs
+from ssmperf.learn.training import train
 from ssmperf.plan.estimate import expected_s
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.registry.presets import PRESETS
@@ -144,66 +127,6 @@ def test_the_same_seed_learns_the_same_in_another_process(run: ssmperf.Run) -> N
     assert other != train(replace(JOB, updates=2)).losses
 
 
-def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssmperf.learn.training.SAVE_S", 0.0)
-    file, steps = tmp_path / "kept" / "one.pt", list[str]()
-
-    def interrupt(text: str) -> None:
-        steps.append(text)
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(JOB, checkpoint=file, on_step=interrupt)
-    again = list[str]()
-    resumed = train(JOB, checkpoint=file, on_step=again.append)
-    whole = train(JOB)
-    assert resumed.losses == whole.losses and len(again) == 20 - 3
-    for one, other in zip(resumed.network.parameters(), whole.network.parameters(), strict=True):
-        assert torch.equal(one, other)
-    done = list[str]()
-    assert train(JOB, checkpoint=file, on_step=done.append).losses == whole.losses and not done
-    train(replace(JOB, rate=1e-3), checkpoint=file, on_step=done.append)
-    assert len(done) == 20  # a checkpoint of another training says nothing
-
-
-def test_trainings_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
-    """The first one has ended before: only the other one gets a process."""
-    jobs = [replace(JOB, seed=seed, updates=4) for seed in (0, 1)]
-    run_jobs(jobs[:1], tmp_path, 1, lambda text: None)
-    told = list[str]()
-    beside = run_jobs(jobs, tmp_path, 2, told.append)
-    assert told[-1] == "0 of 1 trainings are not done"
-    after = run_jobs(jobs, None, 1, lambda text: None)
-    for one, other in zip(beside, after, strict=True):
-        assert isinstance(one, Learned) and isinstance(other, Learned)
-        assert one.losses == pytest.approx(other.losses, rel=1e-6)
-
-
-def test_a_process_says_why_it_has_no_result(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    for code, said, error in (
-        (3, "planted: nothing above 32 steps", Unsupported),
-        (1, "RuntimeError: DefaultCPUAllocator: can't allocate memory", MemoryError),
-        (1, "ValueError: planted", WorkerFailed),
-    ):
-        log.write_text(f"update 1 of 4\n{said}\n")
-        with pytest.raises(error, match=said.partition(":")[2].strip()):
-            trials._check(code, JOB, log)
-    trials._check(0, JOB, log)
-
-
-def test_the_best_learning_rate_is_taken_for_all_seeds() -> None:
-    """With a rate of 10⁻⁹ nothing is learned, and with 10³⁰ the loss is not finite."""
-    training = replace(TRAINING, rates=(1e-9, 1e-2, 1e30), seeds=2)
-    found = search(JOB, training, None, lambda text: None)
-    assert found.rate == 1e-2 and found.rates[1e30] is None
-    assert found.rates[1e-2] > found.rates[1e-9]
-    assert [(each.job.seed, each.job.rate) for each in found.learned] == [(0, 1e-2), (1, 1e-2)]
-    with pytest.raises(Diverged, match=r"is not|is nan|is inf"):
-        search(JOB, replace(training, rates=(1e30,)), None, lambda text: None)
-
-
 def test_a_model_that_forgets_what_is_older_than_its_training_is_found() -> None:
     """Planted: a backend with a window as long as the training; the task asks for the first token of a row.
 
@@ -265,25 +188,6 @@ def test_the_interval_is_students() -> None:
     assert spread([0.9]) == Spread(0.9, None, None) and spread([1.0, 0.9]).high == 1.0
 
 
-def test_logits_of_some_steps_are_those_of_all() -> None:
-    network = Network("mingru", Shape(B=1, T=1, C=8), layers=2, vocabulary=5)
-    tokens = torch.arange(12).reshape(2, 6) % 5
-    hidden, _ = network.hidden(tokens)
-    torch.testing.assert_close(network.head(hidden), network(tokens)[0])
-
-
-def test_every_row_comes_once_per_turn_through_a_block() -> None:
-    def numbered(draw: Draw) -> Examples:
-        tokens = torch.arange(draw.rows)[:, None] + 1000 * (draw.seed % 97)
-        return Examples(tokens, tokens, tokens)
-
-    rows = TrainingRows(Task(1, 1, numbered, rows=12), Draw(4, 1, trained=1, seed=5), 4)
-    turns = [[row for update in range(3 * turn, 3 * turn + 3) for row in rows.rows_of(update)[0].flatten()]
-             for turn in range(2)]  # fmt: skip
-    assert sorted(turns[0]) == sorted(turns[1]) and len({int(row) for row in turns[0]}) == 12
-    assert turns[0] != turns[1]
-
-
 def test_smoke_trains_few_models_on_few_tasks_unless_they_are_named() -> None:
     found, training = learned(cases()), PRESETS["smoke"].training
     assert len({case.model for case in found}) == training.models
@@ -294,26 +198,9 @@ def test_smoke_trains_few_models_on_few_tasks_unless_they_are_named() -> None:
     assert set(MODELS) <= set(registry.models())
 
 
-def test_a_model_gets_the_width_that_is_asked_for() -> None:
-    for model, sizes in (
-        ("hgrn", {"C": 48}),
-        ("mamba", {"D": 96, "N": 8}),
-        ("gla", {"H": 3, "K": 16, "V": 16}),
-    ):
-        assert {letter: size for letter, size in sized(model, 48).items() if letter not in "BT"} == sizes
-
-
 def test_backends_that_are_named_are_all_trained() -> None:
     found = learned(cases(models=("hgrn",), backends=("sequential", "logspace"), regimes=("task/mqar",)))
     assert sorted(case.backend for case in found) == ["logspace", "sequential"]
-
-
-def test_the_quickest_is_exact_and_not_refused() -> None:
-    selection = Selection.of(Device("cpu"))
-    several = learned(cases(models=("hgrn",), backends=("logspace", "triton", "sequential")))
-    assert {case.backend for case in quickest(several, selection)} == {"sequential"}
-    hopeless = [replace(case, backend="triton") for case in several]
-    assert list(quickest(hopeless, selection)) == []
 
 
 def test_a_task_of_a_plugin_is_planned_and_its_worker_loads_the_plugin() -> None:
@@ -339,20 +226,9 @@ def test_a_forecast_grows_with_the_updates_and_shrinks_side_by_side() -> None:
     assert expected_s([case], training=replace(many, side_by_side=4)) < expected_s([case], training=many) / 2
 
 
-def test_the_pace_rises_and_falls_to_zero() -> None:
-    paces = [pace(update, 100) for update in range(100)]
-    assert paces[9] == max(paces) == 1 and paces[0] == pytest.approx(0.1)
-    assert paces[9:] == sorted(paces[9:], reverse=True) and paces[-1] < 1e-3
-    assert pace(0, 1) == 1
-
-
-def test_the_most_frequent_answer_ignores_what_is_not_scored() -> None:
-    targets = torch.tensor([[3, 3, IGNORED, 1], [IGNORED, IGNORED, IGNORED, 3]])
-    task = Task(1, 5, lambda draw: Examples(targets, targets, targets))
-    assert majority(task, task.sample(Draw(2, 4, 4, 0))) == 3 / 4
-
-
-def test_accuracy_by_reach() -> None:
-    reaches = torch.tensor([0, 1, 1, 3, 500])
-    answers = torch.tensor([True, True, False, True, False])
-    assert accuracy_by_reach(answers, reaches) == {"0": 1.0, "1": 0.5, "2-4": 1.0, "320-1279": 0.0}
+def test_the_quickest_is_exact_and_not_refused() -> None:
+    selection = Selection.of(Device("cpu"))
+    several = learned(cases(models=("hgrn",), backends=("logspace", "triton", "sequential")))
+    assert {case.backend for case in quickest(several, selection)} == {"sequential"}
+    hopeless = [replace(case, backend="triton") for case in several]
+    assert list(quickest(hopeless, selection)) == []
