@@ -1,0 +1,121 @@
+"""What rows of trainings say: estimates over seeds, and comparisons of variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ssmperf import (
+    Agreement,
+    Estimate,
+    Finding,
+    agree_on_equality,
+    agree_on_order,
+    over_seeds,
+)
+
+from ._learning import ROWS
+
+Row = Mapping[str, Any]
+BOTH_KNOW = "both learn it: all of their trainings ended early, at 99 %"
+
+
+@dataclass(frozen=True, slots=True)
+class Trainings:
+    """The rows of all pieces of a claim that have a result."""
+
+    rows: Sequence[Row]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Mapping[str, Any]]) -> Trainings:
+        return cls([row for numbers in found.values() for row in numbers.get(ROWS, ())])
+
+    def lengths(self, standard: Sequence[int]) -> Sequence[int]:
+        """List the lengths of trainings to judge: those of the claim, or the tiny one that was tried."""
+        tried = sorted({row["T"] for row in self.rows if row["smoke"]})
+        return tried or standard
+
+    def of_variant(self, variant: str, T: int) -> list[Row]:
+        """List the rows of a variant that was trained at T and has results, by seed."""
+        found = [row for row in self.rows if (row["variant"], row["T"], row["status"]) == (variant, T, "ok")]
+        return sorted(found, key=lambda row: row["seed"])
+
+    def estimate(self, variant: str, T: int, value: Callable[[Row], float | None]) -> Estimate | None:
+        """Estimate a value over the seeds of a variant; None if a seed has none, or none was trained."""
+        values = [value(row) for row in self.of_variant(variant, T)]
+        known = [each for each in values if each is not None]
+        return over_seeds(known) if known and len(known) == len(values) else None
+
+    def accuracy(self, variant: str, T: int, growth: int = 1) -> Estimate | None:
+        """Estimate the accuracy of a variant that was trained at T, at a multiple of T."""
+        return self.estimate(variant, T, lambda row: row["accuracies"].get(str(growth * T)))
+
+    def why(self, *variants: str, T: int) -> str:
+        """Say why variants have no number; empty if all have rows with results and nothing is missing."""
+        reasons = []
+        for variant in variants:
+            rows = [row for row in self.rows if (row["variant"], row["T"]) == (variant, T)]
+            if not rows:
+                reasons.append(f"{variant} was not trained at T = {T}")
+            reasons += dict.fromkeys(f"{variant}: {row['reason']}" for row in rows if row["reason"])
+        return "; ".join(reasons)
+
+    def knows(self, variant: str, T: int) -> bool:
+        """Tell whether all trainings of a variant ended since it knew the answers."""
+        rows = self.of_variant(variant, T)
+        return bool(rows) and all(row["ended_early"] for row in rows)
+
+    def note(self, *variants: str, T: int) -> str:
+        """Say at which rate variants were trained, and for how long."""
+        parts = []
+        for variant in variants:
+            rows = self.of_variant(variant, T)
+            if rows:
+                updates = [row["updates"] for row in rows]
+                span = f"{min(updates):,}" + (f" to {max(updates):,}" if len(set(updates)) > 1 else "")
+                ended = sum(row["ended_early"] for row in rows)
+                early = f", {ended} of {len(rows)} ended at 99 %" if ended else ""
+                parts.append(f"{variant}: rate {rows[0]['rate']:g}, {span} updates{early}")
+        return "; ".join(parts)
+
+    def higher(
+        self,
+        better: str,
+        worse: str,
+        T: int,
+        *,
+        growth: int = 1,
+        printed: str = "higher",
+        decides: bool = True,
+        note: str = "",
+    ) -> Finding:
+        """Judge the claim that one variant is more accurate than another, trained at T.
+
+        Nothing is told where all trainings of both ended early: what is left is chance.
+        """
+        ours = {name: self.accuracy(name, T, growth) for name in (better, worse)}
+        judged = agree_on_order(ours[better], ours[worse], self.why(better, worse, T=T))
+        if growth == 1 and self.knows(better, T) and self.knows(worse, T):
+            judged = Agreement.CANNOT_TELL, BOTH_KNOW
+        where = f"T = {T}" if growth == 1 else f"at {growth * T}, trained at {T}"
+        notes = "; ".join(filter(None, (note, self.note(better, worse, T=T))))
+        return Finding(f"accuracy, {better} against {worse}, {where}", printed, ours, judged, decides, notes)
+
+    def as_accurate(self, one: str, other: str, T: int, margin: float, printed: str) -> Finding:
+        """Judge the claim that two variants are equally accurate, from the ratio of their accuracies."""
+        ours = {name: self.accuracy(name, T) for name in (one, other)}
+        first, second = ours.values()
+        ratio = None
+        positive = all(each is not None and (each.bounds or (each.value,))[0] > 0 for each in (first, second))
+        why = self.why(one, other, T=T) or "an interval reaches down to 0"
+        if first is not None and second is not None and positive:
+            ratio = first.over(second)
+        judged = agree_on_equality(ratio, margin, why)
+        return Finding(
+            f"accuracy, {one} against {other}, T = {T}",
+            printed,
+            {**ours, "ratio": ratio},
+            judged,
+            note=self.note(one, other, T=T),
+        )

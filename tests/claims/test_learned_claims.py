@@ -1,0 +1,327 @@
+"""Claims about what networks learn: tiny trainings, made-up ones that agree and disagree, and their sizes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import stdtrit
+from ssmperf.claims import _learning, lcsm_fig4, longhorn_fig4, longhorn_sample_efficiency
+from ssmperf.claims._seeds import Trainings
+
+import ssmperf
+from ssmperf import Agreement, ClaimResult, ClaimSetting, Job, Reproduction, count_parameters, registry
+from ssmperf.plan.selection import Device
+from ssmperf.reproduction.reproduce import judge
+
+YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
+Numbers = Mapping[str, Mapping[str, Any]]
+LEARNED = {  # with the number of networks that are compared
+    "gateloop:fig6": 2,
+    "hgrn2:fig3": 2,
+    "hgrn2:needle": 2,
+    "lcsm:fig4": 19,
+    "linearization:copying": 5,
+    "longhorn:fig1": 3,
+    "longhorn:fig4": 7,
+    "longhorn:sample_efficiency": 2,
+}
+
+
+def rows_of(path: Path, claim: str) -> list[dict[str, Any]]:
+    files = sorted((path / claim.replace(":", "-")).glob("*/result.json"))
+    return [row for file in files for row in json.loads(file.read_text())["numbers"]["trainings"]]
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    """All of these claims at tiny sizes."""
+    path = tmp_path_factory.mktemp("claims") / "tried"
+    return ssmperf.reproduce(list(LEARNED), out=path, device="cpu", preset="smoke")
+
+
+def test_every_variant_is_trained_with_every_seed_and_tells_nothing_at_tiny_sizes(
+    tried: Reproduction,
+) -> None:
+    for result in tried.results:
+        name = result.claim.name
+        assert result.agreement is UNSURE and not result.failures and result.done == result.planned, name
+        rows = rows_of(tried.path, name)
+        assert len({row["variant"] for row in rows}) == LEARNED[name], name
+        assert sorted((row["variant"], row["seed"]) for row in rows) == sorted(
+            (variant, seed) for variant in {row["variant"] for row in rows} for seed in (0, 1)
+        )
+        for row in rows:
+            assert row["status"] == "ok" and row["updates"] == 2 and row["smoke"]
+            assert all(0 <= each <= 1 for each in row["accuracies"].values())
+            assert len(row["loss_curve"]) == 2 and len(row["losses"]) == len(row["accuracies"])
+        assert result.findings and all(each.ours for each in result.findings), name
+    assert not list(tried.path.rglob("unfinished"))
+
+
+def test_what_has_ended_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in the third of four trainings; then resumed; then resumed without anything to do."""
+    train, began = ssmperf.learn.trials.train, list[Job]()  # type: ignore[attr-defined]
+    most = [2]
+
+    def counted(job: Job, **options: Any) -> Any:
+        def on_step(text: str) -> None:
+            if job not in began:
+                began.append(job)
+
+        if len(began) == most[0]:
+            raise MemoryError("planted")
+        return train(job, **{**options, "on_step": on_step})
+
+    monkeypatch.setattr("ssmperf.learn.trials.train", counted)
+
+    def again(resume: bool) -> ClaimResult:
+        options: dict[str, Any] = {"out": tmp_path / "out", "device": "cpu", "preset": "smoke"}
+        return ssmperf.reproduce("hgrn2:fig3", resume=resume, **options).results[0]
+
+    failed = again(resume=False)
+    assert failed.done == 0 and "planted" in failed.reason
+    most[0] = 99
+    assert [(job.model, job.seed) for job in began] == [("hgrn2", 0), ("hgrn2", 1)]
+    began.clear()
+    assert again(resume=True).done == 1
+    assert [(job.model, job.seed) for job in began] == [("hgrn", 0), ("hgrn", 1)]
+    began.clear()
+    assert again(resume=True).done == 1 and not began
+
+
+def standard_jobs(claim: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Job]]:
+    """List the jobs of each piece of a claim on a GPU that is not there."""
+
+    def note(jobs: Sequence[Job], *rest: Any) -> Any:
+        raise StopIteration(jobs)
+
+    found = {}
+    work, setting = registry.claim(claim).work, ClaimSetting(device="cuda:0", corpus="text")
+    monkeypatch.setattr(_learning, "search_all", note)
+    monkeypatch.setattr("ssmperf.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
+    gpu = Device("cuda", 140 << 30, (9, 0))
+    monkeypatch.setattr("ssmperf.machine.devices.describe", lambda kind, found: gpu)
+    for piece in work.pieces(setting):
+        with pytest.raises(StopIteration) as noted:
+            work.measure(piece, setting)
+        found[piece] = noted.value.args[0]
+    return found
+
+
+@pytest.mark.parametrize("claim", LEARNED)
+def test_networks_of_the_papers_sizes_can_be_built_and_trained_without_loops_over_time(
+    claim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for jobs in standard_jobs(claim, monkeypatch).values():
+        widths = set()
+        for job in jobs:
+            task = registry.task(job.task)
+            hidden = None if job.hidden is None else {"hidden": job.hidden}
+            options: dict[str, Any] = {"layers": 1, "block_options": hidden}
+            few, more = (count_parameters(job.model, job.sizes, vocabulary=V, **options) for V in (4, 5))
+            widths.add((more - few) // 2)  # an embedding and a row of the head per token
+            assert job.corpus == "text"
+            assert job.backend in _learning.BACKENDS and task.least <= job.sizes["T"]
+        assert len(widths) == 1, "networks of different widths are compared"
+
+
+def test_the_set_up_of_memory_horizon_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = standard_jobs("gateloop:fig6", monkeypatch)
+    assert list(pieces) == ["gateloop", "gateloop_fixed"]
+    for (job,) in pieces.values():
+        assert dict(job.sizes) == {"C": 64, "B": 32, "T": 1024} and (job.layers, job.hidden) == (4, 128)
+        assert (job.updates, job.warm_up, job.rate, job.decay) == (18750, 10_000, 2.5e-3, 0.05)
+
+
+def made_up(
+    variants: Mapping[str, float], T: int, *, spread: float = 0.01, growth: Sequence[int] = (1,), **more: Any
+) -> dict[str, Any]:
+    """Make up three trainings per variant whose accuracies lie around the given ones."""
+    return {
+        "trainings": [
+            {
+                "variant": variant,
+                "T": T,
+                "smoke": False,
+                "seed": seed,
+                "status": "ok",
+                "reason": "",
+                "rate": 1e-3,
+                "updates": 100,
+                "ended_early": False,
+                "accuracies": {str(T * factor): accuracy + spread * (seed - 1) for factor in growth},
+                "by_reach": {},
+                **{name: value(variant, seed) for name, value in more.items()},
+            }
+            for variant, accuracy in variants.items()
+            for seed in range(3)
+        ]
+    }
+
+
+def of_gateloop(controlled: float, fixed: float) -> Numbers:
+    return {"all": made_up({"gateloop": controlled, "gateloop_fixed": fixed}, 1024, spread=0.005)}
+
+
+def of_hgrn2(better: float, worse: float) -> Numbers:
+    return {f"T{T}": made_up({"hgrn2": better, "hgrn": worse}, T) for T in (64, 128)}
+
+
+def of_needle(better: float, worse: float) -> Numbers:
+    return {"all": made_up({"hgrn2": better, "mamba": worse}, 512, growth=(1, 2, 4))}
+
+
+def of_lcsm(better: float, worse: float) -> Numbers:
+    """The order of the figures for better > worse, and the opposite one otherwise."""
+    base = (better + worse) / 2
+    step = (better - worse) / 8
+    levels = dict.fromkeys((code for group in lcsm_fig4.GROUPS.values() for code in group), base - step)
+    levels |= dict.fromkeys(lcsm_fig4.ACTIVATED, base + step)
+    levels |= {lcsm_fig4.BASE: base, lcsm_fig4.SSM: base + step, lcsm_fig4.HOTTEST: base + step}
+    levels[lcsm_fig4.COMPLEX] = base + 3 * step
+    return {f"T{T}": made_up(levels, T) for T in (64, 128)}
+
+
+def of_copying(better: float, worse: float) -> Numbers:
+    good = dict.fromkeys(("mingru", "minlstm", "mamba"), better)
+    return {"all": made_up({**good, "s4d_lin": worse, "lru": worse}, 256)}
+
+
+def of_fig4(better: float, worse: float, T: int = 512) -> Numbers:
+    others = dict.fromkeys((*longhorn_fig4.OTHERS, *longhorn_fig4.BESIDE), worse)
+    return {f"T{T}": made_up({"longhorn": better, **others}, T)}
+
+
+def of_fig1(better: float, worse: float) -> Numbers:
+    """The loss at 16 T is (2 − accuracy) times that at T."""
+
+    def losses(variant: str, seed: int) -> dict[str, float]:
+        rise = 2 - (better if variant == "longhorn" else worse) + 0.01 * (seed - 1)
+        return {str(512 * factor): rise if factor == 16 else 1.0 for factor in (1, 2, 4, 8, 16)}
+
+    return {"all": made_up(dict.fromkeys(("longhorn", "attention", "deltanet"), 0.5), 512, losses=losses)}
+
+
+def of_efficiency(better: float, worse: float) -> Numbers:
+    """Losses that fall the faster, the higher the accuracy is."""
+
+    def pace(variant: str, seed: int) -> float:
+        return (better if variant == "longhorn" else worse) + 0.001 * (seed - 1)
+
+    def curve(variant: str, seed: int) -> list[float]:
+        return [3 / (1 + pace(variant, seed) * part) for part in range(32)]
+
+    def losses(variant: str, seed: int) -> dict[str, float]:
+        return {"512": 1 - pace(variant, seed)}
+
+    both = dict.fromkeys(("longhorn", "mamba"), 0.5)
+    return {"all": made_up(both, 512, loss_curve=curve, losses=losses)}
+
+
+MADE_UP: dict[str, tuple[Callable[[float, float], Numbers], tuple[float, float]]] = {
+    "gateloop:fig6": (of_gateloop, (0.43, 0.25)),
+    "hgrn2:fig3": (of_hgrn2, (0.98, 0.4)),
+    "hgrn2:needle": (of_needle, (0.98, 0.4)),
+    "lcsm:fig4": (of_lcsm, (0.9, 0.1)),
+    "linearization:copying": (of_copying, (0.98, 0.4)),
+    "longhorn:fig1": (of_fig1, (1.0, 0.5)),
+    "longhorn:fig4": (of_fig4, (0.98, 0.4)),
+    "longhorn:sample_efficiency": (of_efficiency, (0.9, 0.5)),
+}
+
+
+def concluded(claim: str, found: Numbers) -> ClaimResult:
+    return judge(registry.claim(claim), found)
+
+
+@pytest.mark.parametrize("claim", LEARNED)
+def test_made_up_accuracies_agree_disagree_or_leave_it_open(claim: str) -> None:
+    make, (better, worse) = MADE_UP[claim]
+    assert concluded(claim, make(better, worse)).agreement is YES
+    assert concluded(claim, make(worse, better)).agreement is NO
+    assert concluded(claim, make(better, better)).agreement is not YES
+    found = make(better, worse)
+    some = {piece: {"trainings": numbers["trainings"][3:]} for piece, numbers in found.items()}
+    missing = concluded(claim, some)
+    assert missing.agreement is UNSURE
+    assert any("was not trained" in each.reason for each in missing.findings if each.decides)
+    single = {
+        piece: {"trainings": [row for row in numbers["trainings"] if row["seed"] == 0]}
+        for piece, numbers in found.items()
+    }
+    assert concluded(claim, single).agreement is UNSURE
+
+
+def test_nothing_is_told_of_512_steps_unless_they_were_run() -> None:
+    shorter = {name: found for T in (64, 128, 256) for name, found in of_fig4(0.98, 0.4, T).items()}
+    result = concluded("longhorn:fig4", shorter)
+    assert result.agreement is UNSURE
+    assert all("at T = 512" in each.reason for each in result.findings if each.decides)
+    assert sum(each.agreement is YES for each in result.findings if not each.decides) == 18
+    crowded = concluded("longhorn:fig4", of_fig4(0.999, 0.985))
+    assert crowded.agreement is NO and "too" in crowded.findings[1].reason
+
+
+def test_a_number_whose_split_is_not_stated_refutes_nothing() -> None:
+    result = concluded("gateloop:fig6", of_gateloop(0.53, 0.35))
+    assert result.agreement is UNSURE
+    order, *numbers = (each for each in result.findings if each.decides)
+    assert order.agreement is YES and all("does not state" in each.reason for each in numbers)
+
+
+def test_what_both_know_tells_nothing_of_either() -> None:
+    numbers = made_up({"hgrn2": 0.999, "hgrn": 0.992}, 64, spread=0.0005)
+    for row in numbers["trainings"]:
+        row["ended_early"] = True
+    judged = Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64)
+    assert judged.agreement is UNSURE and "both" in judged.reason
+    numbers["trainings"][-1]["ended_early"] = False
+    assert Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64).agreement is YES
+
+
+def test_a_variant_that_diverged_is_named_with_its_reason() -> None:
+    numbers = made_up({"hgrn2": 0.9}, 64)
+    bad = {"variant": "hgrn", "T": 64, "smoke": False, "seed": None, "status": "diverged", "reason": "nan"}
+    finding = Trainings.of({"T64": {"trainings": [*numbers["trainings"], bad]}}).higher("hgrn2", "hgrn", 64)
+    assert finding.agreement is UNSURE and finding.reason == "hgrn: nan"
+
+
+accuracies = st.lists(st.floats(0, 1), min_size=2, max_size=4)
+
+
+@given(accuracies, accuracies)
+def test_a_verdict_needs_disjoint_intervals_of_student(one: list[float], other: list[float]) -> None:
+    def row(variant: str, seed: int, accuracy: float) -> dict[str, Any]:
+        (found,) = made_up({variant: accuracy}, 64)["trainings"][:1]
+        return {**found, "seed": seed, "accuracies": {"64": accuracy}}
+
+    rows = [row("one", *each) for each in enumerate(one)] + [row("other", *each) for each in enumerate(other)]
+    found = Trainings(rows)
+    ends = []
+    for values in (one, other):
+        half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / len(values) ** 0.5
+        ends.append((statistics.fmean(values) - half, statistics.fmean(values) + half))
+    (low, high), (other_low, other_high) = ends
+    if min(abs(low - other_high), abs(high - other_low)) < 1e-9:
+        return  # too near to say by two different sums
+    expected = YES if low > other_high else NO if high < other_low else UNSURE
+    assert found.higher("one", "other", 64).agreement is expected
+    opposite = {YES: NO, NO: YES, UNSURE: UNSURE}[expected]
+    assert found.higher("other", "one", 64).agreement is opposite
+
+
+def test_tokens_for_the_same_loss_are_read_off_both_curves() -> None:
+    """A loss of 4 − t that falls twice as fast is there after half of the tokens, and the other way round."""
+    parts = [(place + 0.5) / 32 for place in range(32)]
+    slow = {"loss_curve": [4 - part for part in parts]}
+    fast = {"loss_curve": [4 - 2 * part for part in parts]}
+    assert longhorn_sample_efficiency.factor_of(fast, slow) == pytest.approx(2, rel=0.02)
+    assert longhorn_sample_efficiency.factor_of(slow, fast) == pytest.approx(1 / 2, rel=0.02)
+    assert longhorn_sample_efficiency.factor_of(slow, slow) == pytest.approx(1)
