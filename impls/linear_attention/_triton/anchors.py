@@ -31,8 +31,8 @@ from .chunks import COUNTS
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
     q, k, log_a, late, early, factors, wide, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, CONST: tl.constexpr,
-    LIMIT: tl.constexpr,
+    K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
+    CONST: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
@@ -41,17 +41,17 @@ def la_anchor(
     of wide chunks are left to `la_scores_key`.
 
     Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
-    that sums inside a part stay in a thread.
+    that sums inside a part stay in a thread. Both parts of complex channels, K = 2 KG, share the sums.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
     begin = (head_offset(bh, T, H) + chunk * C * H) * K
-    stride = gate_stride(H, K, KEY, CONST)
-    base = gate_base(log_a, bh, T, H, K, KEY, CONST) + chunk * C * stride
+    stride = gate_stride(H, KG, KEY, CONST)
+    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
     parts, inner, keys = tl.arange(0, PARTS), tl.arange(0, C // PARTS), tl.arange(0, BK)
     step = parts[:, None, None] * (C // PARTS) + inner[None, :, None]
     channels = keys[None, None, :]
-    inside = (step < T - chunk * C) & (channels < K)
+    inside = (step < T - chunk * C) & (channels < KG)
     rows = step * (H * K) + channels
     gates = tl.load(base + step * stride + channels, mask=inside, other=0.0)
     q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
@@ -63,19 +63,32 @@ def la_anchor(
     second = tl.sum(tl.where(begins, 0.0, totals), axis=0)
     far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
-    cells = factors + at * 3 * K + keys
-    tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < K)
-    tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < K)
-    tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < K)
+    for half in tl.static_range(K // KG):
+        cells = factors + at * 3 * K + half * KG + keys
+        tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < KG)
+        tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < KG)
+        tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < KG)
 
     totals, first, gates = tl.where(far, 0.0, totals), tl.where(far, 0.0, first), tl.where(far, 0.0, gates)
     before = tl.cumsum(totals, axis=0) - totals - first[None, :]
     sums = before[:, None, :] + tl.cumsum(gates, axis=1)
     near = inside & (not far)
-    late_tile = (q_tile.to(tl.float32) * tl.exp(sums)).to(late.dtype.element_ty)
-    tl.store(late + begin + rows, late_tile, mask=near)
-    early_tile = (k_tile.to(tl.float32) * tl.exp(-sums)).to(early.dtype.element_ty)
-    tl.store(early + begin + rows, early_tile, mask=near)
+    from_middle, to_middle = tl.exp(sums), tl.exp(-sums)
+    tl.store(late + begin + rows, (q_tile.to(tl.float32) * from_middle).to(late.dtype.element_ty), mask=near)
+    tl.store(early + begin + rows, (k_tile.to(tl.float32) * to_middle).to(early.dtype.element_ty), mask=near)
+    if K > KG:
+        q_tile = tl.load(q + (begin + KG) + rows, mask=near, other=0.0)
+        tl.store(
+            late + (begin + KG) + rows,
+            (q_tile.to(tl.float32) * from_middle).to(late.dtype.element_ty),
+            mask=near,
+        )
+        k_tile = tl.load(k + (begin + KG) + rows, mask=near, other=0.0)
+        tl.store(
+            early + (begin + KG) + rows,
+            (k_tile.to(tl.float32) * to_middle).to(early.dtype.element_ty),
+            mask=near,
+        )
 
 
 @triton.jit(do_not_specialize=COUNTS)

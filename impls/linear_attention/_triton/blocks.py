@@ -79,6 +79,21 @@ def gate_stride(H, K: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr):
 
 
 @triton.jit
+def gate_columns(keys, K: tl.constexpr, KG: tl.constexpr):
+    """Columns of the gates of channels: both parts of a complex channel have one gate, of KG = K / 2."""
+    if KG == K:
+        return keys
+    else:
+        return keys % KG
+
+
+@triton.jit
+def partners(keys, K: tl.constexpr):
+    """The other parts of complex channels, and their signs under J: see `turns`."""
+    return (keys + K // 2) % K, tl.where(keys < K // 2, 1.0, -1.0)
+
+
+@triton.jit
 def decay(
     log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr, TO_END: tl.constexpr
 ):
