@@ -17,7 +17,7 @@ from ..scan.common import differentiates
 from ._signature import whole_signature
 from ._triton.decode import decode
 from ._triton.function import LinearAttention
-from ._triton.stepping import SteppedAttention
+from ._triton.value_gates import ValuedAttention
 
 
 @backend(
@@ -86,7 +86,7 @@ def _real(
     *,
     pairs: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """o, S_T and the angles of its frame, of real operands: see `LinearAttention` and `SteppedAttention`."""
+    """o, S_T and the angles of its frame, of real operands: see `LinearAttention` and `ValuedAttention`."""
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
     q, k, v = _contiguous(q, dtype), _contiguous(k, dtype), _contiguous(v, dtype)
@@ -100,7 +100,7 @@ def _real(
         found = LinearAttention.apply(q, k, v, log_a, phase, state, pairs)  # type: ignore[no-untyped-call]
     else:
         log_b = _contiguous(log_b, log_b.dtype)
-        found = SteppedAttention.apply(  # type: ignore[no-untyped-call]
+        found = ValuedAttention.apply(  # type: ignore[no-untyped-call]
             q, k, v, log_a, log_b, phase, state, pairs
         )
     o, last, angles = found

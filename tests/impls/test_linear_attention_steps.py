@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
 from support.table import REGIMES, Operands, detached, evaluate
+
+from ssmperf.tune import tables
 
 KINDS = ("value", "both", "both_complex")
 
@@ -37,6 +40,23 @@ def strips(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("strips")
 def test_outputs_and_all_gradients_match_the_definition(kind: str, options: dict[str, Any]) -> None:
     assert_matches(case(kind=kind, **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize("kind", KINDS)
+def test_walks_and_steps_where_decay_is_mild_in_one_head_and_wild_in_the_other(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And, under gates on both sides, chunks whose key gates alone are wide."""
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind=kind, H=3)
+    with torch.no_grad():
+        operands["log_b"][:, :, 0] *= 0.1
+        operands["log_b"][:, :, 1] *= 0.1
+        operands["log_b"][0, C + 7, 1, 5] = -math.inf
+        if operands["log_a"] is not None:
+            operands["log_a"][:, :C, 0] *= 0.05
+    assert_matches(operands)
 
 
 @tiny
@@ -91,6 +111,12 @@ def test_value_gates_on_a_gpu(kind: str, dtype: str) -> None:
 
 @pytest.mark.gpu
 @gpu
+@pytest.mark.parametrize("walk", [0, 64])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("regime", REGIMES)
-def test_regimes_of_value_gates_on_a_gpu(regime: str) -> None:
-    assert_matches(case(T=300, H=2, K=128, V=128, kind="both", regime=regime, dtype="bfloat16"), "bfloat16")
+def test_regimes_of_value_gates_on_a_gpu(regime: str, kind: str, walk: int) -> None:
+    table = tables.table("linear_attention/triton")
+    rows = {(table.name, key): replace(table.row(key), walk=min(walk, table.row(key).walk)) for key in table}
+    with tables.using(rows):
+        operands = case(T=300, H=2, K=128, V=128, kind=kind, regime=regime, dtype="bfloat16")
+        assert_matches(operands, "bfloat16")

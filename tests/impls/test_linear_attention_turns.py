@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from support.attention import DEVICE, C, assert_matches, case, cut_into, gpu, tiny
 from support.table import Operands
 from torch import Tensor
+
+from ssmperf.tune import tables
 
 H, K = 2, 16
 SHAPES = {"none": None, "const": (H,), "const key": (H, K), "scalar": (1, C + 1, H), "key": (1, C + 1, H, K)}
@@ -86,10 +89,6 @@ def test_angles_keep_their_digits_over_many_frames(shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize(("K", "V", "T"), [(128, 128, 1000), (80, 36, 333), (64, 64, 64)])
 @pytest.mark.parametrize("regime", ["gla", "sigmoid", "small"])
 def test_complex_gates_on_a_gpu(regime: str, K: int, V: int, T: int, dtype: str, walk: int) -> None:
-    from dataclasses import replace
-
-    from ssmperf.tune import tables
-
     table = tables.table("linear_attention/triton")
     rows = {(table.name, key): replace(table.row(key), walk=min(walk, table.row(key).walk)) for key in table}
     with tables.using(rows):

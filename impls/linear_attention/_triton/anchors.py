@@ -32,13 +32,14 @@ from .chunks import COUNTS
 def la_anchor(
     q, k, log_a, late, early, factors, wide, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
-    CONST: tl.constexpr, LIMIT: tl.constexpr,
+    CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
     factors: (B·H, chunks, 3, K) float32. The state is multiplied by the first before it is read, by the
     second before the chunk's keys are added, by the third after. wide: (B·H, chunks) int32. Queries and keys
-    of wide chunks are left to `la_scores_key`.
+    of wide chunks are left to `la_scores_key`; COPY: they stay as they are. LATE, EARLY: whether there are
+    queries, and keys.
 
     Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
     that sums inside a part stay in a thread. Both parts of complex channels, K = 2 KG, share the sums.
@@ -53,9 +54,11 @@ def la_anchor(
     channels = keys[None, None, :]
     inside = (step < T - chunk * C) & (channels < KG)
     rows = step * (H * K) + channels
-    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0)
-    q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
-    k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
+    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0).to(tl.float32)
+    if LATE:
+        q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
+    if EARLY:
+        k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
 
     totals = tl.sum(gates, axis=1)  # [part, key]
     begins = parts[:, None] < PARTS // 2
@@ -72,23 +75,23 @@ def la_anchor(
     totals, first, gates = tl.where(far, 0.0, totals), tl.where(far, 0.0, first), tl.where(far, 0.0, gates)
     before = tl.cumsum(totals, axis=0) - totals - first[None, :]
     sums = before[:, None, :] + tl.cumsum(gates, axis=1)
-    near = inside & (not far)
-    from_middle, to_middle = tl.exp(sums), tl.exp(-sums)
-    tl.store(late + begin + rows, (q_tile.to(tl.float32) * from_middle).to(late.dtype.element_ty), mask=near)
-    tl.store(early + begin + rows, (k_tile.to(tl.float32) * to_middle).to(early.dtype.element_ty), mask=near)
-    if K > KG:
-        q_tile = tl.load(q + (begin + KG) + rows, mask=near, other=0.0)
-        tl.store(
-            late + (begin + KG) + rows,
-            (q_tile.to(tl.float32) * from_middle).to(late.dtype.element_ty),
-            mask=near,
-        )
-        k_tile = tl.load(k + (begin + KG) + rows, mask=near, other=0.0)
-        tl.store(
-            early + (begin + KG) + rows,
-            (k_tile.to(tl.float32) * to_middle).to(early.dtype.element_ty),
-            mask=near,
-        )
+    near = inside if COPY else inside & (not far)
+    if LATE:
+        factor = tl.exp(sums)
+        anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
+        tl.store(late + begin + rows, anchored, mask=near)
+        if K > KG:
+            q_tile = tl.load(q + (begin + KG) + rows, mask=near, other=0.0)
+            anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
+            tl.store(late + (begin + KG) + rows, anchored, mask=near)
+    if EARLY:
+        factor = tl.exp(-sums)
+        anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
+        tl.store(early + begin + rows, anchored, mask=near)
+        if K > KG:
+            k_tile = tl.load(k + (begin + KG) + rows, mask=near, other=0.0)
+            anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
+            tl.store(early + (begin + KG) + rows, anchored, mask=near)
 
 
 @triton.jit(do_not_specialize=COUNTS)

@@ -27,7 +27,10 @@ def part(operands: torch.dtype) -> tl.dtype:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates."""
+    """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates.
+
+    columns: factors of value gates.
+    """
 
     late: Slot
     early: Slot
@@ -37,6 +40,7 @@ class Prepared:
     factors: Slot | None = None
     wide: Slot | None = None
     scores: Slot | None = None
+    columns: Slot | None = None
 
 
 @dataclass(frozen=True)
@@ -92,20 +96,31 @@ class Walk(Schedule):
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
         late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
-        BK = self.width(self.gated, 1 << 30)
-        self.plan.launch(
-            la_anchor, (self.programs,), q, k, log_a, late, early, factors, wide, *self.sizes,
-            K=self.K, KG=self.gated, C=C, BK=BK, PARTS=min(16, C // 2), CONST=self.const,
-            LIMIT=LIMITS[q.dtype], num_warps=min(32, BK // 16),
-        )  # fmt: skip
+        self.anchor(q, k, log_a, late, early, factors, wide)
         scores = self.scores_key(q, k, log_a, (wide, late, early))
         return Prepared(late, early, factors=factors, wide=wide, scores=scores)
+
+    def anchor(
+        self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
+        *, copy: bool = False,
+    ) -> None:  # fmt: skip
+        """Run `la_anchor` on queries x and keys w, or on one of them alone."""
+        given = x or w
+        assert given is not None
+        K, KG, C = given.shape[-1], gate.shape[-1], self.tiles.chunk
+        BK = self.width(KG, 1 << 30)
+        self.plan.launch(
+            la_anchor, (self.programs,), x or given, w or given, gate, late, early, factors, wide,
+            *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
+            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=LIMITS[given.dtype],
+            num_warps=min(32, BK // 16),
+        )  # fmt: skip
 
     def walk(
         self, ready: Prepared, y: Slot, first: Slot | None, *, reverse: bool, keep: bool
     ) -> tuple[Slot, Slot, Slot]:
         """o and S_T from v, or (reverse) dv and dS_0 from do; and (keep) the states that chunks read."""
-        count, length = self.segments
+        count, length = self.segments if ready.columns is None else (1, self.chunks)
         out = self.plan.like(y)
         if count == 1:
             last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
@@ -126,7 +141,8 @@ class Walk(Schedule):
     ) -> None:  # fmt: skip
         x, w = (ready.early, ready.late) if reverse else (ready.late, ready.early)
         absent = [slot if slot is not None else x for slot in (
-            ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores)]  # fmt: skip
+            ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores,
+            ready.columns)]  # fmt: skip
         kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
         for exact in kinds:
             stages = max(1, self.strip[1] - exact)
@@ -136,7 +152,7 @@ class Walk(Schedule):
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-                EXACT=exact, PRECISION=self.tiles.precision, STAGES=stages,
+                EXACT=exact, VALUED=ready.columns is not None, PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
