@@ -78,7 +78,7 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
 
     monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
     q = Slot.of(torch.empty(1, 256, 2, K, dtype=torch.bfloat16))
-    schedule = walking.Walk.of(Plan([q]), q, q, None)
+    schedule = walking.Walk.of(Plan([q]), q, q, None, pairs=False)
     (width, stages), chunk = schedule.strip, schedule.tiles.chunk
 
     def needed(width: int, stages: int) -> int:

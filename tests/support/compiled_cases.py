@@ -242,7 +242,10 @@ def linear_attention_cases() -> Iterator[Case]:
     B, T, H = 1, 128, 2
     for K, V, data, gate in (
         (128, 128, BFLOAT, "key"),
+        (128, 128, BFLOAT, "key complex"),
         (128, 64, BFLOAT, "scalar"),
+        (64, 64, BFLOAT, "scalar complex"),
+        (128, 128, BFLOAT, "key value"),
         (64, 64, HALF, "none"),
         (128, 128, FLOAT, "key"),
         (64, 64, FLOAT, "scalar"),
@@ -250,14 +253,18 @@ def linear_attention_cases() -> Iterator[Case]:
         operands: dict[str, Operand] = dict.fromkeys("qk", ((B, T, H, K), data))
         operands |= {"v": ((B, T, H, V), data), "initial_state": ((B, H, K, V), FLOAT)}
         if gate != "none":
-            operands["log_a"] = ((B, T, H) if gate == "scalar" else (B, T, H, K), FLOAT)
+            operands["log_a"] = ((B, T, H) if "scalar" in gate else (B, T, H, K), FLOAT)
+        if "value" in gate:
+            operands["log_b"] = ((B, T, H, V), FLOAT)
+        if "complex" in gate:
+            operands["phase"] = ((B, T, H, K), FLOAT)
         yield TritonCase(
             "linear_attention/triton",
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
             main=data is BFLOAT,
         )
-        if data is BFLOAT:
+        if gate in ("key", "scalar") and data is BFLOAT:
             name = f"{SHORT[data]} K{K} V{V} {gate} chunks"
             main = gate == "key"
             yield TritonCase("linear_attention/triton", name, operands, main=main, changes={"walk": 0})

@@ -31,31 +31,34 @@ from .chunks import COUNTS
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
     q, k, log_a, late, early, factors, wide, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, CONST: tl.constexpr,
-    LIMIT: tl.constexpr,
+    K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
+    CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
     factors: (B·H, chunks, 3, K) float32. The state is multiplied by the first before it is read, by the
     second before the chunk's keys are added, by the third after. wide: (B·H, chunks) int32. Queries and keys
-    of wide chunks are left to `la_scores_key`.
+    of wide chunks are left to `la_scores_key`; COPY: they stay as they are. LATE, EARLY: whether there are
+    queries, and keys.
 
     Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
-    that sums inside a part stay in a thread.
+    that sums inside a part stay in a thread. Both parts of complex channels, K = 2 KG, share the sums.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
     begin = (head_offset(bh, T, H) + chunk * C * H) * K
-    stride = gate_stride(H, K, KEY, CONST)
-    base = gate_base(log_a, bh, T, H, K, KEY, CONST) + chunk * C * stride
+    stride = gate_stride(H, KG, KEY, CONST)
+    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
     parts, inner, keys = tl.arange(0, PARTS), tl.arange(0, C // PARTS), tl.arange(0, BK)
     step = parts[:, None, None] * (C // PARTS) + inner[None, :, None]
     channels = keys[None, None, :]
-    inside = (step < T - chunk * C) & (channels < K)
+    inside = (step < T - chunk * C) & (channels < KG)
     rows = step * (H * K) + channels
-    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0)
-    q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
-    k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
+    gates = tl.load(base + step * stride + channels, mask=inside, other=0.0).to(tl.float32)
+    if LATE:
+        q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
+    if EARLY:
+        k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
 
     totals = tl.sum(gates, axis=1)  # [part, key]
     begins = parts[:, None] < PARTS // 2
@@ -63,19 +66,32 @@ def la_anchor(
     second = tl.sum(tl.where(begins, 0.0, totals), axis=0)
     far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
-    cells = factors + at * 3 * K + keys
-    tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < K)
-    tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < K)
-    tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < K)
+    for half in tl.static_range(K // KG):
+        cells = factors + at * 3 * K + half * KG + keys
+        tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < KG)
+        tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < KG)
+        tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < KG)
 
     totals, first, gates = tl.where(far, 0.0, totals), tl.where(far, 0.0, first), tl.where(far, 0.0, gates)
     before = tl.cumsum(totals, axis=0) - totals - first[None, :]
     sums = before[:, None, :] + tl.cumsum(gates, axis=1)
-    near = inside & (not far)
-    late_tile = (q_tile.to(tl.float32) * tl.exp(sums)).to(late.dtype.element_ty)
-    tl.store(late + begin + rows, late_tile, mask=near)
-    early_tile = (k_tile.to(tl.float32) * tl.exp(-sums)).to(early.dtype.element_ty)
-    tl.store(early + begin + rows, early_tile, mask=near)
+    near = inside if COPY else inside & (not far)
+    if LATE:
+        factor = tl.exp(sums)
+        anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
+        tl.store(late + begin + rows, anchored, mask=near)
+        if K > KG:
+            q_tile = tl.load(q + (begin + KG) + rows, mask=near, other=0.0)
+            anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
+            tl.store(late + (begin + KG) + rows, anchored, mask=near)
+    if EARLY:
+        factor = tl.exp(-sums)
+        anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
+        tl.store(early + begin + rows, anchored, mask=near)
+        if K > KG:
+            k_tile = tl.load(k + (begin + KG) + rows, mask=near, other=0.0)
+            anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
+            tl.store(early + (begin + KG) + rows, anchored, mask=near)
 
 
 @triton.jit(do_not_specialize=COUNTS)

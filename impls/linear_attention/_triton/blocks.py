@@ -20,6 +20,7 @@ import triton.language as tl
 
 SUB = tl.constexpr(16)  # steps of a block inside which key gates are applied pair by pair
 NONE, SCALAR, KEY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+FLAGS = tl.constexpr(256)  # chunks whose flags are read at once
 RESET = tl.constexpr(-104.0)  # float32 exp of anything below is 0
 
 
@@ -79,6 +80,21 @@ def gate_stride(H, K: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr):
 
 
 @triton.jit
+def gate_columns(keys, K: tl.constexpr, KG: tl.constexpr):
+    """Columns of the gates of channels: both parts of a complex channel have one gate, of KG = K / 2."""
+    if KG == K:
+        return keys
+    else:
+        return keys % KG
+
+
+@triton.jit
+def partners(keys, K: tl.constexpr):
+    """The other parts of complex channels, and their signs under J: see `turns`."""
+    return (keys + K // 2) % K, tl.where(keys < K // 2, 1.0, -1.0)
+
+
+@triton.jit
 def decay(
     log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr, TO_END: tl.constexpr
 ):
@@ -111,6 +127,16 @@ def total_decay(log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr,
         return tl.sum(gates, axis=0)
     else:
         return tl.sum(tl.load(log_a + t * stride, mask=t < T, other=0.0), axis=0)
+
+
+@triton.jit
+def some_wide(wide, bh, chunks, NT):
+    """Whether a head has a wide chunk. wide: (B·H, chunks) int32; chunks: NT, as a bound of loops."""
+    flags = tl.zeros((FLAGS,), dtype=tl.int32)
+    for begin in range(0, chunks, FLAGS):
+        chunk = begin + tl.arange(0, FLAGS)
+        flags += tl.load(wide + bh * NT + chunk, mask=chunk < NT, other=0)
+    return tl.max(flags, axis=0) > 0
 
 
 @triton.jit

@@ -13,10 +13,12 @@ from .blocks import (
     block_starts,
     decay,
     gate_base,
+    gate_columns,
     gate_stride,
     head_offset,
     load_rows,
     locate,
+    partners,
     store_starts,
     total_decay,
 )
@@ -62,7 +64,7 @@ def la_scores(
 @triton.jit(do_not_specialize=COUNTS)
 def la_increment(
     x, y, log_a, increments, totals, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ_t (x_t ⊙ decay to the chunk's end) y_tᵀ; REVERSE: from its start. Also the chunk's log decay."""
@@ -74,15 +76,16 @@ def la_increment(
     x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
     y_tile = load_rows(y + row * V, t, T, H * V, values, V)
     if GATE != NONE:
-        base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
-        factor = tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, not REVERSE))
+        base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
+        gated = gate_columns(keys, K, KG)
+        factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, not REVERSE))
         x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
     acc = tl.dot(tl.trans(x_tile), y_tile, input_precision=PRECISION)
     at = (bh * NT + chunk) * K * V + keys[:, None] * V + values[None, :]
     tl.store(increments + at, acc, mask=(keys < K)[:, None] & (values < V)[None, :])
     if GATE != NONE and not REVERSE:  # noqa: SIM102, as only this test is of constants
         if tile % tl.cdiv(V, BV) == 0:
-            total = total_decay(base, chunk * C, T, stride, keys, K, C, GATE)
+            total = total_decay(base, chunk * C, T, stride, gated, KG, C, GATE)
             if GATE == KEY:
                 tl.store(totals + (bh * NT + chunk) * K + keys, total, mask=keys < K)
             else:
@@ -91,14 +94,16 @@ def la_increment(
 
 @triton.jit(do_not_specialize=("NT",))
 def la_carry(
-    first, increments, totals, states, last, starts, boundary, NT,
+    first, increments, totals, states, last, starts, boundary, turns, NT,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, STAGES: tl.constexpr,
+    GATE: tl.constexpr, REVERSE: tl.constexpr, TURN: tl.constexpr, HAS_FIRST: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Carry a (BK, V) strip of the state over the chunks, storing the state before each.
 
     REVERSE carries the adjoint from the last chunk to the first and stores, for gate gradients,
-    boundary[chunk] = rowsum(adjoint after the chunk ⊙ its decay ⊙ state before it).
+    boundary[chunk] = rowsum(adjoint after the chunk ⊙ its decay ⊙ state before it). TURN: also
+    turns, the same with -J (see the module `turns`) times the state.
     """
     pid = tl.program_id(0).to(tl.int64)
     strip, bh = pid % tl.cdiv(K, BK), pid // tl.cdiv(K, BK)
@@ -119,6 +124,11 @@ def la_carry(
         if REVERSE and GATE != NONE:
             start = tl.load(starts + chunk * K * V + inside, mask=mask, other=0.0).to(tl.float32)
             tl.store(boundary + chunk * K + keys, tl.sum(state * start, axis=1), mask=keys < K)
+        if REVERSE and TURN:
+            partner, sign = partners(keys, K)
+            across = partner[:, None] * V + values[None, :]
+            turned = -tl.load(starts + chunk * K * V + across, mask=mask, other=0.0).to(tl.float32)
+            tl.store(turns + chunk * K + keys, sign * tl.sum(state * turned, axis=1), mask=keys < K)
         state += tl.load(increments + chunk * K * V + inside, mask=mask, other=0.0)
     tl.store(last + bh * K * V + inside, state, mask=mask)
 
@@ -126,7 +136,7 @@ def la_carry(
 @triton.jit(do_not_specialize=COUNTS)
 def la_output(
     x, y, log_a, states, scores, out, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o = (x ⊙ decay from the chunk's start) S + scores y; REVERSE: decay to its end, transposed scores."""
@@ -140,8 +150,9 @@ def la_output(
         keys = first + tl.arange(0, BK)
         x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
         if GATE != NONE:
-            base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
-            factor = tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, REVERSE))
+            base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
+            gated = gate_columns(keys, K, KG)
+            factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, REVERSE))
             x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
         state = load_rows(states + (bh * NT + chunk) * K * V, keys, K, V, values, V)
         acc = tl.dot(x_tile, state, acc, input_precision=PRECISION)
@@ -158,15 +169,16 @@ def la_output(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_qk(
-    q, k, v, do, log_a, states, adjoints, dscores, boundary, block_boundary, dq, dk, dlog_a, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, do, log_a, states, adjoints, dscores, boundary, turns, block_boundary, block_turns, dq, dk,
+    dlog_a, dphase, T, H, NT,
+    K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq = decay ⊙ (do Sᵀ) and dk = decay ⊙ (v Λᵀ), the parts through states.
 
     Without a gate or with a scalar one also the parts inside the chunk and the gate's gradient, one partial
     sum per tile of keys: dlog_a (B, T, H, tiles). With key gates `la_grad_key` adds those, from
-    block_boundary (see `block_starts`).
+    block_boundary (see `block_starts`). TURN: the same for the phase's gradient, dphase (B, T, H, K).
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     row = head_offset(bh, T, H)
@@ -185,9 +197,10 @@ def la_grad_qk(
         adjoint = load_rows(adjoints + at, keys, K, V, values, V)
         dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
     if GATE != NONE:
-        base, stride = gate_base(log_a, bh, T, H, K, GATE, CONST), gate_stride(H, K, GATE, CONST)
-        dq_tile = dq_tile * tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, False))
-        dk_tile = dk_tile * tl.exp(decay(base, chunk * C, T, stride, keys, K, C, GATE, True))
+        base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
+        gated = gate_columns(keys, K, KG)
+        dq_tile = dq_tile * tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, False))
+        dk_tile = dk_tile * tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, True))
     mask = (t < T)[:, None] & (keys < K)[None, :]
     rows = row * K + t[:, None] * H * K + keys[None, :]
     q_tile = load_rows(q + row * K, t, T, H * K, keys, K)
@@ -195,9 +208,18 @@ def la_grad_qk(
     if GATE != NONE:
         carried = k_tile.to(tl.float32) * dk_tile
         ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
+    if TURN:
+        partner, sign = partners(keys, K)
+        q_turned = load_rows(q + row * K, t, T, H * K, partner, K).to(tl.float32) * sign[None, :]
+        k_turned = load_rows(k + row * K, t, T, H * K, partner, K).to(tl.float32) * sign[None, :]
+        turn_carried = -k_turned * dk_tile
+        turn_ends = tl.load(turns + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
     if GATE == KEY:
         starts = block_starts(carried, ends, C, BK)
         store_starts(block_boundary, starts, bh * NT + chunk, keys, True, K, C)
+        if TURN:
+            starts = block_starts(turn_carried, turn_ends, C, BK)
+            store_starts(block_turns, starts, bh * NT + chunk, keys, True, K, C)
     else:
         weights_at = dscores + (bh * NT + chunk) * C * C
         strictly = steps[:, None] > steps[None, :]
@@ -212,6 +234,12 @@ def la_grad_qk(
             dgate = tl.sum(pairs, axis=1) + tl.sum(ends, axis=0)
             dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
             tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
+        if TURN:
+            local_turn = q_turned * dq_tile + k_turned * inner
+            dturn = (
+                tl.cumsum(local_turn, axis=0, reverse=True) + tl.cumsum(turn_carried, axis=0) - turn_carried
+            )
+            tl.store(dphase + rows, dturn + turn_ends[None, :], mask=mask)
         dq_tile += same * k_tile.to(tl.float32)
         dk_tile += inner + same * q_tile.to(tl.float32)
     tl.store(dq + rows, dq_tile.to(dq.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""Runs the kernels, forward and backward, for real operands."""
+"""Runs the kernels, forward and backward."""
 
 from __future__ import annotations
 
@@ -9,60 +9,72 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
-from .phase import phase_gradient
-from .schedule import KEY, NONE, SCALAR
+from .schedule import NONE, SCALAR
 from .tiles import Tiles
+from .turns import Frames
 from .walking import Walk
 
 
 @planned
 def forward_pass(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None,
-    *, keep: bool, turning: bool,
+    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, first: Slot | None,
+    *, keep: bool, pairs: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
 
-    A walk has no log decays, and states only if they are kept for a backward pass. turning: the phase's
-    gradient will be wanted, which needs what a walk does not have.
+    And q and k as they were taken, and the angles of the frame in which they were turned. A walk has no log
+    decays, and states only if they are kept for a backward pass.
     """
-    schedule = Walk.of(plan, q, v, log_a)
-    if not turning and schedule.fits:
-        o, last, kept = schedule.forward(q, k, v, log_a, first, keep=keep)
-        return o, last, None, kept, schedule.tiles
-    totals = schedule.per_chunk(schedule.K if schedule.gate == KEY else 1)
+    angles = None
+    if phase is not None:
+        frames = Frames.of(plan, q, phase, pairs=pairs)
+        angles = frames.angles()
+        q, k = frames.turn(q, k, angles, 2 * frames.K)
+    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None)
+    if schedule.fits:
+        o, last, states = schedule.forward(q, k, v, log_a, first, keep=keep)
+        return o, last, None, states, schedule.tiles, q, k, angles
+    totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
-    states, last, _ = schedule.carry(first, increments, totals, q.dtype)
+    states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
     o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
-    return o, last, totals, states, schedule.tiles
+    return o, last, totals, states, schedule.tiles, q, k, angles
 
 
 @planned
 def backward_pass(
-    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, totals: Slot | None, states: Slot, last: Slot,
-    do: Slot, dlast: Slot | None, *, cut: Tiles, turning: bool,
+    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, angles: Slot | None,
+    totals: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
+    *, cut: Tiles, pairs: bool, turning: bool,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
-    """dq, dk, dv, d log_a or its parts, dS_0, and the adjoints of the states after chunks.
+    """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
-    cut: block sizes of forward, whose chunks these are. turning: dq and dk are wanted in float32.
+    q, k: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
+    phase's gradient is wanted.
     """
-    schedule = Walk.of(plan, q, v, log_a, cut)
+    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, turning=turning, cut=cut)
     if totals is None:
-        return *schedule.backward(q, k, v, log_a, states, do, dlast), None
-    increments = schedule.increments(q, do, log_a, totals, reverse=True)
-    adjoints, dfirst, boundary = schedule.carry(dlast, increments, totals, q.dtype, states)
-    dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
-    dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
-    dtype = torch.float32 if turning else q.dtype
-    dq, dk, dlog_a = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, boundary, dtype)
-    return dq, dk, dv, None if log_a is None else dlog_a, dfirst, adjoints if turning else None
+        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast)
+    else:
+        increments = schedule.increments(q, do, log_a, totals, reverse=True)
+        adjoints, dfirst, *edges = schedule.carry(dlast, increments, totals, q.dtype, states)
+        dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
+        dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
+        dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
+    if phase is not None and angles is not None:
+        frames = Frames.of(plan, q, phase, pairs=True)
+        dq, dk = frames.turn(dq, dk, angles, q.shape[-1] if pairs else frames.K, back=True)
+    return dq, dk, dv, None if log_a is None else dlog_a, dphase if turning else None, dfirst
 
 
 class LinearAttention(torch.autograd.Function):
-    """(o, S_T) of real contiguous operands of one dtype.
+    """(o, S_T, angles) of contiguous operands of one real dtype.
 
-    log_a float32: None, (H, K|1) or (B, T, H, K|1). phase: already in q and k, given only to receive
-    its gradient: (H, K/2|1) or (B, T, H, K/2|1). Keeps the operands and the states before each chunk (in the
-    operands' dtype, T/chunk · K · V a head), recomputes the scores.
+    log_a (float32) and phase: None, (H, K|1) or (B, T, H, K|1). pairs: q and k are (B, T, H, 2 K), complex
+    channels as `_triton.turns` lays them out. With pairs or a phase, states are (B, H, 2 K, V); with a phase,
+    S_T is seen from a frame that has turned by the last of the angles (B·H, frames + 1, K|1), else None.
+    Keeps the operands and the states before each chunk (in the operands' dtype, T/chunk · K · V a head),
+    recomputes the scores.
     """
 
     @staticmethod
@@ -72,40 +84,41 @@ class LinearAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         log_a: Tensor | None,
-        first: Tensor | None,
         phase: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        o, last, totals, states, cut = forward_pass(
-            q, k, v, log_a, first, keep=any(ctx.needs_input_grad), turning=ctx.needs_input_grad[5]
+        first: Tensor | None,
+        pairs: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        o, last, totals, states, cut, q, k, angles = forward_pass(
+            q, k, v, log_a, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
         )
-        ctx.save_for_backward(q, k, v, log_a, totals, states, last)
-        ctx.cut, ctx.has_first = cut, first is not None
-        ctx.phase_shape = None if phase is None else phase.shape
+        ctx.save_for_backward(q, k, v, log_a, phase, angles, totals, states)
+        ctx.cut, ctx.pairs, ctx.has_first = cut, pairs, first is not None
         ctx.set_materialize_grads(False)
-        return o, last
+        if angles is not None:
+            ctx.mark_non_differentiable(angles)
+        return o, last, angles
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, do: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, log_a, totals, states, last = ctx.saved_tensors
+    def backward(
+        ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, log_a, phase, angles, totals, states = ctx.saved_tensors
         do = torch.zeros_like(v) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
-        turning = ctx.needs_input_grad[5]
-        dq, dk, dv, dlog_a, dfirst, adjoints = backward_pass(
-            q, k, v, log_a, totals, states, last, do, dlast, cut=ctx.cut, turning=turning
-        )
-        dphase = None
-        if turning:
-            dphase = phase_gradient(q, k, dq, dk, states, last, adjoints, ctx.cut.chunk)
-            dphase = dphase.sum_to_size(*([1] * (4 - len(ctx.phase_shape))), *ctx.phase_shape)
-            dphase = dphase.view(ctx.phase_shape)
-        return dq, dk, dv, whole(dlog_a, log_a), dfirst if ctx.has_first else None, dphase
+        dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
+            q, k, v, log_a, phase, angles, totals, states, do, dlast,
+            cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4],
+        )  # fmt: skip
+        dfirst = dfirst if ctx.has_first else None
+        return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
 
 
-def whole(parts: Tensor | None, log_a: Tensor | None) -> Tensor | None:
-    """The gradient of the log gates from its parts: tiles of K, and all steps of constant gates."""
-    if parts is None or log_a is None:
+def whole(parts: Tensor | None, gates: Tensor | None) -> Tensor | None:
+    """A gate's gradient from its parts: steps of constant gates, tiles of K, parts of complex channels."""
+    if parts is None or gates is None:
         return None
-    if parts.shape[-1] != log_a.shape[-1]:
-        parts = parts.sum(-1, keepdim=True)
-    return parts.sum((0, 1)) if log_a.dim() == 2 else parts
+    if gates.dim() == 2:
+        parts = parts.sum((0, 1))
+    width = gates.shape[-1]
+    return parts if parts.shape[-1] == width else parts.unflatten(-1, (-1, width)).sum(-2)

@@ -11,7 +11,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import KEY, SUB, decay, gate_base, gate_stride, head_offset, load_rows, locate, total_decay
+from .blocks import (
+    KEY,
+    SUB,
+    decay,
+    gate_base,
+    gate_columns,
+    gate_stride,
+    head_offset,
+    load_rows,
+    locate,
+    partners,
+    total_decay,
+)
 from .chunks import COUNTS
 
 
@@ -34,8 +46,8 @@ def from_middle(gates, LIMIT: tl.constexpr):
 @triton.jit(do_not_specialize=COUNTS)
 def la_scores_key(
     q, k, log_a, wide, late, early, scores, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, LIMIT: tl.constexpr,
+    K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
+    PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """scores[i, j] = Σ_c q_ic k_jc · decay_c from j to i for j ≤ i; a program has SUB rows i and all of K.
 
@@ -47,43 +59,44 @@ def la_scores_key(
         if tl.load(wide + bh * NT + chunk) == 0:
             return
     row = head_offset(bh, T, H) * K
-    base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
+    base, stride = gate_base(log_a, bh, T, H, KG, KEY, CONST), gate_stride(H, KG, KEY, CONST)
     steps, keys = tl.arange(0, SUB), tl.arange(0, BK)
+    gated = gate_columns(keys, K, KG)
     passed = tl.zeros((BK,), dtype=tl.float32)
     for block in range(part, C // SUB if WALK else part + 1):
         start = chunk * C + block * SUB
         out = scores + (bh * NT + chunk) * C * C + block * SUB * C
         q_tile = load_rows(q + row, start + steps, T, H * K, keys, K).to(tl.float32)
 
-        from_start = decay(base, start, T, stride, keys, K, SUB, KEY, False)
+        from_start = decay(base, start, T, stride, gated, KG, SUB, KEY, False)
         if WALK:
             behind = tl.zeros((BK,), dtype=tl.float32)
             for ahead in range(1, C // SUB):
                 if block + ahead < C // SUB:
-                    behind += total_decay(base, start + ahead * SUB, T, stride, keys, K, SUB, KEY)
+                    behind += total_decay(base, start + ahead * SUB, T, stride, gated, KG, SUB, KEY)
             t = start + steps
             rows = row + t[:, None] * H * K + keys[None, :]
             inside = (t < T)[:, None] & (keys < K)[None, :]
             queries = q_tile * tl.exp(from_start + passed[None, :])
             tl.store(late + rows, queries.to(late.dtype.element_ty), mask=inside)
-            to_end = decay(base, start, T, stride, keys, K, SUB, KEY, True) + behind[None, :]
+            to_end = decay(base, start, T, stride, gated, KG, SUB, KEY, True) + behind[None, :]
             written = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32) * tl.exp(to_end)
             tl.store(early + rows, written.to(early.dtype.element_ty), mask=inside)
-            passed += total_decay(base, start, T, stride, keys, K, SUB, KEY)
+            passed += total_decay(base, start, T, stride, gated, KG, SUB, KEY)
         late_tile = (q_tile * tl.exp(from_start)).to(q.dtype.element_ty)
         between = tl.zeros((BK,), dtype=tl.float32)
         for back in range(1, C // SUB):
             if back <= block:
                 other = start - back * SUB
-                to_end = decay(base, other, T, stride, keys, K, SUB, KEY, True)
+                to_end = decay(base, other, T, stride, gated, KG, SUB, KEY, True)
                 early_tile = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
                 early_tile = (early_tile * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
                 part_score = tl.dot(late_tile, tl.trans(early_tile), input_precision=PRECISION)
                 at = steps[:, None] * C + (block - back) * SUB + steps[None, :]
                 tl.store(out + at, part_score.to(scores.dtype.element_ty))
-                between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
+                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
 
-        sums, far = from_middle(load_rows(base, start + steps, T, stride, keys, K), LIMIT)
+        sums, far = from_middle(load_rows(base, start + steps, T, stride, gated, KG), LIMIT)
         if far:
             decayed = q_tile  # q_i ⊙ decay from j to i, for rows i ≥ j
             for back in range(SUB):
@@ -92,7 +105,7 @@ def la_scores_key(
                 column = tl.sum(decayed * k_row[None, :], axis=1)
                 at = steps * C + block * SUB + j
                 tl.store(out + at, column.to(scores.dtype.element_ty), mask=steps >= j)
-                gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
+                gate = tl.exp(load_row(base, start + j, T, stride, gated, KG))
                 decayed = tl.where((steps >= j)[:, None], decayed * gate[None, :], decayed)
         else:
             late_tile = (q_tile * tl.exp(sums)).to(q.dtype.element_ty)
@@ -105,26 +118,31 @@ def la_scores_key(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_key(
-    q, k, log_a, wide, dscores, boundary, dq_states, dk_states, dq, dk, dlog_a, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, LIMIT: tl.constexpr,
+    q, k, log_a, wide, dscores, boundary, turns, dq_states, dk_states, dq, dk, dlog_a, dphase, T, H, NT,
+    K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
+    TURN: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of dq and dk inside the chunk to those through states, and take the gate's gradient.
 
     dq_states, dk_states: the parts through states. boundary: see `block_starts`. The gate's gradient restarts
-    in each chunk, so its rounding does not grow with T. WALK: of wide chunks only.
+    in each chunk, so its rounding does not grow with T. WALK: of wide chunks only. TURN: also the phase's
+    gradient, from `turns` in place of boundary.
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     if WALK:  # noqa: SIM102, as only this test is of constants
         if tl.load(wide + bh * NT + chunk) == 0:
             return
     row = head_offset(bh, T, H) * K
-    base, stride = gate_base(log_a, bh, T, H, K, KEY, CONST), gate_stride(H, K, KEY, CONST)
+    base, stride = gate_base(log_a, bh, T, H, KG, KEY, CONST), gate_stride(H, KG, KEY, CONST)
     keys = tile * BK + tl.arange(0, BK)
     steps = tl.arange(0, SUB)
     weights = dscores + (bh * NT + chunk) * C * C
-    starts = boundary + (bh * NT + chunk) * (C // SUB) * K + keys
+    gated = gate_columns(keys, K, KG)
+    starts = (bh * NT + chunk) * (C // SUB) * K + keys
     carry = tl.zeros((BK,), dtype=tl.float32)
+    if TURN:
+        partner, sign = partners(keys, K)
+        turn_carry = tl.zeros((BK,), dtype=tl.float32)
 
     for after in range(C // SUB):
         block = C // SUB - 1 - after
@@ -138,33 +156,33 @@ def la_grad_key(
         for back in range(1, C // SUB):
             if back <= block:
                 other = start - back * SUB
-                to_end = decay(base, other, T, stride, keys, K, SUB, KEY, True)
+                to_end = decay(base, other, T, stride, gated, KG, SUB, KEY, True)
                 k_tile = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
                 k_tile = (k_tile * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
                 at = (block * SUB + steps[:, None]) * C + (block - back) * SUB + steps[None, :]
                 earlier = tl.dot(tl.load(weights + at), k_tile, earlier, input_precision=PRECISION)
-                between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
+                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
         later = tl.zeros((SUB, BK), dtype=tl.float32)
         between = tl.zeros((BK,), dtype=tl.float32)
         for ahead in range(1, C // SUB):
             if ahead <= after:
                 other = start + ahead * SUB
-                from_start = decay(base, other, T, stride, keys, K, SUB, KEY, False)
+                from_start = decay(base, other, T, stride, gated, KG, SUB, KEY, False)
                 q_tile = load_rows(q + row, other + steps, T, H * K, keys, K).to(tl.float32)
                 q_tile = (q_tile * tl.exp(from_start + between[None, :])).to(q.dtype.element_ty)
                 at = ((block + ahead) * SUB + steps[None, :]) * C + block * SUB + steps[:, None]
                 later = tl.dot(tl.load(weights + at), q_tile, later, input_precision=PRECISION)
-                between += total_decay(base, other, T, stride, keys, K, SUB, KEY)
+                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
 
-        from_start = decay(base, start, T, stride, keys, K, SUB, KEY, False)
-        to_end = decay(base, start, T, stride, keys, K, SUB, KEY, True)
+        from_start = decay(base, start, T, stride, gated, KG, SUB, KEY, False)
+        to_end = decay(base, start, T, stride, gated, KG, SUB, KEY, True)
         dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0).to(tl.float32)
         dq_tile += earlier * tl.exp(from_start)
         inner = later * tl.exp(to_end)
 
         q_tile = load_rows(q + row, t, T, H * K, keys, K).to(tl.float32)
         k_tile = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32)
-        gates = load_rows(base, t, T, stride, keys, K)
+        gates = load_rows(base, t, T, stride, gated, KG)
         diagonal = weights + block * SUB * (C + 1)
         sums, far = from_middle(gates, LIMIT)
         if far:
@@ -174,11 +192,11 @@ def la_grad_key(
                 d = tl.load(diagonal + steps * C + j, mask=steps > j, other=0.0).to(tl.float32)
                 k_row = load_row(k + row, start + j, T, H * K, keys, K)
                 dq_tile += d[:, None] * k_row[None, :] * factor
-                gate = tl.exp(load_row(base, start + j, T, stride, keys, K))
+                gate = tl.exp(load_row(base, start + j, T, stride, gated, KG))
                 factor = tl.where((steps >= j)[:, None], factor * gate[None, :], factor)
             factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from row j to i
             for i in range(SUB):
-                gate = tl.exp(load_row(base, start + i, T, stride, keys, K))
+                gate = tl.exp(load_row(base, start + i, T, stride, gated, KG))
                 factor = tl.where((steps < i)[:, None], factor * gate[None, :], factor)
                 d = tl.load(diagonal + i * C + steps, mask=steps < i, other=0.0).to(tl.float32)
                 q_row = load_row(q + row, start + i, T, H * K, keys, K)
@@ -194,12 +212,23 @@ def la_grad_key(
 
         local = q_tile * dq_tile - k_tile * inner
         before = mask & (steps > 0)[:, None]  # the step before each, in the same block
-        carried = tl.load(k + rows - H * K, mask=before, other=0.0).to(tl.float32)
-        carried *= tl.load(dk_states + rows - H * K, mask=before, other=0.0).to(tl.float32)
-        dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + carry[None, :]
-        dgate += tl.load(starts + block * K, mask=keys < K, other=0.0)[None, :]
+        dk_before = tl.load(dk_states + rows - H * K, mask=before, other=0.0).to(tl.float32)
+        carried = tl.load(k + rows - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
+        begin = tl.load(boundary + starts + block * K, mask=keys < K, other=0.0) + carry
+        dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
         carry += tl.sum(local, axis=0)
         tl.store(dlog_a + rows, tl.where(gates == float("-inf"), 0.0, dgate), mask=mask)
+        if TURN:
+            across = row + t[:, None] * H * K + partner[None, :]
+            q_turned = tl.load(q + across, mask=mask, other=0.0).to(tl.float32) * sign[None, :]
+            k_turned = tl.load(k + across, mask=mask, other=0.0).to(tl.float32) * sign[None, :]
+            local = q_turned * dq_tile + k_turned * inner
+            carried = tl.load(k + across - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
+            carried *= -sign[None, :]
+            begin = tl.load(turns + starts + block * K, mask=keys < K, other=0.0) + turn_carry
+            dturn = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
+            turn_carry += tl.sum(local, axis=0)
+            tl.store(dphase + rows, dturn, mask=mask)
         same = tl.load(diagonal + steps * (C + 1)).to(tl.float32)[:, None]
         dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0).to(tl.float32) + inner + same * q_tile
         tl.debug_barrier()  # dk may be dk_states, whose rows the step after each has read

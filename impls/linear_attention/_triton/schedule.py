@@ -27,7 +27,11 @@ SCALAR_LIMITS = {**LIMITS, torch.float16: 0.0}
 
 @dataclass(frozen=True)
 class Schedule:
-    """Shapes, gate and block sizes of one call, with a launch for each step of a plan."""
+    """Shapes, gate and block sizes of one call, with a launch for each step of a plan.
+
+    K: channels of q and k. gated: channels of key gates, half of K for complex channels. turning: whether the
+    gradient of phases is wanted.
+    """
 
     plan: Plan
     B: int
@@ -36,18 +40,24 @@ class Schedule:
     K: int
     V: int
     gate: int
+    gated: int
     const: bool
     dtype: torch.dtype
     tiles: Tiles
+    turning: bool
 
     @classmethod
-    def of(cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, cut: Tiles | None = None) -> Self:
-        """cut: block sizes, where they are not those in force."""
+    def of(
+        cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, *,
+        pairs: bool, turning: bool = False, cut: Tiles | None = None,
+    ) -> Self:  # fmt: skip
+        """pairs: whether channels are complex. cut: block sizes, where they are not those in force."""
         B, T, H, K = q.shape
-        V = v.shape[-1]
-        gate = NONE if log_a is None else KEY if log_a.shape[-1] == K and K > 1 else SCALAR
-        chosen = tiles(K, V, wide=q.dtype == torch.float32)
-        return cls(plan, B, T, H, K, V, gate, log_a is not None and log_a.dim() == 2, q.dtype, cut or chosen)
+        V, gated = v.shape[-1], K // 2 if pairs else K
+        gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
+        chosen = cut or tiles(K, V, wide=q.dtype == torch.float32)
+        const = log_a is not None and log_a.dim() == 2
+        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, chosen, turning)
 
     @property
     def chunks(self) -> int:
@@ -57,6 +67,10 @@ class Schedule:
     def programs(self) -> int:
         """Chunks of all heads."""
         return self.B * self.H * self.chunks
+
+    @property
+    def by_channel(self) -> bool:
+        return self.gate == KEY
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -104,7 +118,7 @@ class Schedule:
         out = self.per_chunk(C, C, dtype=q.dtype)
         self.plan.launch(
             la_scores_key, (self.programs * (C // SUB if walked is None else 1),),
-            q, k, log_a, *(walked or (q, q, q)), out, *self.sizes, K=self.K, C=C, BK=BK,
+            q, k, log_a, *(walked or (q, q, q)), out, *self.sizes, K=self.K, KG=self.gated, C=C, BK=BK,
             CONST=self.const, PRECISION=self.tiles.precision, WALK=walked is not None, LIMIT=LIMITS[q.dtype],
             num_warps=min(8, max(1, BK * q.element_size() ** 2 // 256)), num_stages=1,
         )  # fmt: skip
@@ -122,7 +136,7 @@ class Schedule:
         grid = self.programs * triton.cdiv(self.K, self.BK) * triton.cdiv(self.V, self.BV)
         self.plan.launch(
             la_increment, (grid,), x, y, x if log_a is None else log_a, out, totals, *self.sizes,
-            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.BV,
+            K=self.K, KG=self.gated, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.BV,
             GATE=self.gate, CONST=self.const, REVERSE=reverse, PRECISION=self.tiles.precision,
             **self.options,
         )  # fmt: skip
@@ -131,8 +145,8 @@ class Schedule:
     def carry(
         self, first: Slot | None, increments: Slot, totals: Slot, dtype: torch.dtype,
         starts: Slot | None = None,
-    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
-        """States (given the forward's states `starts`: adjoints) at chunk edges, last, boundary.
+    ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
+        """States (given the forward's states `starts`: adjoints) at chunk edges, last, boundary, turns.
 
         increments: (B·H, chunks, K, V) float32, or those of other pieces of time with their totals.
         """
@@ -141,16 +155,18 @@ class Schedule:
         last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
         edges = increments.shape[:3] if reverse and self.gate != NONE else (1,)
         boundary = self.plan.empty(edges, torch.float32)
+        turn = reverse and self.turning
+        turns = self.plan.empty(increments.shape[:3], torch.float32) if turn else boundary
         BV = self.width(self.V, 1 << 30)
         BK = max(1, min(triton.next_power_of_2(self.K), self.tiles.carry // BV))
         self.plan.launch(
             la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
             increments if first is None else first, increments, totals, states, last,
-            states if starts is None else starts, boundary,
+            states if starts is None else starts, boundary, turns,
             loop_bound(increments.shape[1]), K=self.K, V=self.V, BK=BK, BV=BV,
-            GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
+            GATE=self.gate, REVERSE=reverse, TURN=turn, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
         )  # fmt: skip
-        return states, last, boundary
+        return states, last, boundary, turns
 
     def output(
         self, x: Slot, y: Slot, log_a: Slot | None, states: Slot, scores: Slot, *, reverse: bool
@@ -160,51 +176,59 @@ class Schedule:
         self.plan.launch(
             la_output, (self.programs * triton.cdiv(self.V, self.BV),),
             x, y, x if log_a is None else log_a, states, scores, out, *self.sizes,
-            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, self.tiles.inner), BV=self.BV,
-            GATE=self.gate, CONST=self.const, REVERSE=reverse, PRECISION=self.tiles.precision,
+            K=self.K, KG=self.gated, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, self.tiles.inner),
+            BV=self.BV, GATE=self.gate, CONST=self.const, REVERSE=reverse, PRECISION=self.tiles.precision,
             **self.options,
         )  # fmt: skip
         return out
 
     def grad_qk(
         self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot | None,
-        states: Slot, adjoints: Slot, dscores: Slot, boundary: Slot, dtype: torch.dtype,
-    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
-        """dq, dk in a dtype, and d log_a (B, T, H, K), or its parts (B, T, H, tiles of K)."""
+        states: Slot, adjoints: Slot, dscores: Slot, boundary: Slot, turns: Slot,
+    ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
+        """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
         key_tiles = triton.cdiv(self.K, self.BK)
         by_channel = self.gate == KEY and log_a is not None
-        partial = torch.float32 if by_channel else dtype
+        partial = torch.float32 if by_channel else None
         dq, dk = self.plan.like(q, partial), self.plan.like(k, partial)
         dlog_a = self.plan.empty((self.B, self.T, self.H, self.K if by_channel else key_tiles), torch.float32)
+        dphase = self.turned()
         starts = self.block_starts() if by_channel else boundary
+        turn_starts = self.block_starts() if by_channel and self.turning else starts
         self.plan.launch(
             la_grad_qk, (self.programs * key_tiles,),
-            q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary, starts,
-            dq, dk, dlog_a, *self.sizes,
-            K=self.K, V=self.V, C=self.tiles.chunk, BK=self.BK, BV=self.width(self.V, self.tiles.inner),
-            GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, **self.options,
+            q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary, turns,
+            starts, turn_starts, dq, dk, dlog_a, dphase, *self.sizes,
+            K=self.K, KG=self.gated, V=self.V, C=self.tiles.chunk, BK=self.BK,
+            BV=self.width(self.V, self.tiles.inner), GATE=self.gate, CONST=self.const, TURN=self.turning,
+            PRECISION=self.tiles.precision, **self.options,
         )  # fmt: skip
         if not by_channel or log_a is None:
-            return dq, dk, dlog_a
-        dq_states, dk_states = dq, dk
-        dq, dk = self.plan.like(q, dtype), self.plan.like(k, dtype)
-        self.grad_key(q, k, log_a, None, dscores, starts, dq_states, dk_states, dq, dk, dlog_a)
-        return dq, dk, dlog_a
+            return dq, dk, dlog_a, dphase
+        through = dq, dk
+        dq, dk = self.plan.like(q), self.plan.like(k)
+        self.grad_key(q, k, log_a, None, dscores, (starts, turn_starts), through, (dq, dk), (dlog_a, dphase))
+        return dq, dk, dlog_a, dphase
+
+    def turned(self) -> Slot:
+        """Room for the gradient of the phases, (B, T, H, K) float32, where that is wanted."""
+        shape = (self.B, self.T, self.H, self.K) if self.turning else (1,)
+        return self.plan.empty(shape, torch.float32)
 
     def block_starts(self) -> Slot:
         """Room for what the gate's gradient begins with in each block."""
         return self.per_chunk(self.tiles.chunk // SUB, self.K)
 
     def grad_key(
-        self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None, dscores: Slot, starts: Slot,
-        dq_states: Slot, dk_states: Slot, dq: Slot, dk: Slot, dlog_a: Slot,
+        self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None, dscores: Slot, starts: tuple[Slot, Slot],
+        through: tuple[Slot, Slot], dqk: tuple[Slot, Slot], gates: tuple[Slot, Slot],
     ) -> None:  # fmt: skip
-        """Complete dq, dk and d log_a under key gates; see the kernel."""
+        """Complete dq, dk, d log_a and d phase under key gates; see the kernel."""
         BK = self.width(self.K, self.tiles.pair_key if wide is None else 1 << 30)
         self.plan.launch(
             la_grad_key, (self.programs * triton.cdiv(self.K, BK),),
-            q, k, log_a, q if wide is None else wide, dscores, starts, dq_states, dk_states,
-            dq, dk, dlog_a, *self.sizes, K=self.K, C=self.tiles.chunk, BK=BK,
-            CONST=self.const, PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
+            q, k, log_a, q if wide is None else wide, dscores, *starts, *through, *dqk, *gates, *self.sizes,
+            K=self.K, KG=self.gated, C=self.tiles.chunk, BK=BK, CONST=self.const, TURN=self.turning,
+            PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
             num_warps=max(1, BK * q.element_size() // 64), num_stages=1,
         )  # fmt: skip

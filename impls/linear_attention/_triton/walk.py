@@ -14,24 +14,24 @@ import triton
 import triton.language as tl
 
 from .anchors import linked, load_spans
-from .blocks import KEY, NONE, SCALAR, head_offset, load_rows, locate
-
-FLAGS = tl.constexpr(256)  # chunks whose flags are read at once
+from .blocks import FLAGS, KEY, NONE, SCALAR, head_offset, load_rows, locate
 
 
 @triton.jit(do_not_specialize=("T", "H", "NT", "NS"))
 def la_walk(
-    x, w, y, spans, resets, edges, factors, wide, scores, first, out, states, last, through, T, H, NT, NS,
-    PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
+    T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, EMIT: tl.constexpr,
-    KEEP: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
 
     NS segments of PER chunks each, in the order of the walk, start from `first` (B·H, NS, K, V) and end in
     `last`. EMIT: write `out`; otherwise `through` (B·H, NS, K|1), the log of a segment's decay.
     KEEP: write the state that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
-    EXACT: see the module; a program whose segment is of the other kind ends at once.
+    EXACT: see the module; a program whose segment is of the other kind ends at once. VALUED: value gates have
+    their decay in y and out (see `valued`), and in columns what factors is for keys.
     """
     tile, segment, bh = locate(H, NS, tl.cdiv(V, BV))
     if GATE == SCALAR or (GATE == KEY and EMIT):
@@ -55,6 +55,7 @@ def la_walk(
     ordered = steps[:, None] <= steps[None, :] if REVERSE else steps[:, None] >= steps[None, :]
     passed = tl.zeros((BK,), dtype=tl.float32)
     after = tl.full((BK,), 1.0, dtype=tl.float32)
+    column_after = tl.full((BV,), 1.0, dtype=tl.float32)
     for step in tl.range(PER, num_stages=STAGES):
         number = segment * PER + step
         live = number < NT
@@ -74,6 +75,12 @@ def la_walk(
                 between = tl.load(factors + at * 3 * K + K + keys, mask=some, other=1.0)
             if not EMIT:
                 passed += tl.log(before) + tl.log(between) + tl.log(end)
+        if VALUED:
+            some = (values < V) & live
+            column_before = tl.load(columns + at * 3 * V + values, mask=some, other=1.0)
+            column_end = tl.load(columns + at * 3 * V + 2 * V + values, mask=some, other=1.0)
+            state = state * (column_after * (column_end if REVERSE else column_before))[None, :]
+            column_after = column_before if REVERSE else column_end
         if GATE == SCALAR:
             span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, live, C)
             if EXACT:
@@ -104,8 +111,9 @@ def la_walk(
             weights = tl.where(ordered, weights, 0.0).to(x.dtype.element_ty)
             if GATE == KEY and EXACT:
                 far = tl.load(wide + at, mask=live, other=0) != 0
-                rows, columns = steps[:, None], steps[None, :]
-                cells = columns * C + rows if REVERSE else rows * C + columns
+                cells = (
+                    steps[None, :] * C + steps[:, None] if REVERSE else steps[:, None] * C + steps[None, :]
+                )
                 given = tl.load(scores + at * C * C + cells, mask=ordered & far, other=0.0)
                 weights = tl.where(far, given, weights)
             acc = tl.dot(x_tile, held, input_precision=PRECISION)
@@ -128,6 +136,8 @@ def la_walk(
             state = state * tl.exp(-span_start if REVERSE else span_end)
     if GATE == KEY:
         state = state * after[:, None]
+    if VALUED:
+        state = state * column_after[None, :]
     tl.store(last + edge + inside, state, mask=mask)
     if not EMIT and GATE != NONE:  # noqa: SIM102, as only this test is of constants
         if tile == 0:

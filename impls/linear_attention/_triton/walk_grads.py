@@ -13,11 +13,13 @@ from .blocks import (
     block_starts,
     decay,
     gate_base,
+    gate_columns,
     gate_stride,
     head_offset,
     load_chunk,
     load_rows,
     locate_heads_first,
+    partners,
     store_starts,
 )
 from .chunks import COUNTS
@@ -36,17 +38,18 @@ def summed(ones, x, PART: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grads(
-    x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, dq, dk,
-    dlog_a, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
+    x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, turns,
+    dq, dk, dlog_a, dphase, T, H, NT,
+    K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
     x, w: the queries and keys of the walk. d log_a: see `blocks`; by channel for key gates (B, T, H, K), else
     one partial sum per tile of keys (B, T, H, tiles). PART: see `summed`. Of a wide chunk the parts of dq and
     dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from which
-    `la_grad_key` makes the rest.
+    `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and turns,
+    with J (see the module `turns`) before queries, and -J before keys and states.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
@@ -57,6 +60,9 @@ def la_grads(
     dx = tl.zeros((C, BK), dtype=tl.float32)
     dw = tl.zeros((C, BK), dtype=tl.float32)
     ends = tl.zeros((BK,), dtype=tl.float32)
+    if TURN:
+        partner, sign = partners(keys, K)
+        turn_ends = tl.zeros((BK,), dtype=tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
         do_tile = load_chunk(do + begin * V, left, H * V, values, C, V)
@@ -68,6 +74,9 @@ def la_grads(
         dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=PRECISION)
         if GATE != NONE:
             ends += tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), axis=1)
+        if TURN:
+            across = load_rows(states + at * K * V, partner, K, V, values, V).to(tl.float32)
+            turn_ends -= tl.sum(across * adjoint.to(tl.float32), axis=1) * sign
     x_tile = load_chunk(x + begin * K, left, H * K, keys, C, K)
     w_tile = load_chunk(w + begin * K, left, H * K, keys, C, K)
     dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
@@ -76,16 +85,22 @@ def la_grads(
     if GATE == KEY:
         between = tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)
         ends = ends * between
-        stride = gate_stride(H, K, KEY, CONST)
-        base = gate_base(log_a, bh, T, H, K, KEY, CONST) + chunk * C * stride
+        if TURN:
+            turn_ends = turn_ends * between
+        gated = gate_columns(keys, K, KG)
+        stride = gate_stride(H, KG, KEY, CONST)
+        base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
         if tl.load(wide + at) != 0:
             cells = at * C * C + steps[:, None] * C + steps[None, :]
             tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
-            to_end = tl.exp(decay(base, 0, left, stride, keys, K, C, KEY, True))
+            to_end = tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, True))
             dw = dw * to_end
             k_tile = load_chunk(k + begin * K, left, H * K, keys, C, K).to(tl.float32)
             store_starts(boundary, block_starts(k_tile * dw, ends, C, BK), at, keys, True, K, C)
-            dx = dx * tl.exp(decay(base, 0, left, stride, keys, K, C, KEY, False))
+            if TURN:
+                k_tile = load_chunk(k + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+                store_starts(turns, block_starts(-k_tile * dw, turn_ends, C, BK), at, keys, True, K, C)
+            dx = dx * tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, False))
             tl.store(dq + rows, dx.to(dq.dtype.element_ty), mask=inside)
             tl.store(dk + rows, dw.to(dk.dtype.element_ty), mask=inside)
             return
@@ -97,6 +112,10 @@ def la_grads(
         total = linked(span_start, 0, span_end, reset_end)
         end = tl.sum(total * ends, axis=0)
         carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
+        if TURN:
+            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * -sign[None, :]
+            before = (steps[None, :] < steps[:, None]).to(PART)
+            dturn = summed(before, turned * dw, PART) + (total * turn_ends)[None, :]
         if tl.load(wide + at) != 0:
             factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
             factor = tl.where(steps[:, None] > steps[None, :], factor, 0.0)
@@ -106,6 +125,13 @@ def la_grads(
         weights = tl.where(steps[:, None] > steps[None, :], dscore * factor, 0.0).to(x.dtype.element_ty)
         dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
         inner = tl.dot(tl.trans(weights), x_tile, input_precision=PRECISION)
+        if TURN:
+            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+            local_turn = turned * inner
+            turned = load_chunk(x + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+            local_turn += turned * dx
+            dturn += summed((steps[None, :] >= steps[:, None]).to(PART), local_turn, PART)
+            tl.store(dphase + rows, dturn, mask=inside)
         local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * inner, axis=1)
         # a sum over steps, and no scan: Triton cannot lay those out on sm_100
         pairs = tl.where(steps[:, None] <= steps[None, :], local[None, :], carried[None, :])
@@ -118,15 +144,25 @@ def la_grads(
         dx += same * w_tile.to(tl.float32)
         dw += inner + same * x_tile.to(tl.float32)
     else:
+        if TURN:
+            turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+            turn_ends -= tl.sum(turned * dw, axis=0)
         weights = dscore.to(x.dtype.element_ty)
         dx = tl.dot(weights, w_tile, dx, input_precision=PRECISION)
         dw = tl.dot(tl.trans(weights), x_tile, dw, input_precision=PRECISION)
+    if TURN and GATE != SCALAR:
+        later = (steps[None, :] >= steps[:, None]).to(PART)
+        turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+        local_turn = turned * dw
+        turned = load_chunk(x + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
+        dturn = summed(later, local_turn + turned * dx, PART) + turn_ends[None, :]
+        tl.store(dphase + rows, dturn, mask=inside)
     if GATE == KEY:
         # as in `blocks`, but for terms that cancel: decay is mild here, so they leave enough
         local = x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * dw
         later = (steps[None, :] >= steps[:, None]).to(PART)
         tl.store(dlog_a + rows, summed(later, local, PART) + ends[None, :], mask=inside)
-        gates = load_chunk(base, left, stride, keys, C, K)
+        gates = load_chunk(base, left, stride, gated, C, KG)
         to_step = (steps[None, :] <= steps[:, None]).to(tl.float32)
         to_middle = (steps[None, :] < C // 2).to(tl.float32)
         sums = summed((to_step - to_middle).to(PART), gates, PART)

@@ -27,7 +27,10 @@ def part(operands: torch.dtype) -> tl.dtype:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates."""
+    """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates.
+
+    columns: factors of value gates.
+    """
 
     late: Slot
     early: Slot
@@ -37,6 +40,7 @@ class Prepared:
     factors: Slot | None = None
     wide: Slot | None = None
     scores: Slot | None = None
+    columns: Slot | None = None
 
 
 @dataclass(frozen=True)
@@ -92,20 +96,31 @@ class Walk(Schedule):
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
         late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
-        BK = self.width(self.K, 1 << 30)
-        self.plan.launch(
-            la_anchor, (self.programs,), q, k, log_a, late, early, factors, wide, *self.sizes,
-            K=self.K, C=C, BK=BK, PARTS=min(16, C // 2), CONST=self.const, LIMIT=LIMITS[q.dtype],
-            num_warps=min(32, BK // 16),
-        )  # fmt: skip
+        self.anchor(q, k, log_a, late, early, factors, wide)
         scores = self.scores_key(q, k, log_a, (wide, late, early))
         return Prepared(late, early, factors=factors, wide=wide, scores=scores)
+
+    def anchor(
+        self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
+        *, copy: bool = False,
+    ) -> None:  # fmt: skip
+        """Run `la_anchor` on queries x and keys w, or on one of them alone."""
+        given = x or w
+        assert given is not None
+        K, KG, C = given.shape[-1], gate.shape[-1], self.tiles.chunk
+        BK = self.width(KG, 1 << 30)
+        self.plan.launch(
+            la_anchor, (self.programs,), x or given, w or given, gate, late, early, factors, wide,
+            *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
+            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=LIMITS[given.dtype],
+            num_warps=min(32, BK // 16),
+        )  # fmt: skip
 
     def walk(
         self, ready: Prepared, y: Slot, first: Slot | None, *, reverse: bool, keep: bool
     ) -> tuple[Slot, Slot, Slot]:
         """o and S_T from v, or (reverse) dv and dS_0 from do; and (keep) the states that chunks read."""
-        count, length = self.segments
+        count, length = self.segments if ready.columns is None else (1, self.chunks)
         out = self.plan.like(y)
         if count == 1:
             last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
@@ -115,7 +130,7 @@ class Walk(Schedule):
         ends = self.plan.empty((self.B * self.H, count, self.K, self.V), torch.float32)
         through = self.plan.empty((self.B * self.H, count, self.K if self.gate == KEY else 1), torch.float32)
         self._walk(ready, y, None, None, ends, ends, through, count, length, reverse, False)
-        starts, last, _ = self.carry(first, ends, through, torch.float32)
+        starts, last, *_ = self.carry(first, ends, through, torch.float32)
         states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
         self._walk(ready, y, starts, out, states, ends, through, count, length, reverse, keep)
         return out, last, states
@@ -126,7 +141,8 @@ class Walk(Schedule):
     ) -> None:  # fmt: skip
         x, w = (ready.early, ready.late) if reverse else (ready.late, ready.early)
         absent = [slot if slot is not None else x for slot in (
-            ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores)]  # fmt: skip
+            ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores,
+            ready.columns)]  # fmt: skip
         kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
         for exact in kinds:
             stages = max(1, self.strip[1] - exact)
@@ -136,35 +152,44 @@ class Walk(Schedule):
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-                EXACT=exact, PRECISION=self.tiles.precision, STAGES=stages,
+                EXACT=exact, VALUED=ready.columns is not None, PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
     def gradients(
         self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot | None, ready: Prepared,
         states: Slot, adjoints: Slot,
-    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
-        """dq, dk, and d log_a (B, T, H, K) or its parts (B, T, H, tiles of K)."""
-        C, BK = self.tiles.chunk, self.width(self.K, self.tiles.grad_key)
+    ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
+        """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
+        # the terms of the phase's gradient take the registers of half a tile
+        C, BK = (
+            self.tiles.chunk,
+            self.width(self.K, min(self.tiles.grad_key, 32 if self.turning else 1 << 30)),
+        )
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = self.plan.like(q), self.plan.like(k)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
         dscores = self.per_chunk(C, C, dtype=q.dtype) if by_channel else dq
+        dphase = self.turned()
         boundary = self.block_starts() if by_channel else dq
+        turns = self.block_starts() if by_channel and self.turning else boundary
         absent = (slot if slot is not None else q for slot in (
             log_a, ready.spans, ready.resets, ready.edges, ready.factors, ready.wide))  # fmt: skip
         self.plan.launch(
             la_grads, (self.programs * key_tiles,),
-            ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, dq, dk, dlog_a,
-            *self.sizes, K=self.K, V=self.V, C=C, BK=BK, BV=self.width(self.V, self.tiles.inner),
-            GATE=self.gate, CONST=self.const, PRECISION=self.tiles.precision, PART=part(q.dtype),
+            ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
+            dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
+            BV=self.width(self.V, self.tiles.inner), GATE=self.gate, CONST=self.const, TURN=self.turning,
+            PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
         if by_channel and log_a is not None:
-            self.grad_key(q, k, log_a, ready.wide, dscores, boundary, dq, dk, dq, dk, dlog_a)
-        return dq, dk, dlog_a
+            self.grad_key(
+                q, k, log_a, ready.wide, dscores, (boundary, turns), (dq, dk), (dq, dk), (dlog_a, dphase)
+            )
+        return dq, dk, dlog_a, dphase
 
     def forward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
@@ -176,9 +201,9 @@ class Walk(Schedule):
 
     def backward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None
-    ) -> tuple[Slot | None, ...]:
-        """dq, dk, dv, d log_a or its parts, dS_0."""
+    ) -> tuple[Slot, ...]:
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0."""
         ready = self.prepare(q, k, log_a)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
-        dq, dk, dlog_a = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
-        return dq, dk, dv, None if log_a is None else dlog_a, dfirst
+        dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        return dq, dk, dv, dlog_a, dphase, dfirst

@@ -1,0 +1,181 @@
+"""Kernels of complex gates: they turn queries and keys into a frame in which all gates are real.
+
+With Φ_t the sum of the phases to step t, S_t = e^{iΦ_t} ⊙ S'_t, and S' has the real gates, keys e^{-iΦ_t} k_t
+and queries e^{iΦ_t} q_t. A channel's real and imaginary part are two real channels, all real parts before
+all imaginary ones: queries (Re, -Im), keys (Re, Im), so that q' · k' is the real part of their product. In
+this order one map turns both: (a, b) to (a cos Φ + b sin Φ, b cos Φ - a sin Φ). Its derivative by Φ is J:
+(a, b) to (b, -a).
+
+Phases add up in float64, whose sums keep their digits for as many steps as there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import triton
+import triton.language as tl
+
+from ..._triton.arithmetic import cos_sin
+from ..._triton.host import loop_bound
+from ..._triton.plan import Plan, Slot
+from .blocks import head_offset, locate, locate_heads_first
+from .chunks import COUNTS
+
+FRAME = tl.constexpr(64)  # steps between two angles in memory
+ANGLES = tl.constexpr(32)  # angles that one pass of `la_frames` makes
+STRIP = 32  # channels of a program of `la_frames`
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_phases(phase, sums, T, H, NT, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr):
+    """Sum up the phases of each frame: sums (B·H, frames, K) float64 of phase (B, T, H, K)."""
+    _, frame, bh = locate_heads_first(H, NT, 1)
+    keys = tl.arange(0, BK)
+    row = phase + (head_offset(bh, T, H) + frame * FRAME * H) * K + keys
+    left = T - frame * FRAME
+    total = tl.zeros((BK,), dtype=tl.float64)
+    for step in range(FRAME):
+        total += tl.load(row + step * (H * K), mask=(keys < K) & (step < left), other=0.0).to(tl.float64)
+    tl.store(sums + (bh * NT + frame) * K + keys, total, mask=keys < K)
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_frames(
+    given, angles, T, H, NT, PASSES, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr,
+    CONST: tl.constexpr,
+):  # fmt: skip
+    """Φ before each frame and after the last step: angles (B·H, frames + 1, K), within ±π.
+
+    given: what `la_phases` wrote; CONST: the phases (H, K) that all steps share.
+    """
+    strip, _, bh = locate(H, 1, tl.cdiv(K, BK))
+    keys = strip * BK + tl.arange(0, BK)
+    numbers = tl.arange(0, ANGLES)
+    total = tl.zeros((BK,), dtype=tl.float64)
+    if CONST:
+        each = tl.load(given + bh % H * K + keys, mask=keys < K, other=0.0).to(tl.float64)
+    for part in range(PASSES):
+        frame = part * ANGLES + numbers
+        inside = (frame <= NT)[:, None] & (keys < K)[None, :]
+        if CONST:
+            sums = tl.minimum(frame * FRAME, T).to(tl.float64)[:, None] * each[None, :]
+        else:
+            before = (frame > 0) & (frame <= NT)
+            cells = given + (bh * NT + frame[:, None] - 1) * K + keys[None, :]
+            added = tl.load(cells, mask=before[:, None] & (keys < K)[None, :], other=0.0)
+            sums = total[None, :] + tl.cumsum(added, axis=0)
+            total += tl.sum(added, axis=0)
+        rest = sums - 6.283185307179586 * tl.floor(sums * 0.15915494309189535 + 0.5)
+        tl.store(
+            angles + (bh * (NT + 1) + frame[:, None]) * K + keys[None, :], rest.to(tl.float32), mask=inside
+        )
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def la_turn(
+    q, k, phase, angles, q_turned, k_turned, T, H, NT,
+    K: tl.constexpr, KP: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
+    FROM: tl.constexpr, TO: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """Turn q and k, or (BACK) turn their gradients back.
+
+    FROM, TO: channels of the operands and of the results, 2 K where imaginary parts are there (and K where
+    they are 0, or not wanted). phase: (B, T, H, KP), CONST: (H, KP); KP is K or 1.
+    """
+    _, frame, bh = locate_heads_first(H, NT, 1)
+    keys = tl.arange(0, BK)
+    columns = keys if KP > 1 else keys * 0
+    inside = keys < K
+    angle = tl.load(angles + (bh * (NT + 1) + frame) * KP + columns, mask=inside, other=0.0).to(tl.float64)
+    row, left = head_offset(bh, T, H) + frame * FRAME * H, T - frame * FRAME
+    phases = phase + (bh % H if CONST else row) * KP + columns
+    for step in range(FRAME):
+        inside = (keys < K) & (step < left)
+        angle += tl.load(phases + (H * 0 if CONST else step * H * KP), mask=inside, other=0.0).to(tl.float64)
+        cos, sin = cos_sin(angle)
+        if BACK:
+            sin = -sin
+        source, target = (row + step * H) * FROM + keys, (row + step * H) * TO + keys
+        turn(q, source, q_turned, target, cos, sin, inside, K, FROM, TO)
+        turn(k, source, k_turned, target, cos, sin, inside, K, FROM, TO)
+
+
+@triton.jit
+def turn(x, source, turned, target, cos, sin, inside, K: tl.constexpr, FROM: tl.constexpr, TO: tl.constexpr):
+    """Turn one row."""
+    re = tl.load(x + source, mask=inside, other=0.0).to(tl.float32)
+    if FROM > K:
+        im = tl.load(x + source + K, mask=inside, other=0.0).to(tl.float32)
+    else:
+        im = tl.zeros(re.shape, dtype=tl.float32)
+    kind = turned.dtype.element_ty
+    tl.store(turned + target, (re * cos + im * sin).to(kind), mask=inside)
+    if TO > K:
+        tl.store(turned + target + K, (im * cos - re * sin).to(kind), mask=inside)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), float32 and contiguous."""
+
+    plan: Plan
+    B: int
+    T: int
+    H: int
+    K: int
+    phase: Slot
+
+    @classmethod
+    def of(cls, plan: Plan, q: Slot, phase: Slot, *, pairs: bool) -> Self:
+        """pairs: whether q has imaginary parts."""
+        B, T, H, K = q.shape
+        return cls(plan, B, T, H, K // 2 if pairs else K, phase)
+
+    @property
+    def const(self) -> bool:
+        return self.phase.dim() == 2
+
+    @property
+    def count(self) -> int:
+        return triton.cdiv(self.T, FRAME.value)
+
+    @property
+    def programs(self) -> int:
+        return self.B * self.H * self.count
+
+    def angles(self) -> Slot:
+        """Φ before each frame of 64 steps and after the last step: (B·H, frames + 1, K|1), within ±π."""
+        width, sizes = self.phase.shape[-1], (self.T, self.H, self.count)
+        sums = self.phase
+        if not self.const:
+            sums = self.plan.empty((self.B * self.H, self.count, width), torch.float64)
+            self.plan.launch(
+                la_phases, (self.programs,), self.phase, sums, *sizes, K=width, FRAME=FRAME.value,
+                BK=triton.next_power_of_2(width), num_warps=warps(width),
+            )  # fmt: skip
+        angles = self.plan.empty((self.B * self.H, self.count + 1, width), torch.float32)
+        BK = min(STRIP, triton.next_power_of_2(width))
+        self.plan.launch(
+            la_frames, (self.B * self.H * triton.cdiv(width, BK),), sums, angles, *sizes,
+            loop_bound(triton.cdiv(self.count + 1, ANGLES.value)), K=width, FRAME=FRAME.value, BK=BK,
+            CONST=self.const, num_warps=1,
+        )  # fmt: skip
+        return angles
+
+    def turn(self, q: Slot, k: Slot, angles: Slot, channels: int, *, back: bool = False) -> tuple[Slot, Slot]:
+        """q and k with so many channels, K or (with imaginary parts) 2 K, turned or turned back."""
+        results = [self.plan.empty((*x.shape[:-1], channels), x.dtype) for x in (q, k)]
+        self.plan.launch(
+            la_turn, (self.programs,), q, k, self.phase, angles, *results, self.T, self.H, self.count,
+            K=self.K, KP=self.phase.shape[-1], FRAME=FRAME.value, BK=triton.next_power_of_2(self.K),
+            CONST=self.const, FROM=q.shape[-1], TO=channels, BACK=back, num_warps=warps(self.K),
+        )  # fmt: skip
+        return results[0], results[1]
+
+
+def warps(width: int) -> int:
+    """So many that a thread has four channels."""
+    return max(1, triton.next_power_of_2(width) // 128)

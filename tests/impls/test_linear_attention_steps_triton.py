@@ -1,0 +1,122 @@
+"""Value gates in the Triton kernels of linear_attention: see `support.attention`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.table import REGIMES, Operands, detached, evaluate
+
+from ssmperf.tune import tables
+
+KINDS = ("value", "both", "both_complex")
+
+
+@pytest.fixture
+def strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several strips of the state at widths that the interpreter can afford."""
+    from ssmperf.impls._triton import plan
+    from ssmperf.impls.linear_attention._triton import steps
+
+    monkeypatch.setattr(steps, "CELLS", 128)
+    plan.forget()
+
+
+@tiny
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("value", {"T": 1, "K": 20, "V": 3}),
+        ("both", {"T": C + 1, "H": 2}),
+        ("both", {"T": C, "regime": "small"}),
+        ("both_complex", {"T": C + 1, "K": 12, "V": 20}),
+        ("both_complex", {"T": C, "dtype": "float16", "regime": "retnet"}),
+    ],
+)
+@pytest.mark.usefixtures("strips")
+def test_outputs_and_all_gradients_match_the_definition(kind: str, options: dict[str, Any]) -> None:
+    assert_matches(case(kind=kind, **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize("kind", KINDS)
+def test_walks_and_steps_where_decay_is_mild_in_one_head_and_wild_in_the_other(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And, under gates on both sides, chunks whose key gates alone are wide."""
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind=kind, H=3)
+    with torch.no_grad():
+        operands["log_b"][:, :, 0] *= 0.1
+        operands["log_b"][:, :, 1] *= 0.1
+        operands["log_b"][0, C + 7, 1, 5] = -math.inf
+        if operands["log_a"] is not None:
+            operands["log_a"][:, :C, 0] *= 0.05
+    assert_matches(operands)
+
+
+@tiny
+@pytest.mark.parametrize(("gate", "phase"), [((1,), None), ((1, C, 1), (1, 16)), ((1, 16), (1, C, 1))])
+@pytest.mark.usefixtures("strips")
+def test_value_gates_beside_gates_of_other_shapes(
+    gate: tuple[int, ...], phase: tuple[int, ...] | None
+) -> None:
+    operands = case(T=C, kind="value")
+    generator = torch.Generator().manual_seed(12)
+    operands["log_a"] = (-0.3 * torch.rand(gate, generator=generator)).to(DEVICE).requires_grad_()
+    if phase is not None:
+        operands["phase"] = (3 * torch.rand(phase, generator=generator)).to(DEVICE).requires_grad_()
+    assert_matches(operands)
+
+
+@tiny
+@pytest.mark.usefixtures("strips")
+def test_resets_on_either_side_and_complex_values() -> None:
+    operands = case(T=C, kind="both", K=4, V=6)
+    with torch.no_grad():
+        operands["log_a"][0, 7, 0, 3] = operands["log_b"][0, 9, 0, 5] = -math.inf
+        operands["log_b"][0, 20] = -math.inf
+    v = operands["v"].detach()
+    operands["v"] = torch.complex(v, v.flip(1)).requires_grad_()
+    operands["initial_state"] = operands["initial_state"].detach().to(torch.complex64).requires_grad_()
+    assert_matches(operands)
+    gradients = evaluate(attention, operands).gradients
+    for name in ("log_a", "log_b"):
+        assert bool((gradients[name][torch.isneginf(operands[name])] == 0).all()), name
+
+
+@tiny
+@pytest.mark.usefixtures("strips")
+def test_a_value_gate_of_one_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch)
+    operands: Operands = detached(case(T=C + 3, kind="key_complex"))
+    expected = attention(**operands)
+    operands["log_b"] = torch.zeros_like(operands["v"])
+    for found, value in zip(attention(**operands), expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_value_gates_on_a_gpu(kind: str, dtype: str) -> None:
+    regime = "gla" if dtype == "float16" else "sigmoid"
+    assert_matches(case(T=500, H=3, K=80, V=36, kind=kind, regime=regime, dtype=dtype), dtype)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("walk", [0, 64])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("regime", REGIMES)
+def test_regimes_of_value_gates_on_a_gpu(regime: str, kind: str, walk: int) -> None:
+    table = tables.table("linear_attention/triton")
+    rows = {(table.name, key): replace(table.row(key), walk=min(walk, table.row(key).walk)) for key in table}
+    with tables.using(rows):
+        operands = case(T=300, H=2, K=128, V=128, kind=kind, regime=regime, dtype="bfloat16")
+        assert_matches(operands, "bfloat16")

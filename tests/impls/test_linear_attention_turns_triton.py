@@ -1,0 +1,102 @@
+"""Complex gates in the Triton kernels of linear_attention: see `support.attention`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.attention import DEVICE, C, assert_matches, case, cut_into, gpu, tiny
+from support.table import Operands
+from torch import Tensor
+
+from ssmperf.tune import tables
+
+H, K = 2, 16
+SHAPES = {"none": None, "const": (H,), "const key": (H, K), "scalar": (1, C + 1, H), "key": (1, C + 1, H, K)}
+
+
+def mixed(gate: str, phase: str, **options: Any) -> Operands:
+    """A call whose gate's magnitude and phase have any two of the legal shapes."""
+    operands = case(T=C + 1, kind="none", H=H, K=K, V=16, **options)
+    generator = torch.Generator().manual_seed(11)
+
+    def drawn(shape: tuple[int, ...] | None, scale: float) -> Tensor | None:
+        if shape is None:
+            return None
+        return (scale * torch.rand(shape, generator=generator)).to(DEVICE).requires_grad_()
+
+    operands["log_a"], operands["phase"] = drawn(SHAPES[gate], -0.2), drawn(SHAPES[phase], 3.0)
+    state = operands["initial_state"].detach()
+    operands["initial_state"] = torch.complex(state, state.flip(-1)).requires_grad_()
+    return operands
+
+
+@tiny
+@pytest.mark.parametrize("walk", [0, 16])
+@pytest.mark.parametrize(
+    ("gate", "phase"),
+    [("none", "key"), ("const", "const key"), ("scalar", "scalar"), ("const key", "key"), ("key", "const")],
+)
+def test_a_gate_and_a_phase_of_any_two_shapes(
+    gate: str, phase: str, walk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, walk=walk)
+    assert_matches(mixed(gate, phase))
+
+
+@tiny
+def test_a_walk_takes_wide_chunks_of_complex_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind="key_complex", regime="small", H=2)
+    with torch.no_grad():
+        operands["log_a"][:, : C + 1] *= 1e-3  # the first chunk is not wide, one head has a reset
+        operands["log_a"][:, C + 5, 1] = -math.inf
+    assert_matches(operands)
+
+
+@tiny
+@pytest.mark.parametrize("shape", [(3, 1), (1, 64 * 40 + 7, 3, 1)])
+def test_angles_keep_their_digits_over_many_frames(shape: tuple[int, ...]) -> None:
+    """40 frames of 64 steps are more than one pass of the kernel that adds them up."""
+    from ssmperf.impls._triton.plan import Plan, Slot, planned
+    from ssmperf.impls.linear_attention._triton.turns import Frames
+
+    T, H = 64 * 40 + 7, 3
+
+    @planned
+    def angles(plan: Plan, phase: Slot) -> tuple[Slot]:
+        return (Frames(plan, 1, T, H, 1, phase).angles(),)
+
+    phase = (3 * torch.rand(shape, generator=torch.Generator().manual_seed(7))).to(DEVICE)
+    (found,) = angles(phase)
+    steps = phase.double().expand(T, H, 1) if len(shape) == 2 else phase[0].double()
+    sums = torch.cat([torch.zeros_like(steps[:1]), steps.cumsum(0)])
+    at = [*range(0, T, 64), T]
+    assert found.shape == (H, len(at), 1)
+    assert float(found.abs().max()) <= math.pi
+    expected = sums[at].transpose(0, 1)
+    turned = torch.polar(torch.ones_like(expected), expected - found.double())
+    assert float((turned - 1).abs().max()) < 1e-6
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("walk", [0, 64])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("K", "V", "T"), [(128, 128, 1000), (80, 36, 333), (64, 64, 64)])
+@pytest.mark.parametrize("regime", ["gla", "sigmoid", "small"])
+def test_complex_gates_on_a_gpu(regime: str, K: int, V: int, T: int, dtype: str, walk: int) -> None:
+    table = tables.table("linear_attention/triton")
+    rows = {(table.name, key): replace(table.row(key), walk=min(walk, table.row(key).walk)) for key in table}
+    with tables.using(rows):
+        assert_matches(case(T=T, H=3, K=K, V=V, kind="key_complex", regime=regime, dtype=dtype), dtype)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("gate", "phase"), [("none", "key"), ("const", "const key"), ("scalar", "key")])
+def test_a_gate_and_a_phase_of_two_shapes_on_a_gpu(gate: str, phase: str) -> None:
+    assert_matches(mixed(gate, phase, dtype="bfloat16"), "bfloat16")
