@@ -71,7 +71,7 @@ class Walk(Schedule):
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
         room = (shared_memory(self.plan.device) - SLACK) // self.dtype.itemsize
         # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
-        widest = self.tiles.walk if 90 <= architecture() < 120 else min(self.tiles.walk, 32)
+        widest = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
         width, most = self.width(self.V, widest), self.tiles.walk_stages
         widths = [width >> narrower for narrower in range(width.bit_length() - 4)]
         # two stages as long as possible: a narrower strip costs less than waiting for each chunk
