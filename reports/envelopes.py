@@ -38,9 +38,9 @@ def lines(rows: pd.DataFrame, section: Section) -> list[Line]:
     owners = rows["model"].where(rows["model"].notna(), rows["recurrence"])
     several = rows["run"].nunique() > 1
     keys = [owners, rows["backend"], *([rows["run"]] if several else [])]
-    found = []
+    made = []
     for (owner, backend, *run), members in rows.groupby(keys, sort=True):
-        found.append(
+        made.append(
             Line(
                 " ".join(map(units.plain, [owner, *run])),
                 units.plain(backend),
@@ -49,7 +49,7 @@ def lines(rows: pd.DataFrame, section: Section) -> list[Line]:
                 {name: text for name in section.columns if (text := _worst(members, name))},
             )
         )
-    return found
+    return made
 
 
 def _worst(rows: pd.DataFrame, name: str) -> str:
@@ -77,15 +77,17 @@ def worst(name: str, values: Iterable[Any]) -> Any:
 
 def _right_to(rows: pd.DataFrame, fields: Sequence[str]) -> dict[str, str]:
     """Write the envelope's limits by field: one per dtype, as `8,192 / 512`, or one if they are the same."""
-    found = [
-        envelope_of([(str(row["status"]), row) for row in frames.records(members)], fields)
-        for _, members in rows.groupby("dtype", sort=False)
-    ]
-    texts = {name: [_limit(envelope, name) for envelope in found] for name in fields}
+    each_dtype = [found(frames.records(members), fields) for _, members in rows.groupby("dtype", sort=False)]
+    texts = {name: [limit(envelope, name) for envelope in each_dtype] for name in fields}
     return {name: each[0] if len(set(each)) == 1 else " / ".join(each) for name, each in texts.items()}
 
 
-def _limit(envelope: Envelope, name: str) -> str:
+def found(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> Envelope:
+    """Find the envelope of a backend from the rows of its cases; see `ssmperf.envelope_of`."""
+    return envelope_of([(str(row["status"]), row) for row in rows], fields)
+
+
+def limit(envelope: Envelope, name: str) -> str:
     """Write the limit in one field; with ≥ if nothing wrong was found beyond what was tried."""
     value = envelope.largest.get(name)
     if value is None:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, report
 
-from . import best, charts, contests, details, frames, joined, ranking, sections, units
+from . import best, charts, contests, details, frames, glance, joined, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -73,11 +73,14 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
     }
     views, drawn = _sections(parts)
     looks = charts.looks(table, [section for section, _ in parts.values()])
-    found = contests.contests(runs)
+    found, glances = contests.contests(runs), joined.glances(parts)
+    scatters = glance.charts(glances)
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
         "best": _best(found) if found else None,
-        "glances": glance_views(joined.glances(parts)),
+        "glances": {**glance.views(glances), "charts": [*enumerate(scatters, len(drawn))]}
+        if glances
+        else None,
         "runs": run_views(runs, table),
         "summary": _summary(table, list(parts.values())),
         "sections": views,
@@ -85,25 +88,8 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "environments": details.environments(runs),
         "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
         "details": details.rows(rows for _, rows in parts.values()),
-        "charts": drawn,
+        "charts": [*drawn, *scatters],
     }
-
-
-def glance_views(found: Sequence[joined.Glance]) -> list[dict[str, Any]]:
-    """Give the texts of each line of all suites at a glance; `first` marks the first one of a place."""
-    lines: list[dict[str, Any]] = []
-    for each in found:
-        first = not lines or lines[-1]["place"] != each.place
-        texts = (
-            units.ratio(each.slowness),
-            units.ratio(each.memory),
-            "–" if each.error is None else f"{each.error:.2g}",
-            "–" if each.longest is None else f"{each.longest:,}",
-        )
-        kept_out = "" if each.standing == "competes" else each.mark or each.standing
-        lines.append({"place": each.place, "backend": each.backend, "front": each.front, "first": first,
-                      "numbers": texts, "mark": kept_out})  # fmt: skip
-    return lines
 
 
 def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:

@@ -102,8 +102,9 @@
     }
     const xs = lines.flatMap((line) => line.x);
     const numeric = xs.every((x) => typeof x === "number");
+    const marks = chart.scatter ? logTicks(Math.min(...xs), Math.max(...xs)) : ticks(xs, chart.log_x);
     const across = numeric
-      ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: ticks(xs, chart.log_x), ticktext: ticks(xs, chart.log_x).map(short) }
+      ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: marks, ticktext: marks.map((x) => chart.scatter ? quantity(x, chart) : short(x)) }
       : { ...grid, type: "category" };
     const at = single && numeric ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });
@@ -140,7 +141,7 @@
         plot.replaceChildren(nothing);
         return;
       }
-      const single = new Set(lines.flatMap((line) => line.x)).size === 1;
+      const single = !chart.scatter && new Set(lines.flatMap((line) => line.x)).size === 1;
       if (single) lines.sort((a, b) => rank(a) - rank(b) || a.y[0] - b.y[0]);
       const drawn = single ? lines.filter((line) => !line.reference) : lines;
       plot.replaceChildren();

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import frames, ranking
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ssmperf.reports import frames, glance, ranking
 from ssmperf.reports.html import html
-from ssmperf.reports.joined import Glance, glances
+from ssmperf.reports.joined import Glance, dominates, glances
 
+import ssmperf
 from ssmperf import Record, Section, Status
 
 MEMORY = Section(title="Memory", question="", columns=("peak_bytes",), rank="peak_bytes")
+LIMITS = Section(title="Limits", question="", columns=("error_output",), envelope=("decay_span", "T"))
+LENGTHS = (64, 256, 1024)
 
 
 def made(fake: Any, **numbers: tuple[float, float, float]) -> list[Record]:
@@ -38,8 +43,27 @@ def of(fake: Any, records: list[Record]) -> dict[str, Glance]:
     return {each.backend: each for each in glances(parts)}
 
 
+def judged(fake: Any, suite: str, backend: str, T: int, status: str = "ok", **changes: Any) -> Record:
+    """Make a record of a judged case; one that is wrong is off by a thousand times the tolerance."""
+    case = fake.case(suite=suite, backend=backend, shape={"B": 2, "T": T, "C": 64}, **changes)
+    error = {"ok": 1e-6, "wrong": 1e-2}.get(status)
+    numbers = {"decay_span": 16.0, "errors": {"output": error}, "tolerances": {"output": 1e-5}}
+    reason = None if status == "ok" else "planted"
+    return Record(case, Status(status), reason, "env1", numbers if error else {})
+
+
+def timed(fake: Any, backend: str, seconds: float, lengths: tuple[int, ...] = LENGTHS) -> list[Record]:
+    return [fake.timed(seconds, backend=backend, shape={"B": 2, "T": T, "C": 64}) for T in lengths]
+
+
+def trained(fake: Any, task: str, status: str = "ok", **numbers: Any) -> Record:
+    shape = {"B": 8, "T": 32, "C": 64}
+    case = fake.case(suite="correctness", backend="quick", shape=shape, operand_source=f"task/{task}")
+    return Record(case, Status(status), None if status == "ok" else "diverged", "env1", numbers)
+
+
 def run_of(fake: Any, records: list[Record]) -> Any:
-    suites = {**fake.run([]).meta["suites"], "memory": MEMORY.to_json()}
+    suites = {**fake.run([]).meta["suites"], "memory": MEMORY.to_json(), "limits": LIMITS.to_json()}
     return fake.run(records, meta={"suites": suites})
 
 
@@ -56,8 +80,96 @@ def test_a_backend_that_is_wrong_is_on_no_front_and_no_measure_for_others(fake: 
     records.append(fake.failed("wrong", "far off", suite="correctness", backend="broken", shape=long))
     found = of(fake, records)
     assert found["right"].front and found["right"].slowness == pytest.approx(1)
-    assert not found["broken"].front and found["broken"].longest == 1024
-    assert found["broken"].mark
+    assert not found["broken"].front and found["broken"].mark
+    assert (found["broken"].longest, found["broken"].limited) == (1024, True)
+    assert glance.cells(found["broken"])[3] == "1,024" and glance.cells(found["right"])[3] == "≥1,024"
+
+
+def test_beyond_its_envelope_it_does_not_count_and_inside_it_competes(fake: Any) -> None:
+    """`quick` is right to T = 256; `sequential` is compared with it there, and with itself beyond."""
+    limits = [judged(fake, "limits", "quick", T, "ok" if T < 1024 else "wrong") for T in LENGTHS]
+    records = [*timed(fake, "sequential", 2.0), *timed(fake, "quick", 1.0), *limits]
+    records += [judged(fake, "correctness", name, 64) for name in ("sequential", "quick")]
+    found = of(fake, records)
+    quick, slow = found["quick"], found["sequential"]
+    assert (quick.standing, quick.front) == ("competes", True)
+    assert quick.slowness == pytest.approx(1) and slow.slowness == pytest.approx(2 ** (2 / 3))
+    assert (quick.longest, quick.limited, slow.longest, slow.limited) == (256, True, 64, False)
+    assert quick.error == pytest.approx(0.1), "the errors beyond its envelope do not count"
+    assert quick.envelopes == ["decay span ≥16, T 256"]
+    assert "1 of 3" in quick.mark
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    statuses=st.lists(st.sampled_from(["ok", "wrong", "nan"]), min_size=6, max_size=6),
+    suite=st.sampled_from(["limits", "correctness"]),
+)
+def test_who_wins_in_best_competes_here_and_nobody_else_is_on_the_front(
+    fake: Any, statuses: list[str], suite: str
+) -> None:
+    records = [*timed(fake, "sequential", 2.0), *timed(fake, "quick", 1.0)]
+    for name, found in (("sequential", statuses[:3]), ("quick", statuses[3:])):
+        for T, status in zip(LENGTHS, found, strict=True):
+            records.append(judged(fake, suite, name, T, status))
+    records.append(judged(fake, "correctness", "neither", 64))
+    winners = {name for contest in ssmperf.best([run_of(fake, records)]) for name in contest["fastest"]}
+    lines = of(fake, records)
+    assert winners <= {name for name, each in lines.items() if each.standing == "competes"}
+    assert {name for name, each in lines.items() if each.front} <= winners
+    assert any(each.front for each in lines.values()) == bool(winners)
+
+
+def test_a_length_that_was_not_tried_is_no_fault(fake: Any) -> None:
+    """Of two that are right as far as they were tried, the length decides nothing; one wrong beyond does."""
+    place = ("gla", "float32", "cpu")
+    short = Glance(place, "short", slowness=1.0, memory=1.0, error=0.1, longest=512)
+    long = Glance(place, "long", slowness=2.0, memory=1.0, error=0.1, longest=4096)
+    assert dominates(short, long) and not dominates(long, short)
+    short.limited = True
+    assert not dominates(short, long) and not dominates(long, short)
+    long.slowness = 1.0
+    assert dominates(long, short)
+    short.limited = False
+    assert not dominates(long, short)
+    short.limited = long.limited = True
+    assert dominates(long, short)
+    long.longest, short.limited = 512, False
+    assert not dominates(short, long) and not dominates(long, short)
+
+
+def test_what_networks_learned_is_shown_and_is_no_length(fake: Any) -> None:
+    """A training that diverged keeps nobody out, and its T is no length up to which a backend is right."""
+    records = made(fake, quick=(1.0, 400.0, 0.1), small=(3.0, 100.0, 0.1))
+    records += [
+        trained(fake, "mqar", learned="learned", holds_to=8.0),
+        trained(fake, "needle", learned="not learned", holds_to=None),
+        trained(fake, "induction", "nan"),
+    ]
+    found = of(fake, records)
+    assert found["quick"].learned == {
+        "mqar": "learned, holds to 8 T = 256",
+        "needle": "not learned",
+        "induction": "nan",
+    }
+    assert found["quick"].front and (found["quick"].longest, found["quick"].limited) == (1024, False)
+    assert found["small"].learned == {}
+
+
+def test_the_scatter_has_a_point_per_line_and_the_front_below_all(fake: Any) -> None:
+    numbers = {"quick": (1.0, 400.0, 0.1), "small": (3.0, 100.0, 0.1), "neither": (3.1, 420.0, 0.1)}
+    found = of(fake, made(fake, **numbers))
+    memory, _ = glance.charts(list(found.values()))
+    ((_, lines),) = ((panel["name"], panel["lines"]) for panel in memory["panels"])
+    points = {line["series"]: line for line in lines if not line["reference"]}
+    (front,) = (line for line in lines if line["reference"])
+    assert {name: line["standing"] == "competes" for name, line in points.items()} == {
+        name: each.front for name, each in found.items()
+    }
+    for name, line in points.items():
+        assert (line["x"], line["y"]) == ([found[name].slowness], [found[name].memory])
+        below = [y for x, y in zip(front["x"], front["y"], strict=True) if x <= line["x"][0]]
+        assert min(below) <= line["y"][0]
 
 
 def test_one_question_is_not_joined(fake: Any) -> None:
