@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import absent, contests, crossings, envelopes, frames, ranking, units
+from . import absent, contests, crossings, envelopes, frames, grids, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -31,7 +30,6 @@ DIAGNOSED = ("wrong", "nan")
 ID_LETTERS = 8  # of a case's id, enough to tell the cases of a run apart
 MOST_SUMS = 12
 MOST_CONCLUSIONS = 80
-REASON_WIDTH = 24  # least width that a block leaves for status and reason
 
 
 @report("table")
@@ -141,8 +139,8 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
     columns = frames.shown_columns(rows, section)
     cells = [_line(row, columns, section.rank) for row in frames.records(rows)]
     headings = ["", "backend", *map(units.label, columns), "status"]
-    dropped = _narrow(console.width, headings, cells)
-    widths = _widths(headings, cells)
+    dropped = grids.narrow(console.width, headings, cells)
+    widths = grids.widths(headings, cells)
     plain = ["subject", "shape", "dtype", "pass"]
     axes = [*plain, *frames.varying_axes(rows)]
     show_header = True
@@ -153,7 +151,7 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
             if part != ""
         ]
         console.print(Text.assemble((heading, "bold cyan"), f"  {' · '.join(rest)}"))
-        block = _grid(show_header=show_header)
+        block = grids.grid(show_header=show_header)
         for i, title in enumerate(headings):
             number = 2 <= i < len(headings) - 1
             last = i == len(headings) - 1
@@ -165,31 +163,6 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
         show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
-
-
-def _grid(*, show_header: bool = True) -> Table:
-    return Table(box=None, show_header=show_header, header_style="dim", padding=(0, 1), pad_edge=False)
-
-
-def _narrow(room: int, headings: list[str], cells: list[list[Text]]) -> list[str]:
-    """Remove the last columns until a block fits, but keep the first number; return their headings."""
-    dropped: list[str] = []
-    while len(headings) > 4:
-        widths = _widths(headings, cells)
-        if sum(widths[:-1]) + 2 * len(widths) + REASON_WIDTH <= room:
-            break
-        dropped.insert(0, headings.pop(-2))
-        for line in cells:
-            del line[-2]
-    return dropped
-
-
-def _widths(headings: list[str], cells: list[list[Text]]) -> list[int]:
-    columns = zip(*cells, strict=True)
-    return [
-        max(len(title), *(text.cell_len for text in column))
-        for title, column in zip(headings, columns, strict=True)
-    ]
 
 
 def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
@@ -206,7 +179,8 @@ def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list
             low, high = units.interval_names(column)
             if row.get("converged") is False:
                 text = Text("~", style="yellow").append_text(text)
-            text.append(f"{units.spread(value, row.get(low), row.get(high)):>8}", style="dim")
+            if low in row:
+                text.append(f"{units.spread(value, row.get(low), row.get(high)):>8}", style="dim")
             if host := units.host_note(column, row):
                 text = Text(f"{host}  ", style="yellow").append_text(text)
         line.append(text)
@@ -247,8 +221,8 @@ def _envelopes(console: Console, rows: pd.DataFrame, section: Section) -> None:
         ]
         for line in run
     ]
-    dropped = _narrow(console.width, headings, cells)
-    grid = _grid()
+    dropped = grids.narrow(console.width, headings, cells)
+    grid = grids.grid()
     for place, heading in enumerate(headings):
         number = 2 <= place < len(headings) - 1
         grid.add_column(heading, justify="right" if number else "left", no_wrap=place < 2 or number)
@@ -279,7 +253,7 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
         lengths = [text.cell_len for (_, backend), text in texts.items() if backend == name]
         widths[name] = 2 + max(*map(len, _split(name)), *lengths)
     for chunk in _chunks(found.backends, widths, console.width - first - 2):
-        grid = _grid()
+        grid = grids.grid()
         grid.add_column("model", no_wrap=True, min_width=first - 1)
         for name in chunk:
             heading = "\n".join(_split(name))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ssmperf.reports import tables
 
-from ssmperf import registry
+from ssmperf import Record, Status, registry
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -147,3 +147,36 @@ def test_a_busy_machine_is_told_in_one_line(fake: Any) -> None:
 @pytest.mark.parametrize("odd", ["text", 5, [3, None], None, {"a": 1}])
 def test_what_is_no_list_of_texts_is_no_doubt(fake: Any, odd: object) -> None:
     assert "doubtful" not in str(tables.table([fake.run([fake.timed(1.0, numbers={"doubts": odd})])]))
+
+
+def test_what_is_found_stands_beside_what_was_predicted_in_a_pipe(fake: Any) -> None:
+    """Of the memory suite's numbers, the largest sizes come before what fits only a wider terminal."""
+    section = registry.suite("memory").section
+    sizes = {f"{kind}largest_{letter}": 987654 for kind in ("", "declared_", "predicted_") for letter in "TB"}
+    numbers = {name: 1.234e9 for name in section.columns if name.endswith("_bytes")} | sizes
+    numbers |= {
+        "peak_over_declared": 1.06,
+        "growth_exponent": 1.01,
+        "declared_bound": 0.5,
+        "approximate": True,
+    }
+    shape = {"B": 8, "T": 16384, "H": 16, "K": 128, "V": 128}
+    place = {"suite": "memory", "backend": "surrogate_softmax", "dtype": "bfloat16", "shape": shape}
+    record = Record(fake.case(**place), Status.OK, env_id="env1", numbers=numbers)
+    text = str(tables.table([fake.run([record], meta={"suites": {"memory": section.to_json()}})]))
+    (line,) = lines_with(text, "surrogate_softmax")
+    assert line.count("987,654") == len(sizes)
+    (dropped,) = lines_with(text, "too narrow here for")
+    assert not re.search(r"largest|declared [TB]|predicted", dropped)
+
+
+def test_of_stability_what_says_how_wrong_comes_before_what_it_is_sensitive_to(fake: Any) -> None:
+    section = registry.suite("stability").section
+    numbers = {name: 1.2e-3 for name in section.columns} | {"first_wrong_step": 43884, "bound_holds": False}
+    records = [
+        Record(fake.case(suite="stability", backend="surrogate_raw"), Status.WRONG, "off", "env1", numbers)
+    ]
+    text = str(tables.table([fake.run(records, meta={"suites": {"stability": section.to_json()}})]))
+    dropped = next(iter(lines_with(text, "too narrow here for")), "")
+    names = ("error_output", "error_bound", "bound_holds", "error_final_state", "largest_finite_error")
+    assert not [name for name in names if tables.units.label(name) in dropped]
