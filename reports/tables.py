@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import absent, contests, crossings, envelopes, frames, grids, ranking, units
+from . import absent, contests, crossings, envelopes, frames, grids, lengths, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -89,6 +89,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         _repeats(console, rows, runs)
     for line in left_out:
         console.print(Text(f"  {line}", style="dim"))
+    lengths.print_blocks(console, lengths.blocks(rows, section))
     _sums(console, contests.contests_of(rows, section.rank))
     _conclusions(console, rows, section)
     _crossings(console, crossings.crossings(rows, section.rank))

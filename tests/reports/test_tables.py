@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import tables
+from ssmperf.reports import lengths, tables
 
-from ssmperf import Record, Status, registry
+from ssmperf import Chart, Record, Section, Status, registry
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -172,7 +172,7 @@ def test_what_is_found_stands_beside_what_was_predicted_in_a_pipe(fake: Any) -> 
 
 def test_of_stability_what_says_how_wrong_comes_before_what_it_is_sensitive_to(fake: Any) -> None:
     section = registry.suite("stability").section
-    numbers = {name: 1.2e-3 for name in section.columns} | {"first_wrong_step": 43884, "bound_holds": False}
+    numbers = dict.fromkeys(section.columns, 0.0012) | {"first_wrong_step": 43884, "bound_holds": False}
     records = [
         Record(fake.case(suite="stability", backend="surrogate_raw"), Status.WRONG, "off", "env1", numbers)
     ]
@@ -180,3 +180,64 @@ def test_of_stability_what_says_how_wrong_comes_before_what_it_is_sensitive_to(f
     dropped = next(iter(lines_with(text, "too narrow here for")), "")
     names = ("error_output", "error_bound", "bound_holds", "error_final_state", "largest_finite_error")
     assert not [name for name in names if tables.units.label(name) in dropped]
+
+
+LENGTH_TITLES = ("Error against length", "Accuracy against length")
+LEARNING = Section(
+    title="Extrapolation",
+    question="",
+    columns=("error_output",),
+    charts=(
+        Chart(x="T", y="error_output", title="Error against length"),
+        Chart(x="test_lengths", y="accuracies", title="Accuracy against length", references=("chances",)),
+        Chart(x="updates_done", y="losses", title="Loss while training"),
+    ),
+)
+
+
+def test_a_suite_of_errors_and_trainings_has_both_by_length(fake: Any) -> None:
+    """Each number of each length is there, with the interval of an accuracy, and what is wrong says so."""
+    records = []
+    for backend, errors in {
+        "sequential": (1.1e-7, 2.2e-7, 3.3e-7),
+        "blelloch": (4.4e-7, 5.5e-7, 6.6e-1),
+    }.items():
+        for T, error in zip((8, 64, 512), errors, strict=True):
+            status = Status.WRONG if error > 0.1 else Status.OK
+            numbers = {"error_output": error, "errors": {"output": error}, "tolerances": {"output": 1e-5}}
+            case = fake.case(suite="extrapolation", backend=backend, shape={"B": 1, "T": T, "C": 64})
+            records.append(Record(case, status, "far off" if error > 0.1 else None, "env1", numbers))
+    for task, base in (("mqar", 0.5), ("needle", 0.3)):
+        numbers = {
+            "test_lengths": [32, 64, 128],
+            "accuracies": [base, base - 0.1, None],
+            "accuracies_low": [base - 0.04, base - 0.13, None],
+            "accuracies_high": [base + 0.04, base - 0.07, None],
+            "chances": [0.021, 0.022, 0.023],
+            "losses": [3.0, 2.0],
+            "updates_done": [10, 20],
+        }
+        case = fake.case(
+            suite="extrapolation", shape={"B": 8, "T": 32, "C": 64}, operand_source=f"task/{task}"
+        )
+        records.append(Record(case, Status.OK, env_id="env1", numbers=numbers))
+    text = str(tables.table([fake.run(records, meta={"suites": {"extrapolation": LEARNING.to_json()}})]))
+    assert "Loss while training" not in text
+    error, accuracy = (text[text.index(title) :].split("\n\n")[0] for title in LENGTH_TITLES)
+    assert re.findall(r"\d\.\de-\d\d", error) == [
+        f"{x:.1e}" for x in (1.1e-7, 2.2e-7, 3.3e-7, 4.4e-7, 5.5e-7, 6.6e-1)
+    ]
+    assert error.count("wrong") == 1 and "6.6e-01 wrong" in error
+    (mqar, by_chance), (needle, _) = (lines_with(accuracy, f"task/{name}") for name in ("mqar", "needle"))
+    assert "0.5 ±0.04" in mqar and "0.4 ±0.03" in mqar and "0.2 ±0.03" in needle
+    assert "by chance" in by_chance and "0.021" in by_chance and "0.022" in by_chance
+
+
+def test_a_block_by_length_is_bounded(fake: Any) -> None:
+    records = []
+    for place in range(lengths.MOST_LINES + 5):
+        for T in (8, 64):
+            case = fake.case(suite="extrapolation", backend=f"b{place}", shape={"B": 1, "T": T, "C": 64})
+            records.append(Record(case, Status.OK, env_id="env1", numbers={"error_output": 1e-7}))
+    text = str(tables.table([fake.run(records, meta={"suites": {"extrapolation": LEARNING.to_json()}})]))
+    assert "and 5 more lines" in text
