@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, report
 
-from . import best, charts, contests, details, frames, glance, joined, ranking, sections, units
+from . import best, charts, contests, costs, details, frames, glance, joined, ranking, sections, units
 from .exports import deliver
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "summary": _summary(table, list(parts.values())),
         "sections": views,
         "problems": details.problems(table),
+        "costs": costs.costs(table),
         "environments": details.environments(runs),
         "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
         "details": details.rows(rows for _, rows in parts.values()),
