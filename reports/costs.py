@@ -10,6 +10,7 @@ from . import frames, units
 
 SPENT = "spent_s"
 MOST_CASES = 8
+OWN = "model"  # the source of a model's own operands
 
 
 def costs(table: pd.DataFrame) -> dict[str, Any] | None:
@@ -67,4 +68,6 @@ def _described(row: dict[str, Any], several: bool) -> str:
     subject = units.plain(row["subject"])
     names = [row["suite"], subject, row["backend"], row["shape"], row["dtype"], row["pass"]]
     run = [row["run"]] if several else []
-    return " ".join(filter(None, map(units.plain, [*run, *names, "" if source in subject else source])))
+    return " ".join(
+        filter(None, map(units.plain, [*run, *names, "" if source == OWN or source in subject else source]))
+    )

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import units
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from . import grids, units
 from .joined import Glance
 
 HEADINGS = ("time", "memory", "error / tolerance", "right to T", "envelope", "learned")
 TEXTS = ("envelope", "learned")  # headings of cells that hold no number
 PLACE = ("model", "dtype", "where")
-CHARTS = (("memory", "memory over the least"), ("error", "error / tolerance"))  # against the time
+# what is drawn against the time, and how its ticks are written
+CHARTS = (("memory", "memory over the least", "~s"), ("error", "error / tolerance", ".0e"))
 FRONT = "front of these two"
+MOST_LINES = 60  # on a terminal; of more, those on the front
 
 
 def cells(each: Glance) -> tuple[str, ...]:
@@ -40,12 +46,53 @@ def views(found: Sequence[Glance]) -> dict[str, Any]:
     return {"headings": [(HEADINGS[place], HEADINGS[place] not in TEXTS) for place in used], "lines": lines}
 
 
+def print_glances(console: Console, found: Sequence[Glance]) -> None:
+    """Print one line per model and backend, those on the Pareto front marked; nothing if there are none."""
+    if not found:
+        return
+    console.print(Text("All suites at a glance", style="bold"))
+    console.print()
+    shown = [each for each in found if each.front] if len(found) > MOST_LINES else list(found)
+    seen = views(shown)
+    wheres = {each.place[2] for each in shown}
+    axes = [name for name in PLACE if name != "where" or len(wheres) > 1]
+    headings = ["", *axes, "backend", *(heading for heading, _ in seen["headings"]), ""]
+    cells = []
+    for each, line in zip(shown, seen["lines"], strict=True):
+        style = "bold green" if each.front else ""
+        name = Text(each.backend, style=style)
+        if each.mark:
+            name.append(f" ({each.mark})", style="dim")
+        place = dict(zip(PLACE, each.place, strict=True))
+        numbers = [Text(text) for text, _ in line["cells"]]
+        front = Text("▸" if each.front else " ", style=style)
+        cells.append([front, *(Text(place[axis], style="cyan") for axis in axes), name, *numbers, Text("")])
+    dropped = grids.narrow(console.width + grids.REASON_WIDTH, headings, cells)
+    grid = grids.grid()
+    for heading in headings:
+        number = heading.replace("\n", " ") in HEADINGS and heading not in TEXTS
+        grid.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for texts in cells:
+        grid.add_row(*texts)
+    console.print(Padding(grid, (0, 0, 1, 1)))
+    notes = ["▸ on the Pareto front: none is better in time, memory, error or length and as good in the rest"]
+    if len(shown) < len(found):
+        notes.append(f"and {len(found) - len(shown)} lines that are not: the page has them all")
+    if dropped:
+        notes.append(f"too narrow here for: {', '.join(dropped)}")
+    for note in notes:
+        console.print(Text(f"  {note}", style="dim"))
+    console.print()
+
+
 def charts(found: Sequence[Glance]) -> list[dict[str, Any]]:
     """Give the data of scatters of memory and error against time, one panel per model."""
-    return [chart for field, title in CHARTS if (chart := _scatter(found, field, title))["panels"]]
+    return [
+        chart for field, title, ticks in CHARTS if (chart := _scatter(found, field, title, ticks))["panels"]
+    ]
 
 
-def _scatter(found: Sequence[Glance], field: str, title: str) -> dict[str, Any]:
+def _scatter(found: Sequence[Glance], field: str, title: str, ticks: str) -> dict[str, Any]:
     drawn = [
         each for each in found if each.slowness is not None and (getattr(each, field) or 0) > 0
     ]  # both axes are logarithmic
@@ -67,7 +114,7 @@ def _scatter(found: Sequence[Glance], field: str, title: str) -> dict[str, Any]:
         "series": "backend",
         "x": "time over the least",
         "y": title,
-        "ticks": "~s",
+        "ticks": ticks,
         "unit": "",
         "log": True,
         "log_x": True,

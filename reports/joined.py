@@ -38,7 +38,7 @@ class Glance:
     limited: whether something wrong ends them. If not, longer ones were not tried.
     envelopes: up to where it is right by each suite that gives envelopes, as text.
     learned: what networks learned, and up to which length it holds, as text by task.
-    standing: "competes" if it does so in a case of each question; else the worst standing.
+    standing: "competes" if it does so in any case; else the worst standing.
     mark: why it does not compete in some cases, and in how many if it does in others.
     front: whether it competes, and no other backend is better in one of the numbers and as good in the rest.
     """
@@ -76,13 +76,13 @@ class Glance:
 class _Seen:
     """What the rows of a line tell, before it is summed up.
 
-    ratios: by kind, whether the row competes, and its value over the least. standings: by kind, the standing
-    and the mark of each row. lengths: whether a length is right, by T. limits: the largest T of each envelope
+    ratios: by kind, whether the row competes, and its value over the least. standings: the standing and the
+    mark of each row. lengths: whether a length is right, by T. limits: the largest T of each envelope
     (None if it is right nowhere), and whether something wrong limits it.
     """
 
     ratios: dict[str, list[tuple[bool, float]]] = field(default_factory=dict)
-    standings: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    standings: list[tuple[str, str]] = field(default_factory=list)
     lengths: dict[int, bool] = field(default_factory=dict)
     limits: list[tuple[int | None, bool]] = field(default_factory=list)
 
@@ -166,7 +166,7 @@ def _compare(lines: _Lines, rows: pd.DataFrame, rank: str, kind: str) -> None:
             groups.setdefault(key, []).append(row)
         if known or row["status"] in ranking.INCORRECT:
             standing = (str(row["standing"]), units.plain(row["mark"]) or units.plain(row["standing"]))
-            lines.of(row)[1].standings.setdefault(kind, []).append(standing)
+            lines.of(row)[1].standings.append(standing)
     for members in groups.values():
         competing = [row[rank] for row in members if row["standing"] == "competes"]
         for row in members if competing else ():
@@ -223,19 +223,20 @@ def _add_learned(lines: _Lines, row: Mapping[str, Any]) -> None:
 
 def _sum_up(each: Glance, seen: _Seen) -> None:
     """Set a line's means, its length and its standing from what was seen."""
-    each.slowness, each.memory = (_mean(seen.ratios.get(kind, ())) for kind in _KINDS.values())
+    competing = [entry for entry in seen.standings if entry[0] == "competes"]
+    apart = [entry for entry in seen.standings if entry[0] != "competes"]
+    each.slowness, each.memory = (
+        _mean([ratio for competes, ratio in seen.ratios.get(kind, ()) if competes or not competing])
+        for kind in _KINDS.values()
+    )
     each.longest, each.limited = _longest(seen)
-    apart = [entry for found in seen.standings.values() for entry in found if entry[0] != "competes"]
-    out = [
-        found for found in seen.standings.values() if not any(standing == "competes" for standing, _ in found)
-    ]
-    if out:
-        each.standing, each.mark = max(
-            (entry for found in out for entry in found), key=lambda entry: entry[0] in ranking.INCORRECT
-        )
-    elif apart:
-        _, mark = max(apart, key=lambda entry: entry[0] in ranking.INCORRECT)
-        each.mark = f"{mark} in {len(apart)} of {sum(map(len, seen.standings.values()))}"
+    if not apart:
+        return
+    standing, each.mark = max(apart, key=lambda entry: entry[0] in ranking.INCORRECT)
+    if competing:
+        each.mark += f" in {len(apart)} of {len(seen.standings)}"
+    else:
+        each.standing = standing
 
 
 def _longest(seen: _Seen) -> tuple[int | None, bool]:
@@ -286,7 +287,6 @@ def _is_task(source: Any) -> bool:
     return str(source).partition("/")[0] == TASK
 
 
-def _mean(ratios: Sequence[tuple[bool, float]]) -> float | None:
-    """Give the geometric mean of those that compete, or else of all; None of nothing."""
-    counted = [ratio for competes, ratio in ratios if competes] or [ratio for _, ratio in ratios]
-    return math.exp(math.fsum(map(math.log, counted)) / len(counted)) if counted else None
+def _mean(ratios: Sequence[float]) -> float | None:
+    """Give the geometric mean; None of nothing."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import absent, contests, crossings, envelopes, frames, grids, lengths, ranking, units
+from . import absent, contests, crossings, envelopes, frames, glance, grids, joined, lengths, ranking, units
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -38,8 +38,13 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     rows = frames.frame(runs)
     console = _console(plain=destination is not None)
     with console.capture() as capture:
-        for name, section in frames.sections(runs, rows).items():
-            _suite(console, rows[rows["suite"] == name], section, runs)
+        parts = {
+            name: (section, ranking.ranked(rows[rows["suite"] == name], section.rank))
+            for name, section in frames.sections(runs, rows).items()
+        }
+        for section, members in parts.values():
+            _suite(console, members, section, runs)
+        glance.print_glances(console, joined.glances(parts))
         console.print(_summary(rows))
         if busy := busy_line([record for run in runs for record in run.records]):
             console.print(Text(busy, style="yellow"))
@@ -68,7 +73,7 @@ def _console(*, plain: bool) -> Console:
 
 def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequence[Run]) -> None:
     total = len(rows)
-    rows, left_out = absent.split(ranking.ranked(rows, section.rank))
+    rows, left_out = absent.split(rows)
     console.print(Text(units.plain(section.title), style="bold"), end="")
     question = units.plain(section.question)
     console.print(Text(f"  {question}" if question else "", style="dim"))

@@ -102,9 +102,9 @@
     }
     const xs = lines.flatMap((line) => line.x);
     const numeric = xs.every((x) => typeof x === "number");
-    const marks = chart.scatter ? logTicks(Math.min(...xs), Math.max(...xs)) : ticks(xs, chart.log_x);
+    const marks = chart.scatter ? logTicks(Math.min(...xs) / 1.2, Math.max(...xs) * 1.2) : ticks(xs, chart.log_x);
     const across = numeric
-      ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: marks, ticktext: marks.map((x) => chart.scatter ? quantity(x, chart) : short(x)) }
+      ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: marks, ticktext: marks.map((x) => chart.scatter ? `${Number(x.toPrecision(2))}` : short(x)) }
       : { ...grid, type: "category" };
     const at = single && numeric ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });

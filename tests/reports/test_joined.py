@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ssmperf.reports import frames, glance, ranking
+from ssmperf.reports import frames, glance, ranking, tables
 from ssmperf.reports.html import html
 from ssmperf.reports.joined import Glance, dominates, glances
 
@@ -113,6 +113,11 @@ def test_who_wins_in_best_competes_here_and_nobody_else_is_on_the_front(
         for T, status in zip(LENGTHS, found, strict=True):
             records.append(judged(fake, suite, name, T, status))
     records.append(judged(fake, "correctness", "neither", 64))
+    # bytes of the longest case alone
+    records += [
+        Record(fake.case(suite="memory", backend=name), Status.OK, None, "env1", {"peak_bytes": 100.0})
+        for name in ("sequential", "quick")
+    ]
     winners = {name for contest in ssmperf.best([run_of(fake, records)]) for name in contest["fastest"]}
     lines = of(fake, records)
     assert winners <= {name for name, each in lines.items() if each.standing == "competes"}
@@ -163,6 +168,7 @@ def test_the_scatter_has_a_point_per_line_and_the_front_below_all(fake: Any) -> 
     ((_, lines),) = ((panel["name"], panel["lines"]) for panel in memory["panels"])
     points = {line["series"]: line for line in lines if not line["reference"]}
     (front,) = (line for line in lines if line["reference"])
+    assert front["x"] == sorted(front["x"]) and front["y"] == sorted(front["y"], reverse=True)
     assert {name: line["standing"] == "competes" for name, line in points.items()} == {
         name: each.front for name, each in found.items()
     }
@@ -182,3 +188,15 @@ def test_the_page_shows_it_and_escapes_names(fake: Any) -> None:
     assert text is not None
     part = text[text.index('id="glance"') : text.index('id="best"')]
     assert "&lt;b&gt;bold&lt;/b&gt;" in part and "<b>bold</b>" not in part and ">front<" in part
+
+
+def test_the_terminal_has_the_lines_or_of_many_the_front(fake: Any, monkeypatch: Any) -> None:
+    records = made(fake, quick=(1.0, 400.0, 0.1), small=(3.0, 100.0, 0.1), neither=(3.1, 420.0, 0.1))
+    for most, shown, more in ((3, 3, False), (2, 2, True)):
+        monkeypatch.setattr(glance, "MOST_LINES", most)
+        text = str(tables.table([run_of(fake, records)]))
+        block = text[text.index("All suites at a glance") :].split("\n\n")[1]
+        assert len(block.splitlines()) == 1 + shown
+        assert block.count("▸") == 2 and "≥1,024" in block
+        assert ("and 1 lines that are not" in text) == more
+    assert "at a glance" not in str(tables.table([run_of(fake, records[:1])]))
