@@ -246,6 +246,7 @@ def linear_attention_cases() -> Iterator[Case]:
         (128, 64, BFLOAT, "scalar"),
         (64, 64, BFLOAT, "scalar complex"),
         (128, 128, BFLOAT, "key value"),
+        (128, 128, BFLOAT, "key value complex"),
         (64, 64, HALF, "none"),
         (128, 128, FLOAT, "key"),
         (64, 64, FLOAT, "scalar"),
