@@ -18,7 +18,8 @@ PLACE = ("model", "dtype", "where")
 # what is drawn against the time, and how its ticks are written
 CHARTS = (("memory", "memory over the least", "~s"), ("error", "error / tolerance", ".0e"))
 FRONT = "front of these two"
-MOST_LINES = 60  # on a terminal; of more, those on the front
+MOST_LINES = 20  # on a terminal; of more, those on the front
+MOST_ON_FRONT = 60  # of these
 
 
 def cells(each: Glance) -> tuple[str, ...]:
@@ -48,11 +49,13 @@ def views(found: Sequence[Glance]) -> dict[str, Any]:
 
 def print_glances(console: Console, found: Sequence[Glance]) -> None:
     """Print one line per model and backend, those on the Pareto front marked; nothing if there are none."""
-    if not found:
+    shown = list(found)
+    if len(found) > MOST_LINES:
+        shown = [each for each in found if each.front][:MOST_ON_FRONT]
+    if not shown:
         return
     console.print(Text("All suites at a glance", style="bold"))
     console.print()
-    shown = [each for each in found if each.front] if len(found) > MOST_LINES else list(found)
     seen = views(shown)
     wheres = {each.place[2] for each in shown}
     axes = [name for name in PLACE if name != "where" or len(wheres) > 1]
@@ -77,7 +80,7 @@ def print_glances(console: Console, found: Sequence[Glance]) -> None:
     console.print(Padding(grid, (0, 0, 1, 1)))
     notes = ["▸ on the Pareto front: none is better in time, memory, error or length and as good in the rest"]
     if len(shown) < len(found):
-        notes.append(f"and {len(found) - len(shown)} lines that are not: the page has them all")
+        notes.append(f"and {len(found) - len(shown)} more: the page has them all")
     if dropped:
         notes.append(f"too narrow here for: {', '.join(dropped)}")
     for note in notes:

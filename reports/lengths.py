@@ -61,7 +61,7 @@ def print_blocks(console: Console, found: Sequence[Block]) -> None:
             console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
         if len(block.lines) > len(shown):
             more = len(block.lines) - len(shown)
-            console.print(Text(f"  and {more} more lines: the page's chart has them all", style="dim"))
+            console.print(Text(f"  and {more} more: the page's chart has them all", style="dim"))
 
 
 def _is_length(name: str) -> bool:

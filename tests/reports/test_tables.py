@@ -240,4 +240,4 @@ def test_a_block_by_length_is_bounded(fake: Any) -> None:
             case = fake.case(suite="extrapolation", backend=f"b{place}", shape={"B": 1, "T": T, "C": 64})
             records.append(Record(case, Status.OK, env_id="env1", numbers={"error_output": 1e-7}))
     text = str(tables.table([fake.run(records, meta={"suites": {"extrapolation": LEARNING.to_json()}})]))
-    assert "and 5 more lines" in text
+    assert "and 5 more:" in text
