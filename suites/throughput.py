@@ -61,6 +61,7 @@ SECTION = Section(
 
 LENGTHS = 3  # of a curve
 LONG_CALL_S = 0.05
+BASELINES = ("hillis_steele", "blelloch", "torch_scan")  # scans in plain torch, for comparison at one length
 MOST_ABOVE_PARTS = 1.5  # forward and backward together, over the sum of the two
 MANY = 60  # samples of a case whose calls of two kinds seem to take different times
 MOST_TRACED = 1000  # launches of a call; tracing more takes long
@@ -167,6 +168,20 @@ def without_slow_lengths(cases: Iterable[Case]) -> Iterator[Case]:
         known = [case for case in found if not registry.import_problem(case.owner, case.backend)]
         kept |= {*(quick or sorted(known, key=predicted_call_s)[:1])}
     return (case for case in every if case in kept)
+
+
+def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave the scans in plain torch to a model's shortest length, unless it has nothing else at a length."""
+    every = list(cases)
+    shortest = _shortest(every)
+    others = {(case.owner, case.shape["T"]) for case in every if case.backend not in BASELINES}
+    return (
+        case
+        for case in every
+        if case.backend not in BASELINES
+        or case.shape["T"] == shortest[case.owner]
+        or (case.owner, case.shape["T"]) not in others
+    )
 
 
 def _shortest(cases: Iterable[Case]) -> dict[str, int]:
