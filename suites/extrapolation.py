@@ -24,12 +24,13 @@ from ssmperf import (
     suite,
 )
 
+from .growth.lengths import baselines_at_one_length, without_slow_lengths
+from .growth.segments import judge_segments
 from .learning.cases import TASK, forecast_s, is_learned, learned_cases
 from .learning.learn import learn
-from .segments import judge_segments
 from .stability import model_names
 from .stability_numbers import predicted_cpu_s
-from .throughput import baselines_at_one_length, timed_record, without_slow_lengths
+from .throughput import timed_record
 
 SECTION = Section(
     title="Extrapolation",
@@ -89,11 +90,11 @@ class Extrapolation:
 
     There is one numerical case per model, backend and length: one sequence of T, 8 T and 64 T steps, on a GPU
     of T, 64 T and a million, where T is the preset's shortest length. Its record has the error against
-    float64, in one call and in segments that pass the state on, and the time of the call. Widths are
-    those of the preset `smoke`, since errors depend on length and decay, and long sequences of wide operands would not
+    float64, in one call and in segments that pass the state on, and the time of the call. Widths are those of
+    the preset `smoke`, since errors depend on length and decay, and long sequences of wide operands would not
     fit. If no model is named, one model stands for all with the same recurrence and kind of gate. If no
-    backend is named, loops over time, scans in plain torch and long calls are left to the shortest length,
-    and other people's kernels are left out unless they are asked for.
+    backend is named, loops over time, baselines in plain torch and long calls are left to the shortest
+    length, and other people's kernels are left out unless they are asked for.
 
     There is one learned case per task and model, on the backend that is predicted to be the quickest, or on
     each backend named. Its source of operands is `task/NAME`; see `learning/learn.py` for its numbers.
