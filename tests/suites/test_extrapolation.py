@@ -102,3 +102,10 @@ def test_an_axis_of_lengths_is_not_for_trainings_unless_a_task_is_named() -> Non
         assert {(case.shape["T"], case.shape["B"]) for case in numerical} == (
             set() if regime else {(2**20, 2)}
         )
+
+
+def test_the_text_of_a_learned_case_names_its_task() -> None:
+    cases = planned("cpu", models="gla", regime=["task/mqar", "task/needle"])
+    assert len(cases) == 2
+    assert all(case.operand_source in str(case).split() for case in cases)
+    assert "task" not in str(planned("cpu", models="gla", regime="model")[0])
