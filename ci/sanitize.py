@@ -169,6 +169,10 @@ def others() -> list[Case]:
         "initial_state": (1, 2, 9, 7),
     }
     found.append(Case("linear_attention/triton", "key", keys, FEW))
+    for name, extra in (("complex", {"phase": (1, 77, 2, 9)}), ("both", {"log_b": (1, 77, 2, 7)})):
+        for dtype in (torch.float32, torch.bfloat16):
+            label = f"{name} {str(dtype).removeprefix('torch.')}"
+            found.append(Case("linear_attention/triton", label, keys | extra, FEW, dtype=dtype))
     return found
 
 

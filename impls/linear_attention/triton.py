@@ -1,4 +1,4 @@
-"""Chunkwise Triton kernels for real and complex key gates.
+"""Chunkwise Triton kernels for real and complex key gates, and for value gates.
 
 See docs/recurrences.md#chunkwise.
 
@@ -65,6 +65,8 @@ def triton(
     every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
     if q.shape[1] == 1 and not operands.is_complex and not differentiates(*every):
         return decode(q, k, v, log_a, phase, log_b, bonus, initial_state, read)
+    if log_b is not None:
+        log_b = log_b.expand(v.shape)
     if read == "pre":
         return _read_before_write(q, k, v, log_a, log_b, initial_state, phase, bonus)
     if phase is None and not operands.is_complex:

@@ -60,6 +60,20 @@ def test_walks_and_steps_where_decay_is_mild_in_one_head_and_wild_in_the_other(
 
 
 @tiny
+def test_keys_and_values_share_the_range_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each side would move its operands by 48 nats in half a chunk, both by more than float32 has."""
+    from ssmperf.impls.linear_attention._triton import walking
+
+    cut_into(monkeypatch, walk=16)
+    monkeypatch.setitem(walking.LIMITS, torch.float32, 60.0)
+    operands = case(T=2 * C, kind="both")
+    with torch.no_grad():
+        operands["log_a"].fill_(-3.0)
+        operands["log_b"].fill_(-3.0)
+    assert_matches(operands)
+
+
+@tiny
 @pytest.mark.parametrize(("gate", "phase"), [((1,), None), ((1, C, 1), (1, 16)), ((1, 16), (1, C, 1))])
 @pytest.mark.usefixtures("strips")
 def test_value_gates_beside_gates_of_other_shapes(

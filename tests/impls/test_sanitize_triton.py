@@ -16,6 +16,7 @@ from ci import sanitize
         "scan/triton decode",
         "selective_scan/triton implicit decode",
         "ratio_scan/triton decode",
+        "linear_attention/triton both float32",
     ],
 )
 def test_runs_where_there_is_no_gpu(case: str) -> None:

@@ -230,5 +230,5 @@ class Schedule:
             q, k, log_a, q if wide is None else wide, dscores, *starts, *through, *dqk, *gates, *self.sizes,
             K=self.K, KG=self.gated, C=self.tiles.chunk, BK=BK, CONST=self.const, TURN=self.turning,
             PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
-            num_warps=max(1, BK * q.element_size() // 64), num_stages=1,
+            num_warps=min(32, max(1, BK * q.element_size() // 64)), num_stages=1,
         )  # fmt: skip

@@ -119,7 +119,7 @@ def turn(x, source, turned, target, cos, sin, inside, K: tl.constexpr, FROM: tl.
 
 @dataclass(frozen=True)
 class Frames:
-    """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), float32 and contiguous."""
+    """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), contiguous."""
 
     plan: Plan
     B: int

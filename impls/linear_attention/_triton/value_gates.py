@@ -18,31 +18,36 @@ from .valued import Valued
 @planned
 def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, phase: Slot | None,
-    first: Slot | None, *, keep: bool, pairs: bool,
+    first: Slot | None, *, keep: bool, by_value: bool, pairs: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """o, S_T, (keep) a walk's states, q and k as they were taken, the frame's angles, and block sizes."""
+    """o, S_T, a walk's states and its o, q and k as they were taken, the frame's angles, and block sizes.
+
+    keep, by_value: see `Valued.forward_valued`.
+    """
     angles = None
     if phase is not None:
         frames = Frames.of(plan, q, phase, pairs=pairs)
         angles = frames.angles()
         q, k = frames.turn(q, k, angles, 2 * frames.K)
     schedule = Valued.of(plan, q, v, log_a, pairs=pairs or phase is not None)
-    o, last, states = schedule.forward_valued(q, k, v, log_a, log_b, first, keep=keep)
-    return o, last, states, q, k, angles, schedule.tiles
+    o, last, states, made = schedule.forward_valued(
+        q, k, v, log_a, log_b, first, keep=keep, by_value=by_value
+    )
+    return o, last, states, made, q, k, angles, schedule.tiles
 
 
 @planned
 def backward_pass(
-    plan: Plan, q: Slot, k: Slot, v: Slot, o: Slot, log_a: Slot | None, log_b: Slot, phase: Slot | None,
-    angles: Slot | None, first: Slot | None, states: Slot | None, do: Slot, dlast: Slot | None,
-    *, cut: Tiles, pairs: bool, wanted: tuple[bool, bool, bool],
+    plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, phase: Slot | None,
+    angles: Slot | None, first: Slot | None, states: Slot | None, made: Slot | None, do: Slot,
+    dlast: Slot | None, *, cut: Tiles, pairs: bool, wanted: tuple[bool, bool, bool],
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a, d log_b and d phase or their parts (those that are wanted), dS_0."""
     by_key, by_value, by_phase = wanted
     both = pairs or phase is not None
     schedule = Valued.of(plan, q, v, log_a, pairs=both, turning=by_phase, cut=cut)
     dq, dk, dv, dlog_a, dlog_b, dphase, dfirst = schedule.backward_valued(
-        q, k, v, o, log_a, log_b, first, states, do, dlast, gates=(by_key, by_value)
+        q, k, v, log_a, log_b, first, states, made, do, dlast, gates=(by_key, by_value)
     )
     if phase is not None and angles is not None and dq is not None and dk is not None:
         frames = Frames.of(plan, q, phase, pairs=True)
@@ -65,10 +70,11 @@ class ValuedAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        o, last, states, q, k, angles, cut = forward_pass(
-            q, k, v, log_a, log_b, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
+        wanted = ctx.needs_input_grad
+        o, last, states, made, q, k, angles, cut = forward_pass(
+            q, k, v, log_a, log_b, phase, first, keep=any(wanted), by_value=wanted[4], pairs=pairs
         )
-        ctx.save_for_backward(q, k, v, o, log_a, log_b, phase, angles, first, states)
+        ctx.save_for_backward(q, k, v, log_a, log_b, phase, angles, first, states, made)
         ctx.cut, ctx.pairs = cut, pairs
         ctx.set_materialize_grads(False)
         if angles is not None:
@@ -80,11 +86,11 @@ class ValuedAttention(torch.autograd.Function):
     def backward(
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, o, log_a, log_b, phase, angles, first, states = ctx.saved_tensors
+        q, k, v, log_a, log_b, phase, angles, first, states, made = ctx.saved_tensors
         do = torch.zeros_like(v) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dlog_b, dphase, dfirst = backward_pass(
-            q, k, v, o, log_a, log_b, phase, angles, first, states, do, dlast,
+            q, k, v, log_a, log_b, phase, angles, first, states, made, do, dlast,
             cut=ctx.cut, pairs=ctx.pairs, wanted=ctx.needs_input_grad[3:6],
         )  # fmt: skip
         gates = whole(dlog_a, log_a), whole(dlog_b, log_b), whole(dphase, phase)

@@ -3,9 +3,10 @@
 As for queries and keys (see `anchors`): with G_t the sum of value gates from the middle of the chunk to step
 t, values take exp(-G) with them, results exp(G), and the columns of the state what lies between two middles.
 Where this leaves the operands' range in a chunk of a head, `steps` makes all results of that head again.
+States hold keys times values, so under key gates each may use half of the range.
 
 The gradient of log b is Σ_{s ≥ t} (o_s ⊙ do_s - v_s ⊙ dv_s) over the steps of a chunk, plus what passes the
-chunk's end.
+chunk's end. Its terms cancel, so all four are as the walks had them, o and dv in float32.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from .walking import Prepared, Walk, part
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_values(
-    o, do, v, dv, early, early_keys, factors, states, adjoints, dlog_b, T, H, NT,
+    o, do, v, dv, early_keys, factors, states, adjoints, dlog_b, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     KEYED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """The gradient of log b by channel, float32 (B, T, H, V).
 
-    early, early_keys: v and k as the walk took them; KEYED: under key gates, with factors.
+    o, do, v, dv, early_keys: as the walks took and made them; KEYED: under key gates, with factors.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(V, BV))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
@@ -50,10 +51,10 @@ def la_grad_values(
         if KEYED:
             state *= tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)[:, None]
         ends += tl.sum(state * adjoint.to(tl.float32), axis=0)
-    ends += tl.sum(load_chunk(early + begin * V, left, H * V, values, C, V).to(tl.float32) * through, axis=0)
+    v_tile = load_chunk(v + begin * V, left, H * V, values, C, V).to(tl.float32)
+    ends += tl.sum(v_tile * through, axis=0)
     o_tile = load_chunk(o + begin * V, left, H * V, values, C, V).to(tl.float32)
     do_tile = load_chunk(do + begin * V, left, H * V, values, C, V).to(tl.float32)
-    v_tile = load_chunk(v + begin * V, left, H * V, values, C, V).to(tl.float32)
     dv_tile = load_chunk(dv + begin * V, left, H * V, values, C, V).to(tl.float32)
     later = (steps[None, :] >= steps[:, None]).to(PART)
     dgate = summed(later, o_tile * do_tile - v_tile * dv_tile, PART) + ends[None, :]
@@ -67,44 +68,57 @@ class Valued(Walk):
 
     @property
     def walks(self) -> bool:
-        """Whether heads are walked at all: bfloat16, whose range mild decay leaves no more than float32's."""
+        """Whether heads are walked at all. float16 has no range for decay in values."""
         return self.fits and self.dtype != torch.float16 and (self.gate == NONE or self.by_channel)
 
+    @property
+    def limit(self) -> float:
+        return super().limit / (2 if self.by_channel else 1)
+
+    @property
+    def slack(self) -> int:
+        return super().slack + 1024  # 8 bytes for each column of a strip
+
     def fade(self, x: Slot | None, w: Slot | None, log_b: Slot) -> tuple[Slot, Slot, Slot, Slot]:
-        """x ⊙ exp(G), w ⊙ exp(-G), the columns' factors, and flags of wide chunks."""
+        """x ⊙ exp(G), w ⊙ exp(-G) in the operands' dtype, the columns' factors, and flags of wide chunks."""
         given = x or w
         assert given is not None
         V = given.shape[-1]
         columns, wide = self.per_chunk(3, V), self.per_chunk(dtype=torch.int32)
-        late, early = (given if each is None else self.plan.like(each) for each in (x, w))
+        late, early = (given if each is None else self.plan.like(each, self.dtype) for each in (x, w))
         self.anchor(x, w, log_b, late, early, columns, wide, copy=True)
         return late, early, columns, wide
 
     def forward_valued(
-        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, first: Slot | None, *, keep: bool
-    ) -> tuple[Slot, Slot, Slot | None]:
-        """o, S_T, and (keep) the states that chunks read."""
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, first: Slot | None, *,
+        keep: bool, by_value: bool,
+    ) -> tuple[Slot, Slot, Slot | None, Slot | None]:  # fmt: skip
+        """o, S_T, and of a walk (keep) the states that chunks read and (by_value) o as it was made.
+
+        by_value: whether d log_b will be wanted.
+        """
         if not self.walks:
             o, last = self.plan.like(v), self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
             Steps.of(self.plan, q, log_a, log_b).walk(q, k, v, first, o, last=last)
-            return o, last, None
+            return o, last, None, None
         _, early, columns, wide = self.fade(None, v, log_b)
         ready = replace(self.prepare(q, k, log_a), columns=columns)
-        faded, last, states = self.walk(ready, early, first, reverse=False, keep=keep)
+        faded, last, states = self.walk(ready, early, first, reverse=False, keep=keep, exact=by_value)
         o, *_ = self.fade(faded, None, log_b)
         Steps.of(self.plan, q, log_a, log_b, wide).walk(q, k, v, first, o, last=last)
-        return o, last, states if keep else None
+        return o, last, states if keep else None, faded if by_value else None
 
     def backward_valued(
-        self, q: Slot, k: Slot, v: Slot, o: Slot, log_a: Slot | None, log_b: Slot, first: Slot | None,
-        states: Slot | None, do: Slot, dlast: Slot | None, *, gates: tuple[bool, bool],
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, first: Slot | None,
+        states: Slot | None, made: Slot | None, do: Slot, dlast: Slot | None, *, gates: tuple[bool, bool],
     ) -> tuple[Slot | None, ...]:  # fmt: skip
         """dq, dk, dv, d log_a, d log_b and d phase or their parts, dS_0.
 
-        gates: whether d log_a and d log_b are wanted.
+        states, made: what forward kept of a walk. gates: whether d log_a and d log_b are wanted.
         """
         by_key, by_value = gates
         wide = None
+        dlog_b = self.plan.empty((self.B, self.T, self.H, self.V if by_value else 0), torch.float32)
         if states is None:
             dq, dk, dv = self.plan.like(q), self.plan.like(k), self.plan.like(v)
             dfirst = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
@@ -113,25 +127,24 @@ class Valued(Walk):
         else:
             late, early, columns, wide = self.fade(do, v, log_b)
             ready = replace(self.prepare(q, k, log_a), columns=columns)
-            faded, dfirst, adjoints = self.walk(ready, late, dlast, reverse=True, keep=True)
+            faded, dfirst, adjoints = self.walk(ready, late, dlast, reverse=True, keep=True, exact=by_value)
             dq, dk, dlog_a, dphase = self.gradients(q, k, early, late, log_a, ready, states, adjoints)
             _, dv, *_ = self.fade(None, faded, log_b)
-        dlog_b = self.plan.empty((self.B, self.T, self.H, self.V), torch.float32) if by_value else dv
-        if states is not None and by_value:
-            self.grad_values(o, do, v, dv, early, ready, states, adjoints, dlog_b)
+            if by_value and made is not None:
+                self.grad_values(made, late, early, faded, ready, states, adjoints, dlog_b)
         self.step_back(q, k, v, log_a, log_b, wide, first, do, dlast, (dq, dk, dv, dfirst),
                        (dlog_a if by_key else None, dlog_b if by_value else None, dphase))  # fmt: skip
         return dq, dk, dv, dlog_a if by_key else None, dlog_b if by_value else None, dphase, dfirst
 
     def grad_values(
-        self, o: Slot, do: Slot, v: Slot, dv: Slot, early: Slot, ready: Prepared, states: Slot,
-        adjoints: Slot, dlog_b: Slot,
+        self, o: Slot, do: Slot, v: Slot, dv: Slot, ready: Prepared, states: Slot, adjoints: Slot,
+        dlog_b: Slot,
     ) -> None:  # fmt: skip
         """Run `la_grad_values`."""
         BV = self.width(self.V, self.tiles.value)
         self.plan.launch(
-            la_grad_values, (self.programs * triton.cdiv(self.V, BV),), o, do, v, dv, early, ready.early,
-            ready.factors or early, states, adjoints, dlog_b, *self.sizes, K=self.K, V=self.V,
+            la_grad_values, (self.programs * triton.cdiv(self.V, BV),), o, do, v, dv, ready.early,
+            ready.factors or v, states, adjoints, dlog_b, *self.sizes, K=self.K, V=self.V,
             C=self.tiles.chunk, BK=self.width(self.K, self.tiles.inner), BV=BV, KEYED=self.by_channel,
             PRECISION=self.tiles.precision, PART=part(self.dtype), num_warps=4, num_stages=2,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
 from .walk import la_walk
 from .walk_grads import la_grads
 
-SLACK = 3072  # bytes of shared memory for what is beside the operands
+SLACK = 3072  # bytes
 
 
 def part(operands: torch.dtype) -> tl.dtype:
@@ -65,11 +65,21 @@ class Walk(Schedule):
         """Width of the strip of values that a program walks with."""
         return self.strip[0]
 
+    @property
+    def limit(self) -> float:
+        """How far queries and keys may be moved from the chunk's middle, in nats."""
+        return LIMITS[self.dtype]
+
+    @property
+    def slack(self) -> int:
+        """Bytes of shared memory for what is beside the operands of a walk."""
+        return SLACK
+
     @cached_property
     def strip(self) -> tuple[int, int]:
         """Width of the strip and stages of the loop that fit into shared memory; (0, 0) if none do."""
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
-        room = (shared_memory(self.plan.device) - SLACK) // self.dtype.itemsize
+        room = (shared_memory(self.plan.device) - self.slack) // self.dtype.itemsize
         # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
         widest = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
         width, most = self.width(self.V, widest), self.tiles.walk_stages
@@ -112,16 +122,20 @@ class Walk(Schedule):
         self.plan.launch(
             la_anchor, (self.programs,), x or given, w or given, gate, late, early, factors, wide,
             *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
-            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=LIMITS[given.dtype],
+            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit,
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
     def walk(
-        self, ready: Prepared, y: Slot, first: Slot | None, *, reverse: bool, keep: bool
-    ) -> tuple[Slot, Slot, Slot]:
-        """o and S_T from v, or (reverse) dv and dS_0 from do; and (keep) the states that chunks read."""
+        self, ready: Prepared, y: Slot, first: Slot | None, *, reverse: bool, keep: bool,
+        exact: bool = False,
+    ) -> tuple[Slot, Slot, Slot]:  # fmt: skip
+        """o and S_T from v, or (reverse) dv and dS_0 from do; and (keep) the states that chunks read.
+
+        exact: o or dv in float32.
+        """
         count, length = self.segments if ready.columns is None else (1, self.chunks)
-        out = self.plan.like(y)
+        out = self.plan.like(y, torch.float32 if exact else None)
         if count == 1:
             last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
             states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
@@ -161,11 +175,12 @@ class Walk(Schedule):
         states: Slot, adjoints: Slot,
     ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
         """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
-        # the terms of the phase's gradient take the registers of half a tile
-        C, BK = (
-            self.tiles.chunk,
-            self.width(self.K, min(self.tiles.grad_key, 32 if self.turning else 1 << 30)),
-        )
+        C, BK = self.tiles.chunk, self.width(self.K, self.tiles.grad_key)
+        BV = self.width(self.V, self.tiles.inner)
+        if self.turning and BV > 16:
+            # the terms of the phase's gradient take the registers of half a tile; and Triton 3.6 has
+            # miscompiled such tiles where V takes one pass
+            BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = self.plan.like(q), self.plan.like(k)
         by_channel = self.gate == KEY
@@ -181,7 +196,7 @@ class Walk(Schedule):
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
-            BV=self.width(self.V, self.tiles.inner), GATE=self.gate, CONST=self.const, TURN=self.turning,
+            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning,
             PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
