@@ -69,6 +69,8 @@ def segmented(
         state = operands.pop("initial_state", None)
         outputs = []
         for start in range(0, T, length):
+            if start > 0 and state is None:
+                raise Unsupported("the backend gives no state from which the next segment could begin")
             given = steps(operands, start, start + length, T)
             if state is not None:
                 given["initial_state"] = state

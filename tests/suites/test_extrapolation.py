@@ -60,6 +60,13 @@ def test_a_state_that_is_dropped_or_rounded_between_segments_is_found(records: l
         assert "latency_s" not in found
 
 
+def test_a_function_without_a_state_has_no_segments_and_says_why() -> None:
+    (record,) = records_of("extrapolation", PLUGIN, models="gla", backends="surrogate_softmax",
+                           regime="model", axis=["T=16"])  # fmt: skip
+    assert record.status == "ok" and "no state" in record.numbers["segments_reason"]
+    assert "segments" not in record.numbers
+
+
 def planned(device: str, **choices: object) -> list[Case]:
     selection, _ = select(device=device, planning=True, **choices)
     return [item.case for item in make_plan(selection, ["extrapolation"]).cases]
