@@ -111,6 +111,16 @@ def test_an_axis_of_lengths_is_not_for_trainings_unless_a_task_is_named() -> Non
         )
 
 
+def test_calls_of_minutes_at_a_chosen_length_are_refused_unless_the_backend_is_named() -> None:
+    for backends in (None, "surrogate"):
+        selection, _ = select(
+            device="cuda", planning=True, models="gla", backends=backends, regime="model", axis=["T=1048576"]
+        )
+        refusals = {item.case.backend: item.refusal for item in make_plan(selection, ["extrapolation"]).cases}
+        assert (refusals["surrogate"] is None) == (backends is not None)
+        assert refusals.get("triton") is None
+
+
 def test_the_text_of_a_learned_case_names_its_task() -> None:
     cases = planned("cpu", models="gla", regime=["task/mqar", "task/needle"])
     assert len(cases) == 2
