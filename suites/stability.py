@@ -22,7 +22,9 @@ from ssmperf import (
     bare_subjects,
     check_change,
     decay_of,
+    predicted_call_s,
     product,
+    refusal,
     registry,
     suite,
 )
@@ -70,7 +72,7 @@ ON_CPU = 65536  # the longest length on a CPU
 MOST_SOURCES = 65536
 # the longest lengths of a recurrence whose oracle takes one step, or one lag, after another
 MIXED, FEW_MIXED = 4096, 512
-CPU_LONGEST_S = 0.3  # of a call, as predicted
+CPU_LONGEST_S, GPU_LONGEST_S = 0.3, 0.1  # of a call, as predicted
 
 
 @suite("stability", section=SECTION, sources=(DECAY,), case_s={"cpu": 0.06, "cuda": 0.15}, case_calls=3)
@@ -80,8 +82,9 @@ class Stability:
     The sources are the model's own operands at its start (`model`), and the same with another decay
     (`decay/CHANGE`): log gates multiplied by a factor, where 0 is no decay at all, and exact resets at some
     steps. A model without log gates has its own operands alone. If no model is named, one model stands for
-    all with the same recurrence and kind of gate. Widths are those of the preset `smoke`, since errors depend
-    on length and decay. See `is_wanted` for what is left out to save time.
+    all with the same recurrence and kind of gate. Other people's kernels are tried where they are named or
+    asked for. Widths are those of the preset `smoke`, since errors depend on length and decay. See
+    `is_wanted` for what is left out to save time.
 
     Recurrences that are named, or all recurrences if regimes but no models are named, run bare under the
     regimes: those named or all, with the recurrence's usual gates.
@@ -105,6 +108,7 @@ class Stability:
                 cache="hot",
                 shapes=partial(growing, subject, selection),
                 about=(subject,),
+                peers=selection.peers,
             )
             yield from (case for case in found if is_wanted(case, selection))
 
@@ -115,13 +119,17 @@ class Stability:
 def is_wanted(case: Case, selection: Selection) -> bool:
     """Tell whether a default case is worth its time.
 
-    Not on a CPU if its call is predicted to take long. Where a preset takes few shapes and no model is named,
-    bfloat16 is tried on the models' own operands alone.
+    Not if its call is predicted to take long, unless its backend is named. Where a preset takes few
+    shapes and no model is named, bfloat16 is tried on the models' own operands alone.
     """
     few = selection.scale.thinned and selection.models is None and selection.dtypes is None
     if few and case.dtype == "bfloat16" and case.model and case.operand_source != MODEL:
         return False
-    return bool(selection.sizes) or case.device != "cpu" or predicted_cpu_s(case) <= CPU_LONGEST_S
+    if selection.sizes or selection.backends:
+        return True
+    if case.device == "cpu":
+        return predicted_cpu_s(case) <= CPU_LONGEST_S
+    return refusal(case, selection) is not None or predicted_call_s(case) <= GPU_LONGEST_S
 
 
 def model_subjects(selection: Selection) -> Iterator[PlannedSubject]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ from ssmperf import (
     Record,
     Section,
     Selection,
-    Shape,
     Spec,
     Status,
     TimedPass,
@@ -32,13 +31,20 @@ from ssmperf import (
     limit,
     pass_of,
     peak_bytes,
-    predicted_call_s,
     product,
-    registry,
     specs,
     subjects,
     suite,
     tuned,
+)
+
+from .growth.lengths import (
+    baselines_at_one_length,
+    curve,
+    forward_curves,
+    middle,
+    without_slow_baselines,
+    without_slow_lengths,
 )
 
 SECTION = Section(
@@ -59,14 +65,19 @@ SECTION = Section(
     charts=(Chart(x="T", y="latency_s", title="Time against length"),),
 )
 
-LENGTHS = 3  # of a curve
-LONG_CALL_S = 0.05
 MOST_ABOVE_PARTS = 1.5  # forward and backward together, over the sum of the two
 MANY = 60  # samples of a case whose calls of two kinds seem to take different times
 MOST_TRACED = 1000  # launches of a call; tracing more takes long
 
 
-@suite("throughput", section=SECTION, levels=("op", "block"), passes=PASSES, same_operands=True)
+@suite(
+    "throughput",
+    section=SECTION,
+    levels=("op", "block"),
+    passes=PASSES,
+    same_operands=True,
+    case_s={"cuda": 0.6},
+)
 class Throughput:
     """One case per shape, dtype and pass: the backend's latency and what it means.
 
@@ -75,9 +86,11 @@ class Throughput:
     over time, whose launches grow with T, and a call that is predicted to be long are timed at the shortest
     length alone, unless the backend is named or the model has nothing quicker.
 
-    If all models are measured, those whose operands have the same specs are timed once, and shown "as" the
-    first of them. Members of families, such as the LCSM grid, are timed only where they are named: they share
-    their recurrences' kernels and differ in their gates.
+    If all models are measured, the run shall be short, too: curves are those of the forward pass; baselines
+    in plain torch are timed at the shortest length alone and, where shapes are large, they and loops in the
+    forward pass alone. Models whose operands have the same specs are timed once, and shown "as" the first of
+    them. Members of families, such as the LCSM grid, are timed only where they are named: they share their
+    recurrences' kernels and differ in their gates.
 
     The pass `decode` continues from a random initial state, and its final state is judged; the other passes
     start without a state.
@@ -108,9 +121,17 @@ class Throughput:
             found = itertools.chain(found, (case for case in tokens if case.decodes))
         if selection.sizes:
             return found
-        if selection.scale.thinned and selection.passes is None:
+        every_model = selection.models is None
+        if selection.passes is None and (selection.scale.thinned or every_model):
             found = forward_curves(found)
-        return found if selection.backends else without_slow_lengths(found)
+        if selection.backends:
+            return found
+        found = without_slow_lengths(found)
+        if every_model:
+            found = baselines_at_one_length(found)
+        if every_model and selection.passes is None and not selection.scale.thinned:
+            found = without_slow_baselines(found)
+        return found
 
     def measure(self, case: Case, context: Context) -> Record:
         judging = Judging(case, context, with_state=case.decodes)
@@ -119,71 +140,6 @@ class Throughput:
             return context.record(case, verdict)
         with tuned(judging, buffers) as tuning:
             return _timed(judging, verdict, buffers, tuning)
-
-
-def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Take the shape of middle length."""
-    return shapes[len(shapes) // 2 :][:1]
-
-
-def curve(shapes: tuple[Shape, ...], factor: int | None) -> tuple[Shape, ...]:
-    """Take the shape of middle length, and others with as many tokens whose lengths differ by a factor.
-
-    There are LENGTHS lengths around that of the shape, or below it where one sequence has no more tokens.
-    With no factor, the shapes are what they are.
-    """
-    if factor is None:
-        return shapes
-    (shape,) = middle(shapes)
-    tokens = shape["B"] * shape["T"]
-    longest = max(
-        (T for above in range(LENGTHS // 2 + 1) if tokens % (T := shape["T"] * factor**above) == 0),
-        default=shape["T"],
-    )
-    lengths = [longest // factor**below for below in range(LENGTHS) if longest % factor**below == 0]
-    return tuple(shape.with_(B=tokens // T, T=T) for T in reversed(lengths) if T > 0)
-
-
-def forward_curves(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave out backward passes, except at the shortest length of a model."""
-    every = list(cases)
-    shortest = _shortest(every)
-    return (case for case in every if case.pass_ == "forward" or case.shape["T"] == shortest[case.owner])
-
-
-def without_slow_lengths(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave out loops over time and long calls beyond a model's shortest length.
-
-    Where nothing else is left at a length, the backend that is predicted to be the quickest stays.
-    """
-    every = list(cases)
-    shortest = _shortest(every)
-    at_length: dict[tuple[str, str, int], list[Case]] = {}
-    for case in every:
-        at_length.setdefault((case.owner, case.pass_, case.shape["T"]), []).append(case)
-    kept: set[Case] = set()
-    for (owner, _, T), found in at_length.items():
-        quick = found if shortest[owner] == T else [case for case in found if not _is_slow(case)]
-        known = [case for case in found if not registry.import_problem(case.owner, case.backend)]
-        kept |= {*(quick or sorted(known, key=predicted_call_s)[:1])}
-    return (case for case in every if case in kept)
-
-
-def _shortest(cases: Iterable[Case]) -> dict[str, int]:
-    """Find the shortest length of each model or recurrence."""
-    found: dict[str, int] = {}
-    for case in cases:
-        found[case.owner] = min(found.get(case.owner, case.shape["T"]), case.shape["T"])
-    return found
-
-
-def _is_slow(case: Case) -> bool:
-    """Tell whether a backend declares that it launches something for each step, or that calls are long."""
-    if registry.import_problem(case.owner, case.backend):
-        return False
-    launches = registry.backend(case.owner, case.backend).launches
-    is_loop = launches is not None and launches(case.shape) >= case.shape["T"] > 1
-    return is_loop or predicted_call_s(case) > LONG_CALL_S
 
 
 def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[str, Any]) -> Record:

@@ -34,7 +34,7 @@ from ssmperf import (
 )
 
 from .networks.answers import AMONG, StepAnswers
-from .networks.cases import PASS, forecast_s, network_cases, parameters_of
+from .networks.cases import PASS, forecast_s, length_reason, network_cases, parameters_of
 from .networks.subject import NetworkSubject
 from .networks.text import Batch, draw
 from .networks.trainee import Trainee, nbytes
@@ -87,6 +87,7 @@ class TrainingStep:
     kept_bytes: held between forward and backward.
     mixer_share: estimate of the recurrences' share of a step, from the time of one alone, forward and
         backward on the first layer's operands, times the number of layers.
+    length_reason: why a loop over time has shorter sequences than the other cases.
     first_loss, last_loss: of a few updates on one batch (nats per byte). loss_finite: theirs, and the timed
         steps'.
 
@@ -132,6 +133,8 @@ class Measured:
             "parameter_bytes": nbytes(self.trainee.initial),
             "optimizer": type(self.trainee.optimizer).__name__,
         }
+        if reason := length_reason(case, context.training):
+            self.numbers["length_reason"] = reason
 
     def record(self) -> Record:
         """Judge, measure, time, and judge again."""

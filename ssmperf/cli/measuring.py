@@ -81,7 +81,7 @@ def run(
         typer.Option(metavar="HEX", help="Secret on which all values depend, to repeat a run's case."),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Time other people's kernels, too. Naming one does as well.")
+        bool, typer.Option("--peers", help="Measure other people's kernels, too. Naming one does as well.")
     ] = False,
     dry_run: Annotated[
         bool,

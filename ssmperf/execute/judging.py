@@ -92,6 +92,12 @@ class Judging:
         verdict, _ = self._judge(values, 0, gradients=self.case.gradients, ends=ends)
         return verdict
 
+    def instead(self, function: Callable[..., Any]) -> Verdict:
+        """Judge one forward call of another function on the first values, as the backend is judged."""
+        values = self.values(0)
+        answer = call_backend(function, values, self._contract(values), gradients=False)
+        return self._ask(answer, 0, gradients=False, counts=False)
+
     def distance(self, verdict: Verdict) -> float:
         """Measure how far the output of the second judgement is from the recurrence's, relatively.
 

@@ -8,6 +8,7 @@ from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
 
 LONGEST_CALL_S = 1.0
+LONGEST_CHOSEN_S = 10.0  # where sizes were chosen but no backends
 SECONDS_PER_LAUNCH = 8e-6
 BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
 CPU_BYTES_PER_SECOND = 4e9  # the same on a core
@@ -81,9 +82,20 @@ def _too_long(case: Case, selection: Selection) -> str | None:
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
-    """Refuse a preset's case on a GPU if its call is predicted to take too long or too much memory."""
-    if case.device == "cpu" or selection.sizes or not _known(case.operand_source):
+    """Refuse a case on a GPU if its call is predicted to take too long or, of a preset, too much memory.
+
+    A backend that is named is tried at sizes that are chosen, whatever is predicted.
+    """
+    if case.device == "cpu" or not _known(case.operand_source):
         return None
+    seconds = predicted_call_s(case)
+    if selection.sizes:
+        if selection.backends or seconds <= LONGEST_CHOSEN_S:
+            return None
+        return (
+            f"predicted {seconds:,.0f} s per call is more than {LONGEST_CHOSEN_S:.0f} s "
+            "(name it with --backends to try)"
+        )
     memory_bytes = _workspace_bytes(backend, case, gate_kind(case) or "")
     memory = selection.device.memory_bytes
     if memory is not None and memory_bytes > MEMORY_SHARE * memory:
@@ -91,7 +103,6 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
             f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
             f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
         )
-    seconds = predicted_call_s(case)
     if seconds > LONGEST_CALL_S:
         return (
             f"predicted {seconds:.1f} s per call is more than the preset's {LONGEST_CALL_S:.0f} s "

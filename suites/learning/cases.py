@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ssmperf import (
     TRAININGS_ON_GPU,
@@ -44,7 +45,8 @@ def learned_cases(selection: Selection, suite: str) -> Iterable[Case]:
     """List the learned cases: on the backends named, or on the one predicted to be the quickest.
 
     A network is trained forward and backward in float32, and lays out the operands itself: a selection of
-    other passes or layouts has no learned cases.
+    other passes or layouts has no learned cases. Sizes of T and B are those of trainings only if tasks are
+    named: otherwise they are meant for the numerical cases, and may be far too long for a training.
     """
     if selection.passes is not None and "forward_backward" not in selection.passes:
         return []
@@ -53,6 +55,8 @@ def learned_cases(selection: Selection, suite: str) -> Iterable[Case]:
     training = selection.choosing(
         passes=("forward_backward",), dtypes=("float32",), layouts=("channels_last",)
     )
+    if selection.regimes is None:
+        training = replace(training, sizes=tuple(axis for axis in training.sizes if axis.name not in "BT"))
     about = list(learners(selection))
     cases = product(training, suite, passes=(), dtypes=(), cache="hot", about=about)
     return cases if selection.backends else quickest(cases, training)

@@ -39,14 +39,16 @@ CALLS = 18  # of the recurrence per layer: timed, repeated, judged and traced st
 REFERENCES = (
     4  # passes of a loop over time per layer, as which two references count; segments run in parallel
 )
+SHORTER = 8  # of large networks, loops over time are timed at T divided by this
 HIDDEN_STEP = 16  # of the width inside a channel mixing
 
 
 def network_cases(selection: Selection, suite: str) -> Iterable[Case]:
     """List the cases of a selection: those of the backends named, or of few backends per model.
 
-    A network is trained forward and backward, and makes the operands itself: a selection of other passes,
-    layouts, gate dtypes or sources of operands has no cases.
+    A transformer is always among them, unless backends are named: the others are compared with it. A network
+    is trained forward and backward, and makes the operands itself: a selection of other passes, layouts, gate
+    dtypes or sources of operands has no cases.
     """
     choices = {"pass_": PASS, "layout": "channels_last", "operand_source": "model", "gate_dtype": "float32"}
     for name, only in choices.items():
@@ -55,6 +57,8 @@ def network_cases(selection: Selection, suite: str) -> Iterable[Case]:
     names = tuple(trained_models(selection))
     if not names:
         return []
+    if TRANSFORMER not in names and not selection.backends:
+        names = (*names, TRANSFORMER)  # with which the others are compared
     chosen = replace(selection, models=names).choosing(
         level="block", passes=(PASS,), layouts=None, regimes=None, gate_dtypes=None
     )
@@ -66,7 +70,7 @@ def network_cases(selection: Selection, suite: str) -> Iterable[Case]:
         cache="hot",
         about=networks(chosen),
     )
-    return cases if selection.backends else few(cases, chosen)
+    return cases if selection.backends else (shortened(case, chosen) for case in few(cases, chosen))
 
 
 def trained_models(selection: Selection) -> Iterator[str]:
@@ -109,6 +113,24 @@ def few(cases: Iterable[Case], selection: Selection) -> Iterator[Case]:
                 beside = peer or (case.model in ORDINARY and case in sound)
             if case in kept or beside:
                 yield case
+
+
+def shortened(case: Case, selection: Selection) -> Case:
+    """Shorten the sequences of a large network around a loop over time, unless sizes were chosen."""
+    T = case.shape["T"]
+    if case.backend != BASELINE or selection.scale.thinned or selection.sizes or T % SHORTER:
+        return case
+    return replace(case, shape=case.shape.with_(T=T // SHORTER))
+
+
+def length_reason(case: Case, training: Training) -> str | None:
+    """Say that a case was shortened, or return None."""
+    T = case.shape["T"]
+    if case.backend != BASELINE or training.step_length != SHORTER * T:
+        return None
+    return (
+        f"a loop over time, whose time per token does not depend on T: {T} instead of {training.step_length}"
+    )
 
 
 def _is_exact(case: Case) -> bool:

@@ -13,6 +13,7 @@ from support.commands import repeated
 from support.in_process import records_of
 
 from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
+from ssmperf.execute.request import select
 from ssmperf.operands.build import build_operands
 from ssmperf.plan import command_that_repeats, make_plan
 from ssmperf.plan.selection import Device, Selection
@@ -324,3 +325,10 @@ def test_sums_of_phases_in_float32_drift_with_length() -> None:
     assert short.status == "ok" and long.status == "wrong" and sound.status == "ok"
     assert long.numbers["phase_drift"] > 5 * max(short.numbers["phase_drift"], sound.numbers["phase_drift"])
     assert 16 <= long.numbers["first_wrong_step"] < 2048
+
+
+def test_a_backend_that_is_named_is_tried_at_every_length() -> None:
+    for backends, lengths in ((None, {64, 512}), ("surrogate", {64, 512, 4096})):
+        selection, _ = select(device="cpu", models="gla", backends=backends, regime="model")
+        cases = [item.case for item in make_plan(selection, ["stability"]).cases]
+        assert {case.shape["T"] for case in cases if case.backend == "surrogate"} == lengths

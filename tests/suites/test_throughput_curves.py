@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
-from ssmperf.suites.throughput import curve, without_slow_lengths
+from ssmperf.suites.growth.lengths import curve, without_slow_lengths
 
 from ssmperf import Shape, registry
 from ssmperf.execute.request import select
@@ -38,6 +38,23 @@ def test_a_loop_is_timed_at_the_shortest_length_unless_it_is_named() -> None:
         cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
         found = {case.shape["T"] for case in cases if case.backend == "sequential"}
         assert len(found) == lengths and min(case.shape["T"] for case in cases) in found
+
+
+def test_of_all_models_the_backends_that_people_compare_have_curves_and_the_others_one_length() -> None:
+    selection, _ = select(device="cuda", planning=True)
+    lengths: dict[str, set[int]] = defaultdict(set)
+    backward: dict[str, set[int]] = defaultdict(set)
+    for item in make_plan(selection, ["throughput"]).cases:
+        if item.case.model == "gla":
+            found = lengths if item.case.pass_ == "forward" else backward
+            found[item.case.backend].add(item.case.shape["T"])
+    assert len(lengths["triton"]) == len(lengths["chunkwise"]) == 3
+    assert lengths["sequential"] == lengths["surrogate_raw"] == {min(lengths["triton"])}
+    assert backward["triton"] == backward["chunkwise"] == {min(lengths["triton"])}
+    assert not backward["sequential"] and not backward["blelloch"]
+    named, _ = select(device="cuda", planning=True, models="gla")
+    cases = [item.case for item in make_plan(named, ["throughput"]).cases]
+    assert len({case.shape["T"] for case in cases if case.backend == "triton" and case.gradients}) == 3
 
 
 def test_what_the_user_asks_for_is_what_is_timed() -> None:

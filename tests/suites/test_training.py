@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from ssmperf.suites.networks.answers import AMONG, StepAnswers
-from ssmperf.suites.networks.cases import BYTES, MODELS, ORDINARY, block_options, parameters_of
+from ssmperf.suites.networks.cases import (
+    BYTES,
+    MODELS,
+    ORDINARY,
+    block_options,
+    length_reason,
+    parameters_of,
+)
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
 from support.in_process import records_of
@@ -118,6 +125,28 @@ def test_ordinary_models_and_few_backends_are_the_default() -> None:
     for model in ("hgrn", "hgrn2", "gla", "retnet", "deltanet", "gateloop"):
         assert parameters_of(blocks[model]) == pytest.approx(transformer, rel=0.02), model
     assert 5e7 < PRESETS["standard"].training.step_layers * transformer < 2e8
+
+
+def test_a_transformer_is_beside_the_models_that_are_named() -> None:
+    assert {case.model for case in planned(select(device="cpu", models="mingru")[0])} == {
+        "mingru",
+        "attention",
+    }
+    (named,) = planned(select(device="cpu", models="mingru", backends="sequential")[0])
+    assert named.model == "mingru"
+
+
+def test_the_loop_of_a_large_cell_is_short_and_says_so() -> None:
+    selection, _ = select(device="cuda", planning=True, models="gru")
+    training = selection.scale.training
+    cases = {case.backend: case for case in planned(selection) if case.model == "gru"}
+    loop, fused = cases["sequential"], cases["torch_rnn"]
+    assert fused.shape["T"] == training.step_length > loop.shape["T"]
+    assert fused.shape["B"] == loop.shape["B"]
+    assert str(loop.shape["T"]) in str(length_reason(loop, training))
+    assert length_reason(fused, training) is None
+    asked, _ = select(device="cuda", planning=True, models="gru", axis=["T=2048"])
+    assert {case.shape["T"] for case in planned(asked)} == {2048}
 
 
 def block(case: Case) -> Block:

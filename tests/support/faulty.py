@@ -133,6 +133,19 @@ def half_state(log_a, b, initial_state=None, *, phase=None) -> Result:
     return right(log_a, b, initial_state, torch.float16)
 
 
+@faulty("drops_state")
+def drops_state(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Begin each call without a state."""
+    return right(log_a, b, None)
+
+
+@faulty("rounds_state")
+def rounds_state(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Take the state that is given in bfloat16."""
+    given = None if initial_state is None else initial_state.to(torch.bfloat16).to(initial_state.dtype)
+    return right(log_a, b, given)
+
+
 @faulty("boasts", error_bound=lambda span, dtype: 1e-9)
 def boasts(log_a, b, initial_state=None, *, phase=None) -> Result:
     output, state = right(log_a, b, initial_state)

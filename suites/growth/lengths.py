@@ -1,0 +1,115 @@
+"""At which lengths is each backend measured? Curves over T, and what is left out of them to save time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ssmperf import Case, Shape, predicted_call_s, registry
+
+LENGTHS = 3  # of a curve
+LONG_CALL_S = 0.05
+# in plain torch; of all models, they are measured at one length
+BASELINES = ("hillis_steele", "blelloch", "torch_scan", "logspace", "surrogate_raw", "surrogate_softmax")
+
+
+def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Take the shape of middle length."""
+    return shapes[len(shapes) // 2 :][:1]
+
+
+def curve(shapes: tuple[Shape, ...], factor: int | None) -> tuple[Shape, ...]:
+    """Take the shape of middle length, and others with as many tokens whose lengths differ by a factor.
+
+    There are LENGTHS lengths around that of the shape, or below it where one sequence has no more tokens.
+    With no factor, the shapes are what they are.
+    """
+    if factor is None:
+        return shapes
+    (shape,) = middle(shapes)
+    tokens = shape["B"] * shape["T"]
+    longest = max(
+        (T for above in range(LENGTHS // 2 + 1) if tokens % (T := shape["T"] * factor**above) == 0),
+        default=shape["T"],
+    )
+    lengths = [longest // factor**below for below in range(LENGTHS) if longest % factor**below == 0]
+    return tuple(shape.with_(B=tokens // T, T=T) for T in reversed(lengths) if T > 0)
+
+
+def forward_curves(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave out backward passes, except at the shortest length of a model."""
+    every = list(cases)
+    shortest = _shortest(every)
+    return (case for case in every if case.pass_ == "forward" or case.shape["T"] == shortest[case.owner])
+
+
+def without_slow_lengths(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave out loops over time and long calls beyond a model's shortest length.
+
+    Where nothing else is left at a length, the backend that is predicted to be the quickest stays.
+    """
+    every = list(cases)
+    shortest = _shortest(every)
+    at_length: dict[tuple[str, str, int], list[Case]] = {}
+    for case in every:
+        at_length.setdefault((case.owner, case.pass_, case.shape["T"]), []).append(case)
+    kept: set[Case] = set()
+    for (owner, _, T), found in at_length.items():
+        quick = found if shortest[owner] == T else [case for case in found if not _is_slow(case)]
+        known = [case for case in found if not registry.import_problem(case.owner, case.backend)]
+        kept |= {*(quick or sorted(known, key=predicted_call_s)[:1])}
+    return (case for case in every if case in kept)
+
+
+def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave the baselines to a model's shortest length, unless it has nothing else at a length."""
+    every = list(cases)
+    shortest = _shortest(every)
+    others = {(case.owner, case.shape["T"]) for case in every if case.backend not in BASELINES}
+    return (
+        case
+        for case in every
+        if case.backend not in BASELINES
+        or case.shape["T"] == shortest[case.owner]
+        or (case.owner, case.shape["T"]) not in others
+    )
+
+
+def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave out backward passes and long calls of loops and baselines, unless a model has nothing else."""
+    every = list(cases)
+    others = {(case.owner, case.pass_) for case in every if not _is_baseline(case)}
+    return (
+        case
+        for case in every
+        if not _is_baseline(case)
+        or (case.owner, case.pass_) not in others
+        or not (case.gradients or predicted_call_s(case) > LONG_CALL_S)
+    )
+
+
+def _is_baseline(case: Case) -> bool:
+    """Tell whether a backend is a loop over time or one of the baselines."""
+    return case.backend in BASELINES or _is_loop(case)
+
+
+def _shortest(cases: Iterable[Case]) -> dict[str, int]:
+    """Find the shortest length of each model or recurrence."""
+    found: dict[str, int] = {}
+    for case in cases:
+        found[case.owner] = min(found.get(case.owner, case.shape["T"]), case.shape["T"])
+    return found
+
+
+def _is_slow(case: Case) -> bool:
+    """Tell whether a backend declares that it launches something for each step, or that calls are long."""
+    if registry.import_problem(case.owner, case.backend):
+        return False
+    return _is_loop(case) or predicted_call_s(case) > LONG_CALL_S
+
+
+def _is_loop(case: Case) -> bool:
+    """Tell whether a backend declares that it launches something for each step."""
+    if registry.import_problem(case.owner, case.backend):
+        return False
+    launches = registry.backend(case.owner, case.backend).launches
+    return launches is not None and launches(case.shape) >= case.shape["T"] > 1
