@@ -55,9 +55,9 @@ class Schedule:
         B, T, H, K = q.shape
         V, gated = v.shape[-1], K // 2 if pairs else K
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
-        chosen = cut or tiles(K, V, wide=q.dtype == torch.float32)
+        chosen = tiles(K, V, wide=q.dtype == torch.float32)  # records say what backward runs with, too
         const = log_a is not None and log_a.dim() == 2
-        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, chosen, turning)
+        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut or chosen, turning)
 
     @property
     def chunks(self) -> int:
