@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
+from .padded import padded, whole_width
 from .schedule import NONE, SCALAR
 from .tiles import Tiles
 from .turns import Frames
@@ -22,9 +23,11 @@ def forward_pass(
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
 
-    And q and k as they were taken, and the angles of the frame in which they were turned. A walk has no log
-    decays, and states only if they are kept for a backward pass.
+    And q, k and v as they were taken, and the angles of the frame in which they were turned. A walk has no
+    log decays, and states only if they are kept for a backward pass.
     """
+    width = whole_width(v)
+    v, first = padded(plan, v, width), first and padded(plan, first, width)
     angles = None
     if phase is not None:
         frames = Frames.of(plan, q, phase, pairs=pairs)
@@ -33,12 +36,12 @@ def forward_pass(
     schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None)
     if schedule.fits:
         o, last, states = schedule.forward(q, k, v, log_a, first, keep=keep)
-        return o, last, None, states, schedule.tiles, q, k, angles
+        return o, last, None, states, schedule.tiles, q, k, v, angles
     totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
     states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
     o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
-    return o, last, totals, states, schedule.tiles, q, k, angles
+    return o, last, totals, states, schedule.tiles, q, k, v, angles
 
 
 @planned
@@ -49,9 +52,10 @@ def backward_pass(
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
-    q, k: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
+    q, k, v: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
     phase's gradient is wanted.
     """
+    do, dlast = padded(plan, do, v.shape[-1]), dlast and padded(plan, dlast, v.shape[-1])
     schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, turning=turning, cut=cut)
     if totals is None:
         dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast)
@@ -88,7 +92,8 @@ class LinearAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        o, last, totals, states, cut, q, k, angles = forward_pass(
+        ctx.values = v.shape[-1]
+        o, last, totals, states, cut, q, k, v, angles = forward_pass(
             q, k, v, log_a, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, phase, angles, totals, states)
@@ -96,7 +101,7 @@ class LinearAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if angles is not None:
             ctx.mark_non_differentiable(angles)
-        return o, last, angles
+        return narrowed(o, ctx.values), narrowed(last, ctx.values), angles
 
     @staticmethod
     @once_differentiable
@@ -110,8 +115,13 @@ class LinearAttention(torch.autograd.Function):
             q, k, v, log_a, phase, angles, totals, states, do, dlast,
             cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4],
         )  # fmt: skip
-        dfirst = dfirst if ctx.has_first else None
+        dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
         return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
+
+
+def narrowed(x: Tensor, width: int) -> Tensor:
+    """The first `width` columns, all of which may be there."""
+    return x if x.shape[-1] == width else x[..., :width]
 
 
 def whole(parts: Tensor | None, gates: Tensor | None) -> Tensor | None:

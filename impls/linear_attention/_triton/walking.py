@@ -78,8 +78,6 @@ class Walk(Schedule):
     @cached_property
     def strip(self) -> tuple[int, int]:
         """Width of the strip and stages of the loop that fit into shared memory; (0, 0) if none do."""
-        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
-        room = (shared_memory(self.plan.device) - self.slack) // self.dtype.itemsize
         # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
         widest = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
         width, most = self.width(self.V, widest), self.tiles.walk_stages
@@ -87,9 +85,26 @@ class Walk(Schedule):
         # two stages as long as possible: a narrower strip costs less than waiting for each chunk
         choices = [(width, stages) for width in widths for stages in range(most, 1, -1)]
         for width, stages in (*choices, (16, 1)):
-            if C * (2 * BK + width) * stages + (BK + C) * width <= room:
+            if self.needed(width, stages) <= shared_memory(self.plan.device):
                 return width, stages
         return 0, 0
+
+    def needed(self, width: int, stages: int) -> int:
+        """Bytes of shared memory for a program that walks with a strip of some width."""
+        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
+        return (C * (2 * BK + width) * stages + (BK + C) * width) * self.dtype.itemsize + self.slack
+
+    @property
+    def stages(self) -> int:
+        """Stages of the loop where no chunk is wide: fewer where programs are to share a multiprocessor.
+
+        Where there are more programs than multiprocessors, two that wait in turn are faster than one after
+        the other, each of which waits less.
+        """
+        width, most = self.strip
+        crowded = self.B * self.H * triton.cdiv(self.V, width) > processors(self.plan.device)
+        shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
+        return 2 if crowded and shared else most
 
     def prepare(self, q: Slot, k: Slot, log_a: Slot | None) -> Prepared:
         """Bring the decay into q and k, or sum up scalar gates."""
@@ -159,7 +174,7 @@ class Walk(Schedule):
             ready.columns)]  # fmt: skip
         kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
         for exact in kinds:
-            stages = max(1, self.strip[1] - exact)
+            stages = min(self.stages, max(1, self.strip[1] - exact))
             self.plan.launch(
                 la_walk, (self.B * self.H * count * triton.cdiv(self.V, self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
