@@ -50,6 +50,29 @@ def test_odd_widths_of_half_precision(kind: str, T: int, options: dict[str, Any]
     assert_matches(case(T=T, kind=kind, **options), "float16")
 
 
+FADING = [
+    *((kind, T, False) for kind in ("const", "scalar") for T in (1, C + 1, 3 * C)),
+    ("scalar", 4 * C + 3, True),  # a wide chunk beside such that are not
+]
+
+
+@tiny
+@pytest.mark.parametrize(("kind", "T", "reset"), FADING)
+@pytest.mark.usefixtures("small_walk")
+def test_odd_widths_bring_scalar_decay_into_values(
+    kind: str, T: int, reset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bfloat16 does, which the interpreter lacks: float16 has room for two nats."""
+    from ssmperf.impls.linear_attention._triton import schedule
+
+    monkeypatch.setitem(schedule.SCALAR_LIMITS, torch.float16, 2.0)
+    operands = case(T=T, kind=kind, H=2, V=33, dtype="float16", regime="gla")
+    if reset:
+        with torch.no_grad():
+            operands["log_a"][:, 2 * C + 5] = -math.inf
+    assert_matches(operands, "float16")
+
+
 @tiny
 def test_results_of_an_odd_width_do_not_show_that_it_was_padded() -> None:
     operands = case(T=C + 3, kind="scalar", V=33, dtype="float16", regime="gla")

@@ -27,16 +27,17 @@ def forward_pass(
     log decays, and states only if they are kept for a backward pass.
     """
     width = whole_width(v)
-    v, first = padded(plan, v, width), first and padded(plan, first, width)
+    first = first and padded(plan, first, width)
     angles = None
     if phase is not None:
         frames = Frames.of(plan, q, phase, pairs=pairs)
         angles = frames.angles()
         q, k = frames.turn(q, k, angles, 2 * frames.K)
-    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None)
+    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, width=width)
     if schedule.fits:
-        o, last, states = schedule.forward(q, k, v, log_a, first, keep=keep)
+        o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep)
         return o, last, None, states, schedule.tiles, q, k, v, angles
+    v = padded(plan, v, width)
     totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
     states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
@@ -55,11 +56,12 @@ def backward_pass(
     q, k, v: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
     phase's gradient is wanted.
     """
-    do, dlast = padded(plan, do, v.shape[-1]), dlast and padded(plan, dlast, v.shape[-1])
+    dlast = dlast and padded(plan, dlast, v.shape[-1])
     schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, turning=turning, cut=cut)
     if totals is None:
         dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast)
     else:
+        do = padded(plan, do, v.shape[-1])
         increments = schedule.increments(q, do, log_a, totals, reverse=True)
         adjoints, dfirst, *edges = schedule.carry(dlast, increments, totals, q.dtype, states)
         dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
@@ -109,7 +111,7 @@ class LinearAttention(torch.autograd.Function):
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, log_a, phase, angles, totals, states = ctx.saved_tensors
-        do = torch.zeros_like(v) if do is None else packed(do)
+        do = v.new_zeros(*v.shape[:-1], ctx.values) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
             q, k, v, log_a, phase, angles, totals, states, do, dlast,

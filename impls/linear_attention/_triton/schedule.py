@@ -49,11 +49,14 @@ class Schedule:
     @classmethod
     def of(
         cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, *,
-        pairs: bool, turning: bool = False, cut: Tiles | None = None,
+        pairs: bool, turning: bool = False, cut: Tiles | None = None, width: int | None = None,
     ) -> Self:  # fmt: skip
-        """pairs: whether channels are complex. cut: block sizes, where they are not those in force."""
+        """pairs: whether channels are complex. cut: block sizes, where they are not those in force.
+
+        width: of values, where these are to be padded.
+        """
         B, T, H, K = q.shape
-        V, gated = v.shape[-1], K // 2 if pairs else K
+        V, gated = width or v.shape[-1], K // 2 if pairs else K
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
         chosen = tiles(K, V, wide=q.dtype == torch.float32)  # records say what backward runs with, too
         const = log_a is not None and log_a.dim() == 2

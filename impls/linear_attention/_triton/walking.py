@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ import triton.language as tl
 from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
 from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
+from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
 from .walk import la_walk
 from .walk_grads import la_grads
@@ -29,7 +30,7 @@ def part(operands: torch.dtype) -> tl.dtype:
 class Prepared:
     """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates.
 
-    columns: factors of value gates.
+    columns: factors of value gates. faded: whether scalar gates have their decay in v and do.
     """
 
     late: Slot
@@ -41,6 +42,7 @@ class Prepared:
     wide: Slot | None = None
     scores: Slot | None = None
     columns: Slot | None = None
+    faded: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,14 @@ class Walk(Schedule):
         scores = self.scores_key(q, k, log_a, (wide, late, early))
         return Prepared(late, early, factors=factors, wide=wide, scores=scores)
 
+    def bring(self, ready: Prepared, y: Slot, *, reverse: bool) -> tuple[Prepared, Slot]:
+        """Pad v, or (reverse) do, to the walk's width, and bring the decay of scalar gates in with it."""
+        if y.shape[-1] == self.V or ready.spans is None or ready.wide is None:
+            return ready, padded(self.plan, y, self.V)
+        spans, wide, C = ready.spans, ready.wide, self.tiles.chunk
+        taken = faded(self.plan, y, self.V, spans, wide, C, self.sizes, reverse)
+        return replace(ready, faded=True), taken
+
     def anchor(
         self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
         *, copy: bool = False,
@@ -181,7 +191,8 @@ class Walk(Schedule):
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-                EXACT=exact, VALUED=ready.columns is not None, PRECISION=self.tiles.precision, STAGES=stages,
+                EXACT=exact, VALUED=ready.columns is not None, FADED=ready.faded,
+                PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
@@ -211,7 +222,7 @@ class Walk(Schedule):
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
-            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning,
+            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
             PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
@@ -223,17 +234,17 @@ class Walk(Schedule):
 
     def forward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
-    ) -> tuple[Slot, Slot, Slot | None]:
-        """o, S_T, and (keep) the states that chunks read."""
-        ready = self.prepare(q, k, log_a)
+    ) -> tuple[Slot, Slot, Slot | None, Slot]:
+        """o, S_T, (keep) the states that chunks read, and v as the walk has taken it."""
+        ready, v = self.bring(self.prepare(q, k, log_a), v, reverse=False)
         o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
-        return o, last, states if keep else None
+        return o, last, states if keep else None, v
 
     def backward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None
     ) -> tuple[Slot, ...]:
-        """dq, dk, dv, d log_a or its parts, d phase, dS_0."""
-        ready = self.prepare(q, k, log_a)
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
+        ready, do = self.bring(self.prepare(q, k, log_a), do, reverse=True)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
         dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
         return dq, dk, dv, dlog_a, dphase, dfirst
