@@ -23,19 +23,25 @@ def forward_pass(
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
 
-    And q, k and v as they were taken, and the angles of the frame in which they were turned. A walk has no
-    log decays, and states only if they are kept for a backward pass.
+    And q, k and v as they were taken, and the angles of the frame in which they were turned: under key gates
+    a walk turns them while it brings the decay in. A walk has no log decays, and states only if they are kept
+    for a backward pass.
     """
     width = whole_width(v)
     first = first and padded(plan, first, width)
-    angles = None
+    both = pairs or phase is not None
+    channels = q.shape[-1] * 2 if both and not pairs else q.shape[-1]
+    schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels)
+    angles = spin = None
     if phase is not None:
-        frames = Frames.of(plan, q, phase, pairs=pairs)
+        frames = Frames.of(plan, q, phase, channels // 2, steps=schedule.tiles.chunk)
         angles = frames.angles()
-        q, k = frames.turn(q, k, angles, 2 * frames.K)
-    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, width=width)
+        if schedule.fits and schedule.by_channel:
+            spin = frames, angles
+        else:
+            q, k = frames.turn(q, k, angles)
     if schedule.fits:
-        o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep)
+        o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
         return o, last, None, states, schedule.tiles, q, k, v, angles
     v = padded(plan, v, width)
     totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
@@ -49,17 +55,23 @@ def forward_pass(
 def backward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, angles: Slot | None,
     totals: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-    *, cut: Tiles, pairs: bool, turning: bool,
+    *, cut: Tiles, pairs: bool, turning: bool, channels: int,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
     q, k, v: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
-    phase's gradient is wanted.
+    phase's gradient is wanted. channels: of dq and dk.
     """
+    both, spin = pairs or phase is not None, None
+    walked = channels * 2 if both and not pairs else channels
     dlast = dlast and padded(plan, dlast, v.shape[-1])
-    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, turning=turning, cut=cut)
+    schedule = Walk.of(
+        plan, q, v, log_a, pairs=both, turning=turning, cut=cut, channels=walked, unrounded=phase is not None
+    )
     if totals is None:
-        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast)
+        if phase is not None and angles is not None and schedule.by_channel:
+            spin = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk), angles
+        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast, spin=spin)
     else:
         do = padded(plan, do, v.shape[-1])
         increments = schedule.increments(q, do, log_a, totals, reverse=True)
@@ -68,8 +80,9 @@ def backward_pass(
         dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
         dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
     if phase is not None and angles is not None:
-        frames = Frames.of(plan, q, phase, pairs=True)
-        dq, dk = frames.turn(dq, dk, angles, q.shape[-1] if pairs else frames.K, back=True)
+        frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk)
+        found = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
+        dq, dk, dlog_a, dphase = found
     return dq, dk, dv, None if log_a is None else dlog_a, dphase if turning else None, dfirst
 
 
@@ -94,7 +107,7 @@ class LinearAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        ctx.values = v.shape[-1]
+        ctx.channels, ctx.values = q.shape[-1], v.shape[-1]
         o, last, totals, states, cut, q, k, v, angles = forward_pass(
             q, k, v, log_a, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
         )
@@ -115,7 +128,7 @@ class LinearAttention(torch.autograd.Function):
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
             q, k, v, log_a, phase, angles, totals, states, do, dlast,
-            cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4],
+            cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4], channels=ctx.channels,
         )  # fmt: skip
         dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
         return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None

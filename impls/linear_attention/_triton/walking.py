@@ -14,10 +14,13 @@ from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
+from .turns import Frames
 from .walk import la_walk
 from .walk_grads import la_grads
 
 SLACK = 3072  # bytes
+
+Spin = tuple[Frames, Slot]  # and its angles
 
 
 def part(operands: torch.dtype) -> tl.dtype:
@@ -30,7 +33,8 @@ def part(operands: torch.dtype) -> tl.dtype:
 class Prepared:
     """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates.
 
-    columns: factors of value gates. faded: whether scalar gates have their decay in v and do.
+    columns: factors of value gates. faded: whether scalar gates have their decay in v and do. turned: q and k
+    before any decay, of wide chunks, where they were turned with the decay.
     """
 
     late: Slot
@@ -43,6 +47,7 @@ class Prepared:
     scores: Slot | None = None
     columns: Slot | None = None
     faded: bool = False
+    turned: tuple[Slot, Slot] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,8 @@ class Walk(Schedule):
         shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
         return 2 if crowded and shared else most
 
-    def prepare(self, q: Slot, k: Slot, log_a: Slot | None) -> Prepared:
-        """Bring the decay into q and k, or sum up scalar gates."""
+    def prepare(self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None) -> Prepared:
+        """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too."""
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
@@ -122,10 +127,12 @@ class Walk(Schedule):
                 K=self.K, C=C, CONST=self.const, LIMIT=SCALAR_LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
-        late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
-        self.anchor(q, k, log_a, late, early, factors, wide)
-        scores = self.scores_key(q, k, log_a, (wide, late, early))
-        return Prepared(late, early, factors=factors, wide=wide, scores=scores)
+        late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
+        factors = self.per_chunk(3, self.K)
+        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin)
+        turned = None if spin is None else spin[0].turn(q, k, spin[1], wide=wide)
+        scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early))
+        return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
 
     def bring(self, ready: Prepared, y: Slot, *, reverse: bool) -> tuple[Prepared, Slot]:
         """Pad v, or (reverse) do, to the walk's width, and bring the decay of scalar gates in with it."""
@@ -137,17 +144,19 @@ class Walk(Schedule):
 
     def anchor(
         self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
-        *, copy: bool = False,
+        *, copy: bool = False, spin: Spin | None = None,
     ) -> None:  # fmt: skip
         """Run `la_anchor` on queries x and keys w, or on one of them alone."""
         given = x or w
         assert given is not None
-        K, KG, C = given.shape[-1], gate.shape[-1], self.tiles.chunk
+        K, KG, C = late.shape[-1], gate.shape[-1], self.tiles.chunk
+        phase, angles = (gate, gate) if spin is None else (spin[0].phase, spin[1])
         BK = self.width(KG, 1 << 30)
         self.plan.launch(
-            la_anchor, (self.programs,), x or given, w or given, gate, late, early, factors, wide,
-            *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
-            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit,
+            la_anchor, (self.programs,), x or given, w or given, gate, phase, angles, late, early, factors,
+            wide, *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
+            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit, TURN=spin is not None,
+            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2,
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
@@ -208,7 +217,8 @@ class Walk(Schedule):
             # miscompiled such tiles where V takes one pass
             BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
         key_tiles = triton.cdiv(self.K, BK)
-        dq, dk = self.plan.like(q), self.plan.like(k)
+        kind = torch.float32 if self.unrounded else None
+        dq, dk = self.plan.like(q, kind), self.plan.like(k, kind)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
@@ -233,18 +243,21 @@ class Walk(Schedule):
         return dq, dk, dlog_a, dphase
 
     def forward(
-        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
-    ) -> tuple[Slot, Slot, Slot | None, Slot]:
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool,
+        spin: Spin | None = None,
+    ) -> tuple[Slot, Slot, Slot | None, Slot]:  # fmt: skip
         """o, S_T, (keep) the states that chunks read, and v as the walk has taken it."""
-        ready, v = self.bring(self.prepare(q, k, log_a), v, reverse=False)
+        ready, v = self.bring(self.prepare(q, k, log_a, spin), v, reverse=False)
         o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
         return o, last, states if keep else None, v
 
     def backward(
-        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None
-    ) -> tuple[Slot, ...]:
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
+        spin: Spin | None = None,
+    ) -> tuple[Slot, ...]:  # fmt: skip
         """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
-        ready, do = self.bring(self.prepare(q, k, log_a), do, reverse=True)
+        ready, do = self.bring(self.prepare(q, k, log_a, spin), do, reverse=True)
+        q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
         dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
         return dq, dk, dv, dlog_a, dphase, dfirst
