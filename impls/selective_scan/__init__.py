@@ -83,6 +83,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     decay_span=decay_span,
     decay_operands={"exp": ("A",), "const": ("A",)},
     linear=("x", "initial_state"),
+    joint=("delta", "k"),
 )
 def selective_scan(
     x: Tensor,
