@@ -107,7 +107,11 @@ def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: Record
 
     with mock.patch.object(Together, "__call__", noted), case.calling() as call:
         call()
-    assert bool(calls) == ("streamed" not in case.name)
+    reasons = [plan.one_by_one for each in plans._planned for plan in each.plans.values()]
+    if "streamed" in case.name:
+        assert all("tensordesc" in each for each in reasons) and not calls
+    else:
+        assert set(reasons) == {""} and len(calls) == len(reasons)
     for gathered, addresses, first in calls:
         slots = {at: (addresses[to] or 0) + offset for at, (to, offset) in gathered.places.items()}
         for number, launch in enumerate(gathered.launches):
