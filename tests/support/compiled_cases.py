@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,8 +78,9 @@ class TritonCase(Case):
     def compiler(self) -> str:
         return triton_version()
 
-    def kernels(self, arch: int) -> dict[str, Any]:
-        """Compiled kernels by name, as they would be launched on a device."""
+    @contextmanager
+    def calling(self) -> Iterator[Callable[[], None]]:
+        """A call of the backend, with the configurations of the case in force until the block ends."""
         recurrence, _, name = self.backend.partition("/")
         entry = registry.backend(recurrence, name)
         folder = f"ssmperf.impls.{recurrence}._{name}."
@@ -94,6 +96,11 @@ class TritonCase(Case):
             table = configurations.table(self.backend)
             rows = {(table.name, key): replace(table.row(key), **self.changes) for key in table}
         with multiprocessors(folder, self.processors), configurations.using(rows):
+            yield call
+
+    def kernels(self, arch: int) -> dict[str, Any]:
+        """Compiled kernels by name, as they would be launched on a device."""
+        with self.calling() as call:
             return launched(call, arch)
 
     def usage(self, arch: int) -> dict[str, Usage]:
