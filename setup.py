@@ -18,7 +18,7 @@ setup(
     package_dir={"ssmperf": "ssmperf"} | {f"ssmperf.{room}": room for room in ROOMS},
     package_data={
         "ssmperf": ["py.typed", "starter/files/*"],
-        "ssmperf.impls": ["*/_cuda/*.cu*"],
+        "ssmperf.impls": ["*/_cuda/*.cu*", "_triton/*.c"],
         "ssmperf.reports": ["templates/*"],
     },
     include_package_data=False,  # package_data is the whole list

@@ -76,11 +76,24 @@ def exponential(x, FLUSH: tl.constexpr):
 
 @triton.jit
 def cos_sin(phase):
-    """By reduction to |y| ≤ π/4 in float64, then Taylor polynomials that are cut below 2e-9."""
+    """Of a phase of any size, reduced in float64."""
     x = phase.to(tl.float64)
     quarters = tl.floor(x * 0.6366197723675814 + 0.5)
     y = (x - quarters * 1.5707963267948966).to(tl.float32)
-    quadrant = (quarters - 4.0 * tl.floor(quarters * 0.25)).to(tl.int32)
+    return _cos_sin(y, (quarters - 4.0 * tl.floor(quarters * 0.25)).to(tl.int32))
+
+
+@triton.jit
+def cos_sin_of_turns(turns):
+    """Of 2π · turns, in float32: a whole turn is taken away without rounding."""
+    turns -= tl.floor(turns)
+    quarters = tl.floor(turns * 4.0 + 0.5)
+    return _cos_sin((turns - quarters * 0.25) * 6.283185307179586, quarters.to(tl.int32) & 3)
+
+
+@triton.jit
+def _cos_sin(y, quadrant):
+    """Of y + quadrant · π/2, |y| ≤ π/4, by Taylor polynomials that are cut below 2e-9."""
     z = y * y
     s = y + y * z * (-1 / 6 + z * (1 / 120 + z * (-1 / 5040 + z * (1 / 362880))))
     c = 1.0 + z * (-0.5 + z * (1 / 24 + z * (-1 / 720 + z * (1 / 40320 + z * (-1 / 3628800)))))

@@ -20,9 +20,7 @@ from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .plan import Slot, picker
-
-Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
+from .plan import Pick, Slot, picker
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Launch:
         named = {name: x for name, x in self.constants.items() if name in self.kernel.arg_names}
         bound = self.kernel.signature.bind(*self.arguments, **named)
         bound.apply_defaults()
-        values = list(bound.arguments.values())
+        self.values = values = list(bound.arguments.values())
         self.most = max(self.uses, default=-1) + 1
         flat: list[Any] = []
         flatten(values, flat)
@@ -124,6 +122,30 @@ class Launch:
             return places[kind] - 1
 
         self.pick = picker([place(value) for value in values])
+
+    def parameters(self) -> list[tuple[str, Any]]:
+        """Parameters of the compiled kernel: Triton's name of each type, and the argument, maybe a slot."""
+        found: list[tuple[str, Any]] = []
+
+        def add(kind: Any, value: Any) -> None:
+            if isinstance(kind, tuple):
+                for each, part in zip(kind, value, strict=True):
+                    add(each, part)
+            elif kind != "constexpr":
+                found.append((kind, value))
+
+        signature = self.compiled.src.signature
+        for name, value in zip(self.kernel.arg_names, self.values, strict=True):
+            add(signature[name], value)
+        return found
+
+    def load(self) -> Callable[..., object]:
+        """Load the compiled kernel on the current device, if it is not there, and give its launcher."""
+        if self.run is None:
+            run = self.compiled.run
+            self.function = self.compiled.function
+            self.run = run  # last: another thread may look at it now
+        return self.run
 
     def __call__(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None], stream: int) -> None:
         """Enqueue it on a stream of the current device."""
@@ -149,11 +171,7 @@ class Launch:
 
 def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
     """Hand the compiled kernel to the driver, as `JITFunction.run` does at its end."""
-    compiled = launch.compiled
-    if launch.run is None:
-        run = compiled.run  # loads the kernel
-        launch.function = compiled.function
-        launch.run = run  # last: another thread may look at it now
+    compiled, run = launch.compiled, launch.load()
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     metadata = None
     if enter is not None and not getattr(enter, "calls", True):
@@ -162,9 +180,7 @@ def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
         leave = None
     if enter is not None or leave is not None:
         metadata = compiled.launch_metadata(launch.grid, stream, *arguments)
-    launch.run(
-        *launch.grid, stream, launch.function, compiled.packed_metadata, metadata, enter, leave, *arguments
-    )
+    run(*launch.grid, stream, launch.function, compiled.packed_metadata, metadata, enter, leave, *arguments)
 
 
 def resolved(value: Any, memory: Callable[[Slot], Any]) -> Any:

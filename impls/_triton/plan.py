@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,11 +31,14 @@ from ssmperf import Place, UsageError, consulting, in_force, note_again
 
 if TYPE_CHECKING:
     from .launch import Launch
+    from .together import Together
 
+MOST_MORE = 8 << 20  # bytes that a plan may allocate beyond what it needs, for the sake of a quicker call
 MOST_PLANS = 512  # of a planned function; the oldest go first
 ALIGNMENT = 16  # bytes; kernels are specialised by whether a pointer is a multiple
 
 Key = tuple[Any, ...]
+Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,11 @@ class Step(Protocol):
 
 
 class Plan:
-    """The allocations and launches of one kind of call. A buffer lives from its first launch to its last."""
+    """The allocations and launches of one kind of call. A buffer lives from its first launch to its last.
+
+    one_by_one: why launches are made one after another, by Triton's own launcher; nothing where a call makes
+    all of them together (see `together`), unless a hook wants to see each of them.
+    """
 
     def __init__(self, operands: Sequence[Slot | None]) -> None:
         given = [slot for slot in operands if slot is not None]
@@ -117,7 +124,11 @@ class Plan:
         self.launches: list[Launch] = []
         self.compiling = ExitStack()
         self.schedule: list[tuple[Step, list[tuple[int, Callable[[], Tensor]]], list[int]]] = []
-        self.pick: Callable[[list[Any]], tuple[Any, ...]] = tuple
+        self.pick: Pick = tuple
+        self.pick_together: Pick = tuple
+        self.plain: dict[int, Slot] = {}
+        self.together: Together | None = None
+        self.one_by_one = "it is not finished"
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None) -> Slot:
         """Room for a tensor, contiguous unless strides are given."""
@@ -125,18 +136,20 @@ class Plan:
         dense = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
         steps = dense if strides is None else tuple(strides)
         make = partial(torch.empty_strided, size, steps, dtype=dtype, device=self.device)
-        return self._buffer(Slot(size, steps, dtype, self.device), make)
+        slot = self._buffer(Slot(size, steps, dtype, self.device), make)
+        self.plain[slot.index] = slot
+        return slot
 
     def full(self, shape: Sequence[int], value: int, dtype: torch.dtype) -> Slot:
         """Room for a contiguous tensor that begins as `value` everywhere."""
         slot = self.empty(shape, dtype)
-        self.makers[-1] = partial(torch.full, slot.shape, value, dtype=dtype, device=self.device)
+        self._replace(slot, partial(torch.full, slot.shape, value, dtype=dtype, device=self.device))
         return slot
 
     def constant(self, x: Tensor) -> Slot:
         """A contiguous tensor that the plan keeps on its device, for every call to read."""
         slot, kept = self.empty(x.shape, x.dtype), x.to(self.device)
-        self.makers[-1] = lambda: kept
+        self._replace(slot, lambda: kept)
         return slot
 
     def like(self, slot: Slot, dtype: torch.dtype | None = None) -> Slot:
@@ -155,6 +168,11 @@ class Plan:
     def _buffer(self, slot: Slot, make: Callable[[], Tensor]) -> Slot:
         self.makers.append(make)
         return replace(slot, index=self.operands + len(self.makers) - 1)
+
+    def _replace(self, slot: Slot, make: Callable[[], Tensor]) -> None:
+        """Make the last slot's tensor in another way."""
+        self.makers[-1] = make
+        del self.plain[slot.index]
 
     def finish(self, results: Sequence[Any]) -> None:
         """Take the planning function's results, and schedule the buffers.
@@ -180,10 +198,24 @@ class Plan:
 
         self.room: list[Any] = [None] * len(self.makers)
         self.constants = [each for each in results if not isinstance(each, Slot)]
-        others = iter(
-            range(self.operands + len(self.makers), self.operands + len(self.makers) + len(results))
-        )
-        self.pick = picker([each.index if isinstance(each, Slot) else next(others) for each in results])
+        self.pick = self._picker(results, len(self.makers), {at: at for at in range(self._slots)})
+        self.one_by_one = "a step is no kernel of Triton"
+        if len(self.launches) == len(self.steps):
+            from .together import gathered
+
+            lives = {at: (first.get(at, 0), last.get(at, 0)) for at in buffers}
+            self.together, self.one_by_one = gathered(self, lives, kept)
+        if self.together is not None:
+            self.pick_together = self._picker(results, len(self.together.makers), self.together.at)
+
+    @property
+    def _slots(self) -> int:
+        return self.operands + len(self.makers)
+
+    def _picker(self, results: Sequence[Any], made: int, at: Mapping[int, int]) -> Pick:
+        """Pick the results from the operands, so many tensors that were made, and the constants."""
+        constants = iter(range(self.operands + made, self.operands + made + len(results)))
+        return picker([at[each.index] if isinstance(each, Slot) else next(constants) for each in results])
 
     def run(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> tuple[Any, ...]:
         """Allocate and launch on the current stream of the device. pointers: addresses of the tensors."""
@@ -193,6 +225,11 @@ class Plan:
         return self._run(tensors, pointers)
 
     def _run(self, tensors: Sequence[Tensor | None], pointers: Sequence[int | None]) -> tuple[Any, ...]:
+        together = self.together
+        if together is not None and not together.hooked():
+            own = [make() for make in together.makers]
+            together(current_stream(self.device), [*pointers, *[x.data_ptr() for x in own]])
+            return self.pick_together([*tensors, *own, *self.constants])
         pool = [*tensors, *self.room]
         places = [*pointers, *self.room]
         stream = current_stream(self.device)
@@ -207,7 +244,7 @@ class Plan:
 
 
 def current_device() -> int:
-    return torch.cuda.current_device()
+    return torch._C._cuda_getDevice()
 
 
 def current_stream(device: torch.device) -> int:
@@ -215,7 +252,7 @@ def current_stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
 
 
-def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def picker(places: Sequence[int]) -> Pick:
     """A function that picks the elements at some places of a sequence, as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)

@@ -83,6 +83,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     decay_span=decay_span,
     decay_operands={"exp": ("A",), "const": ("A",)},
     linear=("x", "initial_state"),
+    joint=("delta", "k"),
 )
 def selective_scan(
     x: Tensor,
@@ -204,6 +205,6 @@ def mean_exponential(z: Tensor) -> Tensor:
     near = z.abs() < 0.5
     tail = torch.ones_like(z)
     for n in range(17, 1, -1):
-        tail = 1 + torch.where(near, z, 0) / n * tail
-    away = torch.where(near, 1, z)
+        tail = 1 + z.masked_fill(~near, 0) / n * tail
+    away = z.masked_fill(near, 1)
     return torch.where(near, tail, torch.expm1(away) / away)

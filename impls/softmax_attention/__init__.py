@@ -159,15 +159,18 @@ def softmax_attention(
         if log_f is not None:
             log_weight = log_weights_of(initial_state[..., -1].to(wide)).mT
     place = torch.arange(S + T, device=q.device)
-    later = log_weight.new_full((B, H, T), -math.inf)
-    log_weight, rows = torch.cat([log_weight, later], dim=-1), []
-    for n in range(T):  # the log weights of all keys, as the query of step n sees them
-        if log_f is not None:
+    if log_f is None:
+        biases = log_weight.new_zeros(T, S + T).masked_fill(place > place[S:].unsqueeze(-1), -math.inf)
+    else:
+        later = log_weight.new_full((B, H, T), -math.inf)
+        log_weight, rows = torch.cat([log_weight, later], dim=-1), []
+        for n in range(T):  # the log weights of all keys, as the query of step n sees them
             log_weight = log_weight + log_f[:, n].to(wide).unsqueeze(-1)
-        log_weight = torch.where(place == S + n, 0, log_weight)
-        rows.append(log_weight)
+            log_weight = log_weight.masked_fill(place == S + n, 0)
+            rows.append(log_weight)
+        biases = torch.stack(rows, dim=-2)
     q, keys, values = (x.transpose(1, 2) for x in (q.to(wide), keys, values))  # (B, H, steps, ·)
-    weights = torch.softmax(q @ keys.mT + torch.stack(rows, dim=-2), dim=-1)
+    weights = torch.softmax(q @ keys.mT + biases, dim=-1)
     output = (weights @ values).transpose(1, 2)
     weight = None if log_f is None else torch.exp(log_weight).mT
     return output.to(v.dtype), joined(k, v, initial_state, weight)

@@ -1,8 +1,9 @@
 """The float64 oracle of a recurrence: its literal loop, forward and by autograd, at any length.
 
 Autograd of a long literal loop keeps every step in memory, and launching the steps takes long. The loop is
-therefore cut into segments. Only the states and adjoints between segments are kept, which bounds the memory,
-and many small segments run in parallel as one batch, which saves launches.
+therefore cut into segments. Only the states and adjoints between segments are kept, which bounds the memory.
+To save launches, many segments of a small state run in parallel as one batch, and on a GPU one segment of a
+larger state is recorded and replayed for the others.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import Unsupported
-from ssmperf.judge.parallel_segments import ParallelSegments, segment_length
-from ssmperf.judge.segments import SEGMENT_BYTES, Definition, Pass, SequentialSegments, measure_step
+from ssmperf.judge.loops.parallel_segments import ParallelSegments, segment_length
+from ssmperf.judge.loops.segments import (
+    Definition,
+    Pass,
+    SequentialSegments,
+    measure_step,
+    sequential_segments,
+)
 from ssmperf.judge.tolerance import BANDS, add_noise, is_wider, perturb
 from ssmperf.operands.dtypes import differentiable, widen
 from ssmperf.operands.time_axis import has_time, length_of, steps, with_time
@@ -72,16 +79,15 @@ def _loop(
     segment: int | None,
 ) -> Pass:
     """Choose how to run the loop: in parallel segments if that is faster, otherwise in sequential ones."""
-    if segment is None:
-        segment = length
-        step = measure_step(definition, operands, timed, state) if timed else None
-        if step is not None:
-            device = next(operands[name].device for name in timed)
-            rows = segment_length(step, length, device)
-            if rows is not None:
-                return ParallelSegments(definition, operands, timed, length, rows, step)
-            segment = step.fit(SEGMENT_BYTES[device.type])
-    return SequentialSegments(definition, operands, timed, length, segment)
+    if segment is not None:
+        return SequentialSegments(definition, operands, timed, length, segment)
+    step = measure_step(definition, operands, timed, state) if timed else None
+    if step is None:
+        return SequentialSegments(definition, operands, timed, length, length)
+    rows = segment_length(step, length, next(operands[name].device for name in timed), definition)
+    if rows is not None:
+        return ParallelSegments(definition, operands, timed, length, rows, step)
+    return sequential_segments(definition, operands, timed, length, step)
 
 
 def as_backend(

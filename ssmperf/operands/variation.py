@@ -52,6 +52,7 @@ class Variation:
     """Makes the values of the calls of one pass from two draws of a case's values.
 
     linear: operands in all of which together the recurrence is linear; empty if it is not known to be.
+    joint: operands that are legal only together.
     first: the draw that only lends its varied tensors. second: the draw that lends the others too.
     """
 
@@ -60,6 +61,7 @@ class Variation:
     first: Values
     second: Values
     length: int
+    joint: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, case: Case, first: Values, second: Values, *, equivalent: bool) -> Variation:
@@ -67,9 +69,9 @@ class Variation:
 
         equivalent: whether the backend computes the recurrence, and not a function of its own.
         """
-        linear = registry.recurrence(case.recurrence).linear
-        names = linear_operands(linear, level=case.level, equivalent=equivalent)
-        return cls(case.pass_, names, first, second, case.shape["T"])
+        recurrence = registry.recurrence(case.recurrence)
+        names = linear_operands(recurrence.linear, level=case.level, equivalent=equivalent)
+        return cls(case.pass_, names, first, second, case.shape["T"], recurrence.joint)
 
     @property
     def combines(self) -> bool:
@@ -129,26 +131,30 @@ class Variation:
                 buffers.operands[name].copy_(self.second.operands[name])
 
     def _mix(self, drawn: Draw, buffers: Values) -> None:
-        """Blend the two bases, at each time step in one of two secret proportions; states in one of them."""
+        """Blend the two bases, at each time step in one of two secret proportions; states in one of them.
+
+        Joint operands are those of the base that has the larger proportion at the step.
+        """
         if self.pass_ == BACKWARD:
-            pairs = [(buffers.grad_output, self.first.grad_output, self.second.grad_output)]
+            pairs = [("", buffers.grad_output, self.first.grad_output, self.second.grad_output)]
         else:
             timed = sorted(with_time(self.second.operands, self.length))
             sources = (buffers, self.first, self.second)
-            pairs = [tuple(each.operands[name] for each in sources) for name in timed]
+            pairs = [(name, *(each.operands[name] for each in sources)) for name in timed]
             for name in set(self._varied) - set(timed):  # a state, which a combination has changed
                 into, first, second = (each.operands[name] for each in sources)
                 into.copy_(first * self._less(drawn) + second * (1 - self._less(drawn)))
         shares: dict[tuple[int, ...], Tensor] = {}
         assert drawn.seed is not None
         less = self._less(drawn)
-        for into, first, second in pairs:
+        for name, into, first, second in pairs:
             shape = tuple(second.shape[:2])
             if shape not in shares:
                 generator = torch.Generator().manual_seed(drawn.seed)
                 heads = torch.rand(shape, generator=generator).lt(0.5)
                 shares[shape] = torch.where(heads, less, 1 - less).to(second.device)
             share = shares[shape].view(*shape, *[1] * (second.dim() - 2)).to(second.dtype.to_real())
+            share = share.round() if name in self.joint else share
             into.copy_(first * share + second * (1 - share))  # legal wherever both are: log gates stay ≤ 0
 
     @staticmethod

@@ -43,6 +43,7 @@ class Recurrence:
     sample_state: StateSampler | None = None
     decay_span: Callable[[Mapping[str, Any]], float] | None = None
     linear: tuple[str, ...] = ()
+    joint: tuple[str, ...] = ()
     grows: bool = False
     longest: int | None = None
     family: str = ""
@@ -61,6 +62,7 @@ class Recurrence:
         _check_names(owner, "gates", self.gates, self.tensors)
         _check_names(owner, "gate_kinds", self.gate_kinds)
         _check_names(owner, "linear", self.linear, self.tensors)
+        _check_names(owner, "joint", self.joint, self.tensors)
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ def recurrence(
     sample_state: StateSampler | None = None,
     decay_span: Callable[[Mapping[str, Any]], float] | None = None,
     linear: tuple[str, ...] = (),
+    joint: tuple[str, ...] = (),
     grows: bool = False,
     longest: int | None = None,
     family: str = "",
@@ -65,6 +66,8 @@ def recurrence(
     decay_span: operands -> the largest finite sum over time of a channel's log gates' magnitudes, if the
         gates are not given as `log_a`.
     linear: operands in which, taken together, output and final state are linear.
+    joint: operands that are legal only together, as those of a gate 1 − Δ k². Values made of two draws take
+        all of them, at each time step, from one of the two.
     grows: whether the state has a row (along its second axis) for every step before it, as a cache has. The
         final state then has T rows more than the initial one, and the initial state None has none.
     longest: the largest T of a preset, for a definition whose work grows faster than T: beyond it, cases are
@@ -94,6 +97,7 @@ def recurrence(
             sample_state,
             decay_span,
             linear,
+            joint,
             grows,
             longest,
             family,

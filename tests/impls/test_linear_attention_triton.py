@@ -191,7 +191,9 @@ def test_regimes_on_a_gpu(kind: str, regime: str, dtype: str) -> None:
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("K", "V"), [(16, 16), (64, 128), (128, 64), (100, 36), (256, 256)])
+@pytest.mark.parametrize(
+    ("K", "V"), [(16, 16), (64, 128), (128, 64), (100, 36), (256, 256), (128, 129), (64, 65), (256, 129)]
+)
 @pytest.mark.parametrize("kind", ["scalar", "key"])
 @pytest.mark.usefixtures("walked_or_not")
 def test_widths_on_a_gpu(kind: str, K: int, V: int, dtype: str) -> None:

@@ -68,7 +68,7 @@ def test_angles_keep_their_digits_over_many_frames(shape: tuple[int, ...]) -> No
 
     @planned
     def angles(plan: Plan, phase: Slot) -> tuple[Slot]:
-        return (Frames(plan, 1, T, H, 1, phase).angles(),)
+        return (Frames(plan, 1, T, H, 1, phase, 64).angles(),)
 
     phase = (3 * torch.rand(shape, generator=torch.Generator().manual_seed(7))).to(DEVICE)
     (found,) = angles(phase)

@@ -35,6 +35,66 @@ def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any
     assert_matches(case(T=T, kind=kind, **options), options.get("dtype", "float32"))
 
 
+ODD = [
+    *((kind, 2 * C + 3, {"V": 33, "dtype": "float16", "regime": "gla"}) for kind in ("none", "const", "key")),
+    *(("scalar", T, {"V": 65, "dtype": "float16", "regime": "gla"}) for T in (1, C + 1)),
+    ("scalar", 2 * C, {"V": 33, "dtype": "float16", "regime": "reset"}),
+]
+
+
+@tiny
+@pytest.mark.parametrize(("kind", "T", "options"), ODD)
+@pytest.mark.usefixtures("small_walk")
+def test_odd_widths_of_half_precision(kind: str, T: int, options: dict[str, Any]) -> None:
+    """A column of ones for a normaliser makes the width odd, and rows begin at odd addresses."""
+    assert_matches(case(T=T, kind=kind, **options), "float16")
+
+
+FADING = [
+    *((kind, T, False) for kind in ("const", "scalar") for T in (1, C + 1, 3 * C)),
+    ("scalar", 4 * C + 3, True),  # a wide chunk beside such that are not
+]
+
+
+@tiny
+@pytest.mark.parametrize(("kind", "T", "reset"), FADING)
+@pytest.mark.usefixtures("small_walk")
+def test_odd_widths_bring_scalar_decay_into_values(
+    kind: str, T: int, reset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bfloat16 does, which the interpreter lacks: float16 has room for two nats."""
+    from ssmperf.impls.linear_attention._triton import schedule
+
+    monkeypatch.setitem(schedule.SCALAR_LIMITS, torch.float16, 2.0)
+    operands = case(T=T, kind=kind, H=2, V=33, dtype="float16", regime="gla")
+    if reset:
+        with torch.no_grad():
+            operands["log_a"][:, 2 * C + 5] = -math.inf
+    assert_matches(operands, "float16")
+
+
+@tiny
+def test_results_of_an_odd_width_do_not_show_that_it_was_padded() -> None:
+    operands = case(T=C + 3, kind="scalar", V=33, dtype="float16", regime="gla")
+    found = evaluate(attention, operands)
+    assert found.output.shape == (1, C + 3, 1, 33)
+    assert found.final_state.shape == (1, 1, 16, 33)
+    assert found.gradients["v"].shape == operands["v"].shape
+    assert found.gradients["initial_state"].shape == operands["initial_state"].shape
+
+
+@tiny
+@pytest.mark.parametrize(("T", "initial"), [(1, False), (C + 3, False), (C + 3, True)])
+def test_odd_widths_of_half_precision_by_chunks(
+    T: int, initial: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, walk=0)
+    operands = case(T=T, kind="scalar", V=33, dtype="float16", regime="gla")
+    if not initial:
+        del operands["initial_state"]
+    assert_matches(operands, "float16")
+
+
 @tiny
 @pytest.mark.parametrize("kind", ["const", "scalar", "key"])
 def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +151,24 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
     assert schedule.fits == (width > 0)
     if bytes_of_device == 232_448 and K <= 256:
         assert (width, stages) == (schedule.width(K, schedule.tiles.walk), schedule.tiles.walk_stages)
+
+
+@tiny
+@pytest.mark.parametrize(("K", "V", "heads", "stages"), [
+    (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 64, 2), (256, 256, 256, 3),
+])  # fmt: skip
+def test_two_programs_share_a_multiprocessor_where_there_are_more_than_those(
+    K: int, V: int, heads: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 132 multiprocessors, two strips of 64 values a head; with 256 channels two programs do not fit."""
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setattr(walking, "shared_memory", lambda device: 232_448)
+    monkeypatch.setattr(walking, "processors", lambda device: 132)
+    q, v = (Slot.of(torch.empty(1, 64, heads, width, dtype=torch.bfloat16)) for width in (K, V))
+    schedule = walking.Walk.of(Plan([q]), q, v, None, pairs=False)
+    assert schedule.stages == stages
 
 
 @tiny

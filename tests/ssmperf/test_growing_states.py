@@ -13,9 +13,9 @@ import ssmperf
 from ssmperf import Shape, registry
 from ssmperf.cases.record import Status
 from ssmperf.execute.request import select
+from ssmperf.judge.loops.parallel_segments import segment_length
+from ssmperf.judge.loops.segments import measure_step
 from ssmperf.judge.oracle import evaluate
-from ssmperf.judge.parallel_segments import segment_length
-from ssmperf.judge.segments import measure_step
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.operands.build import sample_state
 from ssmperf.operands.time_axis import with_time

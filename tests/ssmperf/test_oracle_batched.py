@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from ssmperf.judge import parallel_segments as batched
+from ssmperf.judge.loops import parallel_segments as batched
+from ssmperf.judge.loops.parallel_segments import ParallelSegments
+from ssmperf.judge.loops.segments import SEGMENT_BYTES, SLACK, Step, measure_step
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
-from ssmperf.judge.parallel_segments import ParallelSegments
-from ssmperf.judge.segments import SEGMENT_BYTES, SLACK, Step, measure_step
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.operands.build import sample_state
 from ssmperf.operands.dtypes import widen

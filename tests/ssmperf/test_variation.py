@@ -73,6 +73,30 @@ def test_no_two_draws_give_the_same_values(pass_: str, linear: bool) -> None:
             assert not (same and torch.equal(values.grad_output, other.grad_output))
 
 
+def test_joint_operands_of_a_mixture_come_from_one_draw() -> None:
+    """Longhorn's Δ k² is below 1 in each draw, and may be above it for a Δ and a k between two of them."""
+    case = Case(
+        "throughput", "selective_scan", "sequential", Shape(B=4, T=64, D=16, N=8), model="longhorn",
+        dtype="float64",
+    )  # fmt: skip
+    subject = subject_of(case, "cpu")
+    pair = [subject.values(number, with_state=False) for number in (0, 1)]
+    for size, values in zip((9.0, 0.01), pair, strict=True):
+        values.operands["k"].mul_(size / values.operands["k"].square().sum(-1, keepdim=True).sqrt())
+        values.operands["delta"].copy_(1 / (1 + values.operands["k"].square().sum(-1, keepdim=True)))
+    first, second = pair
+    variation = Variation.of(case, first, second, equivalent=True)
+    drawn = variation.draw(random.Random(2), mixed=True)
+    found = variation.values(drawn).operands
+    loss = found["delta"].unsqueeze(-1) * found["k"].square().unsqueeze(-2)
+    assert float(loss.max()) <= 1
+    from_first = (found["k"] == first.operands["k"]).all(-1)
+    assert torch.equal(from_first, (found["delta"] == first.operands["delta"]).all(-1))
+    assert 0 < int(from_first.sum()) < from_first.numel()
+    blended = found["x"]
+    assert not torch.equal(blended, first.operands["x"]) and not torch.equal(blended, second.operands["x"])
+
+
 def test_a_draw_survives_json() -> None:
     for linear in (True, False):
         _, variation = made("scan", BOTH, linear=linear)

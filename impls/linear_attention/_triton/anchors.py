@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.arithmetic import cos_sin_of_turns
 from .blocks import (
     KEY,
     RESET,
@@ -28,11 +29,35 @@ from .blocks import (
 from .chunks import COUNTS
 
 
+@triton.jit
+def store_anchored(
+    x, out, source, target, re, factor, cos, sin, near,
+    K: tl.constexpr, KG: tl.constexpr, FROM: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Write rows of x, whose first KG channels are `re`, with their decay, and (TURN) turned."""
+    kind = out.dtype.element_ty
+    re = re.to(tl.float32)
+    if TURN:
+        if FROM > KG:
+            im = tl.load(x + KG + source, mask=near, other=0.0).to(tl.float32)
+            tl.store(out + target, ((re * cos + im * sin) * factor).to(kind), mask=near)
+            tl.store(out + KG + target, ((im * cos - re * sin) * factor).to(kind), mask=near)
+        else:
+            tl.store(out + target, (re * cos * factor).to(kind), mask=near)
+            tl.store(out + KG + target, (-re * sin * factor).to(kind), mask=near)
+    else:
+        tl.store(out + target, (re * factor).to(kind), mask=near)
+        if K > KG:
+            im = tl.load(x + KG + source, mask=near, other=0.0).to(tl.float32)
+            tl.store(out + KG + target, (im * factor).to(kind), mask=near)
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
-    q, k, log_a, late, early, factors, wide, T, H, NT,
+    q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
+    TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
@@ -43,22 +68,25 @@ def la_anchor(
 
     Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
     that sums inside a part stay in a thread. Both parts of complex channels, K = 2 KG, share the sums.
+
+    TURN: turn queries and keys of FROM channels, too (see `turns`), with the angles at the chunks' starts and
+    phases (B, T, H, KP), or (FIXED) (H, KP). Sums inside a chunk are of turns within ±½, in float32.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
-    begin = (head_offset(bh, T, H) + chunk * C * H) * K
+    token = head_offset(bh, T, H) + chunk * C * H
     stride = gate_stride(H, KG, KEY, CONST)
     base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
     parts, inner, keys = tl.arange(0, PARTS), tl.arange(0, C // PARTS), tl.arange(0, BK)
     step = parts[:, None, None] * (C // PARTS) + inner[None, :, None]
     channels = keys[None, None, :]
     inside = (step < T - chunk * C) & (channels < KG)
-    rows = step * (H * K) + channels
+    source, target = token * FROM + step * (H * FROM) + channels, token * K + step * (H * K) + channels
     gates = tl.load(base + step * stride + channels, mask=inside, other=0.0).to(tl.float32)
     if LATE:
-        q_tile = tl.load(q + begin + rows, mask=inside, other=0.0)
+        q_tile = tl.load(q + source, mask=inside, other=0.0)
     if EARLY:
-        k_tile = tl.load(k + begin + rows, mask=inside, other=0.0)
+        k_tile = tl.load(k + source, mask=inside, other=0.0)
 
     totals = tl.sum(gates, axis=1)  # [part, key]
     begins = parts[:, None] < PARTS // 2
@@ -76,22 +104,21 @@ def la_anchor(
     before = tl.cumsum(totals, axis=0) - totals - first[None, :]
     sums = before[:, None, :] + tl.cumsum(gates, axis=1)
     near = inside if COPY else inside & (not far)
+    cos, sin = sums, sums
+    if TURN:
+        columns = channels if KP > 1 else channels * 0
+        row = bh % H * KP if FIXED else (token + step * H) * KP
+        turns = tl.load(phase + row + columns, mask=inside, other=0.0).to(tl.float64) * 0.15915494309189535
+        turns = (turns - tl.floor(turns + 0.5)).to(tl.float32)
+        start = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
+        totals = tl.sum(turns, axis=1)
+        before = tl.cumsum(totals, axis=0) - totals
+        start = start * 0.15915494309189535
+        cos, sin = cos_sin_of_turns(start + before[:, None, :] + tl.cumsum(turns, axis=1))
     if LATE:
-        factor = tl.exp(sums)
-        anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
-        tl.store(late + begin + rows, anchored, mask=near)
-        if K > KG:
-            q_tile = tl.load(q + (begin + KG) + rows, mask=near, other=0.0)
-            anchored = (q_tile.to(tl.float32) * factor).to(late.dtype.element_ty)
-            tl.store(late + (begin + KG) + rows, anchored, mask=near)
+        store_anchored(q, late, source, target, q_tile, tl.exp(sums), cos, sin, near, K, KG, FROM, TURN)
     if EARLY:
-        factor = tl.exp(-sums)
-        anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
-        tl.store(early + begin + rows, anchored, mask=near)
-        if K > KG:
-            k_tile = tl.load(k + (begin + KG) + rows, mask=near, other=0.0)
-            anchored = (k_tile.to(tl.float32) * factor).to(early.dtype.element_ty)
-            tl.store(early + (begin + KG) + rows, anchored, mask=near)
+        store_anchored(k, early, source, target, k_tile, tl.exp(-sums), cos, sin, near, K, KG, FROM, TURN)
 
 
 @triton.jit(do_not_specialize=COUNTS)

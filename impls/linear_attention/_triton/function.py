@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
+from .padded import padded, whole_width
 from .schedule import NONE, SCALAR
 from .tiles import Tiles
 from .turns import Frames
@@ -22,48 +23,66 @@ def forward_pass(
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
 
-    And q and k as they were taken, and the angles of the frame in which they were turned. A walk has no log
-    decays, and states only if they are kept for a backward pass.
+    And q, k and v as they were taken, and the angles of the frame in which they were turned: under key gates
+    a walk turns them while it brings the decay in. A walk has no log decays, and states only if they are kept
+    for a backward pass.
     """
-    angles = None
+    width = whole_width(v)
+    first = first and padded(plan, first, width)
+    both = pairs or phase is not None
+    channels = q.shape[-1] * 2 if both and not pairs else q.shape[-1]
+    schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels)
+    angles = spin = None
     if phase is not None:
-        frames = Frames.of(plan, q, phase, pairs=pairs)
+        frames = Frames.of(plan, q, phase, channels // 2, steps=schedule.tiles.chunk)
         angles = frames.angles()
-        q, k = frames.turn(q, k, angles, 2 * frames.K)
-    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None)
+        if schedule.fits and schedule.by_channel:
+            spin = frames, angles
+        else:
+            q, k = frames.turn(q, k, angles)
     if schedule.fits:
-        o, last, states = schedule.forward(q, k, v, log_a, first, keep=keep)
-        return o, last, None, states, schedule.tiles, q, k, angles
+        o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
+        return o, last, None, states, schedule.tiles, q, k, v, angles
+    v = padded(plan, v, width)
     totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
     increments = schedule.increments(k, v, log_a, totals, reverse=False)
     states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
     o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
-    return o, last, totals, states, schedule.tiles, q, k, angles
+    return o, last, totals, states, schedule.tiles, q, k, v, angles
 
 
 @planned
 def backward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, angles: Slot | None,
     totals: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-    *, cut: Tiles, pairs: bool, turning: bool,
+    *, cut: Tiles, pairs: bool, turning: bool, channels: int,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
-    q, k: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
-    phase's gradient is wanted.
+    q, k, v: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
+    phase's gradient is wanted. channels: of dq and dk.
     """
-    schedule = Walk.of(plan, q, v, log_a, pairs=pairs or phase is not None, turning=turning, cut=cut)
+    both, spin = pairs or phase is not None, None
+    walked = channels * 2 if both and not pairs else channels
+    dlast = dlast and padded(plan, dlast, v.shape[-1])
+    schedule = Walk.of(
+        plan, q, v, log_a, pairs=both, turning=turning, cut=cut, channels=walked, unrounded=phase is not None
+    )
     if totals is None:
-        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast)
+        if phase is not None and angles is not None and schedule.by_channel:
+            spin = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk), angles
+        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast, spin=spin)
     else:
+        do = padded(plan, do, v.shape[-1])
         increments = schedule.increments(q, do, log_a, totals, reverse=True)
         adjoints, dfirst, *edges = schedule.carry(dlast, increments, totals, q.dtype, states)
         dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
         dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
         dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
     if phase is not None and angles is not None:
-        frames = Frames.of(plan, q, phase, pairs=True)
-        dq, dk = frames.turn(dq, dk, angles, q.shape[-1] if pairs else frames.K, back=True)
+        frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk)
+        found = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
+        dq, dk, dlog_a, dphase = found
     return dq, dk, dv, None if log_a is None else dlog_a, dphase if turning else None, dfirst
 
 
@@ -88,7 +107,8 @@ class LinearAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        o, last, totals, states, cut, q, k, angles = forward_pass(
+        ctx.channels, ctx.values = q.shape[-1], v.shape[-1]
+        o, last, totals, states, cut, q, k, v, angles = forward_pass(
             q, k, v, log_a, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, phase, angles, totals, states)
@@ -96,7 +116,7 @@ class LinearAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if angles is not None:
             ctx.mark_non_differentiable(angles)
-        return o, last, angles
+        return narrowed(o, ctx.values), narrowed(last, ctx.values), angles
 
     @staticmethod
     @once_differentiable
@@ -104,14 +124,19 @@ class LinearAttention(torch.autograd.Function):
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, log_a, phase, angles, totals, states = ctx.saved_tensors
-        do = torch.zeros_like(v) if do is None else packed(do)
+        do = v.new_zeros(*v.shape[:-1], ctx.values) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
             q, k, v, log_a, phase, angles, totals, states, do, dlast,
-            cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4],
+            cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4], channels=ctx.channels,
         )  # fmt: skip
-        dfirst = dfirst if ctx.has_first else None
+        dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
         return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
+
+
+def narrowed(x: Tensor, width: int) -> Tensor:
+    """The first `width` columns, all of which may be there."""
+    return x if x.shape[-1] == width else x[..., :width]
 
 
 def whole(parts: Tensor | None, gates: Tensor | None) -> Tensor | None:

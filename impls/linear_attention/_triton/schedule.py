@@ -30,7 +30,7 @@ class Schedule:
     """Shapes, gate and block sizes of one call, with a launch for each step of a plan.
 
     K: channels of q and k. gated: channels of key gates, half of K for complex channels. turning: whether the
-    gradient of phases is wanted.
+    gradient of phases is wanted. unrounded: whether dq and dk are to be turned back, and float32 until then.
     """
 
     plan: Plan
@@ -45,19 +45,24 @@ class Schedule:
     dtype: torch.dtype
     tiles: Tiles
     turning: bool
+    unrounded: bool
 
     @classmethod
     def of(
         cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, *,
-        pairs: bool, turning: bool = False, cut: Tiles | None = None,
+        pairs: bool, turning: bool = False, cut: Tiles | None = None, width: int | None = None,
+        channels: int | None = None, unrounded: bool = False,
     ) -> Self:  # fmt: skip
-        """pairs: whether channels are complex. cut: block sizes, where they are not those in force."""
-        B, T, H, K = q.shape
-        V, gated = v.shape[-1], K // 2 if pairs else K
+        """pairs: whether channels are complex. cut: block sizes, where they are not those in force.
+
+        width: of values, where these are to be padded. channels: of q and k, where these are to be turned.
+        """
+        B, T, H, K = *q.shape[:3], channels or q.shape[-1]
+        V, gated = width or v.shape[-1], K // 2 if pairs else K
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
         chosen = tiles(K, V, wide=q.dtype == torch.float32)  # records say what backward runs with, too
         const = log_a is not None and log_a.dim() == 2
-        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut or chosen, turning)
+        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut or chosen, turning, unrounded)
 
     @property
     def chunks(self) -> int:
@@ -189,7 +194,8 @@ class Schedule:
         """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
         key_tiles = triton.cdiv(self.K, self.BK)
         by_channel = self.gate == KEY and log_a is not None
-        partial = torch.float32 if by_channel else None
+        kind = torch.float32 if self.unrounded else None
+        partial = torch.float32 if by_channel else kind
         dq, dk = self.plan.like(q, partial), self.plan.like(k, partial)
         dlog_a = self.plan.empty((self.B, self.T, self.H, self.K if by_channel else key_tiles), torch.float32)
         dphase = self.turned()
@@ -206,7 +212,7 @@ class Schedule:
         if not by_channel or log_a is None:
             return dq, dk, dlog_a, dphase
         through = dq, dk
-        dq, dk = self.plan.like(q), self.plan.like(k)
+        dq, dk = self.plan.like(q, kind), self.plan.like(k, kind)
         self.grad_key(q, k, log_a, None, dscores, (starts, turn_starts), through, (dq, dk), (dlog_a, dphase))
         return dq, dk, dlog_a, dphase
 

@@ -11,6 +11,7 @@ Phases add up in float64, whose sums keep their digits for as many steps as ther
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -24,7 +25,6 @@ from ..._triton.plan import Plan, Slot
 from .blocks import head_offset, locate, locate_heads_first
 from .chunks import COUNTS
 
-FRAME = tl.constexpr(64)  # steps between two angles in memory
 ANGLES = tl.constexpr(32)  # angles that one pass of `la_frames` makes
 STRIP = 32  # channels of a program of `la_frames`
 
@@ -76,16 +76,22 @@ def la_frames(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_turn(
-    q, k, phase, angles, q_turned, k_turned, T, H, NT,
+    q, k, phase, angles, wide, dlog_a, dphase, q_turned, k_turned, dlog_a_summed, dphase_summed, T, H, NT,
     K: tl.constexpr, KP: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
-    FROM: tl.constexpr, TO: tl.constexpr, BACK: tl.constexpr,
+    FROM: tl.constexpr, TO: tl.constexpr, BACK: tl.constexpr, WIDE: tl.constexpr, GATES: tl.constexpr,
+    PHASES: tl.constexpr,
 ):  # fmt: skip
     """Turn q and k, or (BACK) turn their gradients back.
 
     FROM, TO: channels of the operands and of the results, 2 K where imaginary parts are there (and K where
-    they are 0, or not wanted). phase: (B, T, H, KP), CONST: (H, KP); KP is K or 1.
+    they are 0, or not wanted). phase: (B, T, H, KP), CONST: (H, KP); KP is K or 1. WIDE: frames are chunks,
+    and those that are not wide are left out. GATES, PHASES: add up the gradients of gates, and of phases, of
+    real and imaginary parts, (B, T, H, 2 K) to (B, T, H, K).
     """
     _, frame, bh = locate_heads_first(H, NT, 1)
+    if WIDE:  # noqa: SIM102, as only this test is of constants
+        if tl.load(wide + bh * NT + frame) == 0:
+            return
     keys = tl.arange(0, BK)
     columns = keys if KP > 1 else keys * 0
     inside = keys < K
@@ -101,6 +107,18 @@ def la_turn(
         source, target = (row + step * H) * FROM + keys, (row + step * H) * TO + keys
         turn(q, source, q_turned, target, cos, sin, inside, K, FROM, TO)
         turn(k, source, k_turned, target, cos, sin, inside, K, FROM, TO)
+        if GATES:
+            add_parts(dlog_a, dlog_a_summed, row + step * H, keys, inside, K)
+        if PHASES:
+            add_parts(dphase, dphase_summed, row + step * H, keys, inside, K)
+
+
+@triton.jit
+def add_parts(parts, summed, row, keys, inside, K: tl.constexpr):
+    """One row of the gradients of gates or phases."""
+    re = tl.load(parts + row * (2 * K) + keys, mask=inside, other=0.0)
+    im = tl.load(parts + row * (2 * K) + K + keys, mask=inside, other=0.0)
+    tl.store(summed + row * K + keys, re + im, mask=inside)
 
 
 @triton.jit
@@ -119,7 +137,10 @@ def turn(x, source, turned, target, cos, sin, inside, K: tl.constexpr, FROM: tl.
 
 @dataclass(frozen=True)
 class Frames:
-    """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), contiguous."""
+    """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), contiguous.
+
+    steps: between two angles in memory.
+    """
 
     plan: Plan
     B: int
@@ -127,12 +148,13 @@ class Frames:
     H: int
     K: int
     phase: Slot
+    steps: int
 
     @classmethod
-    def of(cls, plan: Plan, q: Slot, phase: Slot, *, pairs: bool) -> Self:
-        """pairs: whether q has imaginary parts."""
-        B, T, H, K = q.shape
-        return cls(plan, B, T, H, K // 2 if pairs else K, phase)
+    def of(cls, plan: Plan, q: Slot, phase: Slot, K: int, *, steps: int) -> Self:
+        """K: channels of the gate; q may have imaginary parts beside them."""
+        B, T, H, _ = q.shape
+        return cls(plan, B, T, H, K, phase, steps)
 
     @property
     def const(self) -> bool:
@@ -140,40 +162,71 @@ class Frames:
 
     @property
     def count(self) -> int:
-        return triton.cdiv(self.T, FRAME.value)
+        return triton.cdiv(self.T, self.steps)
 
     @property
     def programs(self) -> int:
         return self.B * self.H * self.count
 
     def angles(self) -> Slot:
-        """Φ before each frame of 64 steps and after the last step: (B·H, frames + 1, K|1), within ±π."""
+        """Φ before each frame and after the last step: (B·H, frames + 1, K|1), within ±π."""
         width, sizes = self.phase.shape[-1], (self.T, self.H, self.count)
         sums = self.phase
         if not self.const:
             sums = self.plan.empty((self.B * self.H, self.count, width), torch.float64)
             self.plan.launch(
-                la_phases, (self.programs,), self.phase, sums, *sizes, K=width, FRAME=FRAME.value,
+                la_phases, (self.programs,), self.phase, sums, *sizes, K=width, FRAME=self.steps,
                 BK=triton.next_power_of_2(width), num_warps=warps(width),
             )  # fmt: skip
         angles = self.plan.empty((self.B * self.H, self.count + 1, width), torch.float32)
         BK = min(STRIP, triton.next_power_of_2(width))
         self.plan.launch(
             la_frames, (self.B * self.H * triton.cdiv(width, BK),), sums, angles, *sizes,
-            loop_bound(triton.cdiv(self.count + 1, ANGLES.value)), K=width, FRAME=FRAME.value, BK=BK,
+            loop_bound(triton.cdiv(self.count + 1, ANGLES.value)), K=width, FRAME=self.steps, BK=BK,
             CONST=self.const, num_warps=1,
         )  # fmt: skip
         return angles
 
-    def turn(self, q: Slot, k: Slot, angles: Slot, channels: int, *, back: bool = False) -> tuple[Slot, Slot]:
-        """q and k with so many channels, K or (with imaginary parts) 2 K, turned or turned back."""
-        results = [self.plan.empty((*x.shape[:-1], channels), x.dtype) for x in (q, k)]
+    def turn(self, q: Slot, k: Slot, angles: Slot, *, wide: Slot | None = None) -> tuple[Slot, Slot]:
+        """q and k turned, with 2 K channels. wide: flags of the frames that are wanted; None means all."""
+        q_turned, k_turned = (self.plan.empty((*x.shape[:-1], 2 * self.K), x.dtype) for x in (q, k))
+        self._turn((q, k), angles, (q_turned, k_turned), wide=wide)
+        return q_turned, k_turned
+
+    def turn_back(
+        self, dq: Slot, dk: Slot, angles: Slot, channels: int, dtype: torch.dtype, dlog_a: Slot | None,
+        dphase: Slot | None,
+    ) -> tuple[Slot, Slot, Slot | None, Slot | None]:  # fmt: skip
+        """dq and dk with so many channels, K or (with imaginary parts) 2 K, turned back; dlog_a and dphase.
+
+        dlog_a, dphase: of real and imaginary parts, (B, T, H, 2 K), are added up; others are left alone.
+        """
+        shape = (self.B, self.T, self.H, channels)
+        back = self.plan.empty(shape, dtype), self.plan.empty(shape, dtype)
+        parts = [
+            part if part is not None and part.shape == (self.B, self.T, self.H, 2 * self.K) else None
+            for part in (dlog_a, dphase)
+        ]
+        summed = [
+            None if part is None else self.plan.empty((self.B, self.T, self.H, self.K), part.dtype)
+            for part in parts
+        ]
+        self._turn((dq, dk), angles, back, parts=parts, summed=summed, reverse=True)
+        return *back, summed[0] or dlog_a, summed[1] or dphase
+
+    def _turn(
+        self, given: tuple[Slot, Slot], angles: Slot, results: tuple[Slot, Slot], *, wide: Slot | None = None,
+        parts: Sequence[Slot | None] = (None, None), summed: Sequence[Slot | None] = (None, None),
+        reverse: bool = False,
+    ) -> None:  # fmt: skip
+        q, gates, phases = given[0], parts[0], parts[1]
         self.plan.launch(
-            la_turn, (self.programs,), q, k, self.phase, angles, *results, self.T, self.H, self.count,
-            K=self.K, KP=self.phase.shape[-1], FRAME=FRAME.value, BK=triton.next_power_of_2(self.K),
-            CONST=self.const, FROM=q.shape[-1], TO=channels, BACK=back, num_warps=warps(self.K),
+            la_turn, (self.programs,), *given, self.phase, angles, wide or q, gates or q, phases or q,
+            *results, summed[0] or q, summed[1] or q, self.T, self.H, self.count,
+            K=self.K, KP=self.phase.shape[-1], FRAME=self.steps, BK=triton.next_power_of_2(self.K),
+            CONST=self.const, FROM=q.shape[-1], TO=results[0].shape[-1], BACK=reverse, WIDE=wide is not None,
+            GATES=gates is not None, PHASES=phases is not None, num_warps=warps(self.K),
         )  # fmt: skip
-        return results[0], results[1]
 
 
 def warps(width: int) -> int:

@@ -14,6 +14,8 @@ from .tiles import Tiles
 from .turns import Frames
 from .valued import Valued
 
+FRAME = 64  # steps between two angles
+
 
 @planned
 def forward_pass(
@@ -26,9 +28,9 @@ def forward_pass(
     """
     angles = None
     if phase is not None:
-        frames = Frames.of(plan, q, phase, pairs=pairs)
+        frames = Frames.of(plan, q, phase, q.shape[-1] // 2 if pairs else q.shape[-1], steps=FRAME)
         angles = frames.angles()
-        q, k = frames.turn(q, k, angles, 2 * frames.K)
+        q, k = frames.turn(q, k, angles)
     schedule = Valued.of(plan, q, v, log_a, pairs=pairs or phase is not None)
     o, last, states, made = schedule.forward_valued(
         q, k, v, log_a, log_b, first, keep=keep, by_value=by_value
@@ -45,13 +47,17 @@ def backward_pass(
     """dq, dk, dv, d log_a, d log_b and d phase or their parts (those that are wanted), dS_0."""
     by_key, by_value, by_phase = wanted
     both = pairs or phase is not None
-    schedule = Valued.of(plan, q, v, log_a, pairs=both, turning=by_phase, cut=cut)
+    schedule = Valued.of(
+        plan, q, v, log_a, pairs=both, turning=by_phase, cut=cut, unrounded=phase is not None
+    )
     dq, dk, dv, dlog_a, dlog_b, dphase, dfirst = schedule.backward_valued(
         q, k, v, log_a, log_b, first, states, made, do, dlast, gates=(by_key, by_value)
     )
     if phase is not None and angles is not None and dq is not None and dk is not None:
-        frames = Frames.of(plan, q, phase, pairs=True)
-        dq, dk = frames.turn(dq, dk, angles, q.shape[-1] if pairs else frames.K, back=True)
+        K = q.shape[-1] // 2
+        frames = Frames.of(plan, q, phase, K, steps=FRAME)
+        channels = 2 * K if pairs else K
+        dq, dk, dlog_a, dphase = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
     return dq, dk, dv, dlog_a, dlog_b, dphase if by_phase else None, dfirst
 
 

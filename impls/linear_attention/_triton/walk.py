@@ -22,8 +22,8 @@ def la_walk(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
     T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, EMIT: tl.constexpr,
-    KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
+    KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
 
@@ -31,7 +31,8 @@ def la_walk(
     `last`. EMIT: write `out`; otherwise `through` (B·H, NS, K|1), the log of a segment's decay.
     KEEP: write the state that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
     EXACT: see the module; a program whose segment is of the other kind ends at once. VALUED: value gates have
-    their decay in y and out (see `valued`), and in columns what factors is for keys.
+    their decay in y and out (see `valued`), and in columns what factors is for keys. FADED: y has the decay
+    of scalar gates from the chunk's middle in it, where the chunk is not wide.
     """
     tile, segment, bh = locate(H, NS, tl.cdiv(V, BV))
     if GATE == SCALAR or (GATE == KEY and EMIT):
@@ -91,13 +92,18 @@ def la_walk(
                     passed += tl.log(total)
             elif not EMIT:
                 passed += span_end - span_start
+        if FADED and EXACT:
+            near = tl.load(wide + at, mask=live, other=1) == 0
+            factor = tl.where(near, tl.exp(-span if REVERSE else span), 1.0)
+            y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(y.dtype.element_ty)
         held = state.to(x.dtype.element_ty)
         if KEEP:
             tl.store(states + at * K * V + inside, held, mask=mask & live)
         if GATE == SCALAR and not EXACT:
             # the decay from the middle lies in y, and its inverse in the rows of what is read
-            factor = tl.exp(span if REVERSE else -span)
-            y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(y.dtype.element_ty)
+            if not FADED:
+                factor = tl.exp(span if REVERSE else -span)
+                y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(y.dtype.element_ty)
             to_middle = tl.exp(span_end if REVERSE else -span_start)
             state = state * to_middle
         if EMIT:

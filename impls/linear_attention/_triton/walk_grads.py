@@ -41,7 +41,8 @@ def la_grads(
     x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, turns,
     dq, dk, dlog_a, dphase, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, FADED: tl.constexpr, PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
@@ -49,7 +50,8 @@ def la_grads(
     one partial sum per tile of keys (B, T, H, tiles). PART: see `summed`. Of a wide chunk the parts of dq and
     dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from which
     `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and turns,
-    with J (see the module `turns`) before queries, and -J before keys and states.
+    with J (see the module `turns`) before queries, and -J before keys and states. FADED: v and do have the
+    decay of scalar gates from the chunk's middle in them, where the chunk is not wide.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
@@ -107,8 +109,13 @@ def la_grads(
         ends += tl.sum(w_tile.to(tl.float32) * dw, axis=0)
     if GATE == SCALAR:
         span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, True, C)
-        dx = dx * linked(span_start, 0, span, reset)[:, None]
-        dw = dw * linked(span, reset, span_end, reset_end)[:, None]
+        from_start, to_end = linked(span_start, 0, span, reset), linked(span, reset, span_end, reset_end)
+        if FADED:
+            near = tl.load(wide + at) == 0
+            from_start = tl.where(near, tl.exp(-span_start), from_start)
+            to_end = tl.where(near, tl.exp(span_end), to_end)
+        dx = dx * from_start[:, None]
+        dw = dw * to_end[:, None]
         total = linked(span_start, 0, span_end, reset_end)
         end = tl.sum(total * ends, axis=0)
         carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
@@ -119,6 +126,8 @@ def la_grads(
         if tl.load(wide + at) != 0:
             factor = linked(span[None, :], reset[None, :], span[:, None], reset[:, None])
             factor = tl.where(steps[:, None] > steps[None, :], factor, 0.0)
+        elif FADED:
+            factor = tl.full((C, C), 1.0, dtype=tl.float32)
         else:
             factor = tl.exp(span)[:, None] * tl.exp(-span)[None, :]
         same = tl.sum(tl.where(steps[:, None] == steps[None, :], dscore, 0.0), axis=1)[:, None]

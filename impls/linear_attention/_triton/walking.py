@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -12,11 +12,15 @@ import triton.language as tl
 from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
 from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
+from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
+from .turns import Frames
 from .walk import la_walk
 from .walk_grads import la_grads
 
 SLACK = 3072  # bytes
+
+Spin = tuple[Frames, Slot]  # and its angles
 
 
 def part(operands: torch.dtype) -> tl.dtype:
@@ -29,7 +33,8 @@ def part(operands: torch.dtype) -> tl.dtype:
 class Prepared:
     """Operands of a walk beside v or do. late, early: q and k, with their decay under key gates.
 
-    columns: factors of value gates.
+    columns: factors of value gates. faded: whether scalar gates have their decay in v and do. turned: q and k
+    before any decay, of wide chunks, where they were turned with the decay.
     """
 
     late: Slot
@@ -41,6 +46,8 @@ class Prepared:
     wide: Slot | None = None
     scores: Slot | None = None
     columns: Slot | None = None
+    faded: bool = False
+    turned: tuple[Slot, Slot] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,6 @@ class Walk(Schedule):
     @cached_property
     def strip(self) -> tuple[int, int]:
         """Width of the strip and stages of the loop that fit into shared memory; (0, 0) if none do."""
-        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
-        room = (shared_memory(self.plan.device) - self.slack) // self.dtype.itemsize
         # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
         widest = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
         width, most = self.width(self.V, widest), self.tiles.walk_stages
@@ -87,12 +92,29 @@ class Walk(Schedule):
         # two stages as long as possible: a narrower strip costs less than waiting for each chunk
         choices = [(width, stages) for width in widths for stages in range(most, 1, -1)]
         for width, stages in (*choices, (16, 1)):
-            if C * (2 * BK + width) * stages + (BK + C) * width <= room:
+            if self.needed(width, stages) <= shared_memory(self.plan.device):
                 return width, stages
         return 0, 0
 
-    def prepare(self, q: Slot, k: Slot, log_a: Slot | None) -> Prepared:
-        """Bring the decay into q and k, or sum up scalar gates."""
+    def needed(self, width: int, stages: int) -> int:
+        """Bytes of shared memory for a program that walks with a strip of some width."""
+        C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
+        return (C * (2 * BK + width) * stages + (BK + C) * width) * self.dtype.itemsize + self.slack
+
+    @property
+    def stages(self) -> int:
+        """Stages of the loop where no chunk is wide: fewer where programs are to share a multiprocessor.
+
+        Where there are more programs than multiprocessors, two that wait in turn are faster than one after
+        the other, each of which waits less.
+        """
+        width, most = self.strip
+        crowded = self.B * self.H * triton.cdiv(self.V, width) > processors(self.plan.device)
+        shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
+        return 2 if crowded and shared else most
+
+    def prepare(self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None) -> Prepared:
+        """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too."""
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
@@ -105,24 +127,36 @@ class Walk(Schedule):
                 K=self.K, C=C, CONST=self.const, LIMIT=SCALAR_LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
-        late, early, factors = self.plan.like(q), self.plan.like(k), self.per_chunk(3, self.K)
-        self.anchor(q, k, log_a, late, early, factors, wide)
-        scores = self.scores_key(q, k, log_a, (wide, late, early))
-        return Prepared(late, early, factors=factors, wide=wide, scores=scores)
+        late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
+        factors = self.per_chunk(3, self.K)
+        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin)
+        turned = None if spin is None else spin[0].turn(q, k, spin[1], wide=wide)
+        scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early))
+        return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
+
+    def bring(self, ready: Prepared, y: Slot, *, reverse: bool) -> tuple[Prepared, Slot]:
+        """Pad v, or (reverse) do, to the walk's width, and bring the decay of scalar gates in with it."""
+        if y.shape[-1] == self.V or ready.spans is None or ready.wide is None:
+            return ready, padded(self.plan, y, self.V)
+        spans, wide, C = ready.spans, ready.wide, self.tiles.chunk
+        taken = faded(self.plan, y, self.V, spans, wide, C, self.sizes, reverse)
+        return replace(ready, faded=True), taken
 
     def anchor(
         self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
-        *, copy: bool = False,
+        *, copy: bool = False, spin: Spin | None = None,
     ) -> None:  # fmt: skip
         """Run `la_anchor` on queries x and keys w, or on one of them alone."""
         given = x or w
         assert given is not None
-        K, KG, C = given.shape[-1], gate.shape[-1], self.tiles.chunk
+        K, KG, C = late.shape[-1], gate.shape[-1], self.tiles.chunk
+        phase, angles = (gate, gate) if spin is None else (spin[0].phase, spin[1])
         BK = self.width(KG, 1 << 30)
         self.plan.launch(
-            la_anchor, (self.programs,), x or given, w or given, gate, late, early, factors, wide,
-            *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
-            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit,
+            la_anchor, (self.programs,), x or given, w or given, gate, phase, angles, late, early, factors,
+            wide, *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
+            LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit, TURN=spin is not None,
+            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2,
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
@@ -159,14 +193,15 @@ class Walk(Schedule):
             ready.columns)]  # fmt: skip
         kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
         for exact in kinds:
-            stages = max(1, self.strip[1] - exact)
+            stages = min(self.stages, max(1, self.strip[1] - exact))
             self.plan.launch(
                 la_walk, (self.B * self.H * count * triton.cdiv(self.V, self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-                EXACT=exact, VALUED=ready.columns is not None, PRECISION=self.tiles.precision, STAGES=stages,
+                EXACT=exact, VALUED=ready.columns is not None, FADED=ready.faded,
+                PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
@@ -182,7 +217,8 @@ class Walk(Schedule):
             # miscompiled such tiles where V takes one pass
             BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
         key_tiles = triton.cdiv(self.K, BK)
-        dq, dk = self.plan.like(q), self.plan.like(k)
+        kind = torch.float32 if self.unrounded else None
+        dq, dk = self.plan.like(q, kind), self.plan.like(k, kind)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
@@ -196,7 +232,7 @@ class Walk(Schedule):
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
-            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning,
+            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
             PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
@@ -207,18 +243,21 @@ class Walk(Schedule):
         return dq, dk, dlog_a, dphase
 
     def forward(
-        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool
-    ) -> tuple[Slot, Slot, Slot | None]:
-        """o, S_T, and (keep) the states that chunks read."""
-        ready = self.prepare(q, k, log_a)
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool,
+        spin: Spin | None = None,
+    ) -> tuple[Slot, Slot, Slot | None, Slot]:  # fmt: skip
+        """o, S_T, (keep) the states that chunks read, and v as the walk has taken it."""
+        ready, v = self.bring(self.prepare(q, k, log_a, spin), v, reverse=False)
         o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
-        return o, last, states if keep else None
+        return o, last, states if keep else None, v
 
     def backward(
-        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None
-    ) -> tuple[Slot, ...]:
-        """dq, dk, dv, d log_a or its parts, d phase, dS_0."""
-        ready = self.prepare(q, k, log_a)
+        self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
+        spin: Spin | None = None,
+    ) -> tuple[Slot, ...]:  # fmt: skip
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
+        ready, do = self.bring(self.prepare(q, k, log_a, spin), do, reverse=True)
+        q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
         dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
         return dq, dk, dv, dlog_a, dphase, dfirst

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.judge.segments import SEGMENT_BYTES, Definition, Gradients, SequentialSegments, Step
+from ssmperf.judge.loops.recording import recordable
+from ssmperf.judge.loops.segments import SEGMENT_BYTES, Definition, Gradients, Step, sequential_segments
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import cut
 
@@ -29,15 +30,21 @@ FEWEST_SEGMENTS = 8  # with fewer, a batch does not pay
 MOST_RUNS = 3  # of the batch, to refine the initial states; then the segments run sequentially
 # elements of a state up to which launches take most of a step's time, so that further rows are almost free
 SMALL_STATE = {"cuda": 2**20, "cpu": 2**11}
+SMALL_RECORDED = 2**17  # the same where sequential segments are recorded, so that launches take little time
 
 
 class Inseparable(Exception):
     """The parallel result cannot be shown to be right."""
 
 
-def segment_length(step: Step | None, length: int, device: torch.device) -> int | None:
+def segment_length(
+    step: Step | None, length: int, device: torch.device, definition: Definition | None = None
+) -> int | None:
     """Choose the steps per segment for a loop of some length, or return None if the loop would not gain."""
-    if step is None or step.grows or step.elements > SMALL_STATE[device.type]:
+    if step is None or step.grows:
+        return None
+    recorded = definition is not None and recordable(definition, device)
+    if step.elements > (SMALL_RECORDED if recorded else SMALL_STATE[device.type]):
         return None
     fitting = step.fit(memory_budget(device))
     segment = max(SHORTEST_SEGMENT, math.isqrt(length) // 2, math.ceil(length / fitting))
@@ -78,12 +85,9 @@ class ParallelSegments:
         self.parallel_length = length - remaining
         self.batch = max(operands[name].shape[0] for name in timed)
         self.device = next(operands[name].device for name in timed)
-        fitting = step.fit(SEGMENT_BYTES[self.device.type])
-        self.sequential = SequentialSegments(definition, operands, timed, length, fitting)
+        self.sequential = sequential_segments(definition, operands, timed, length, step)
         last = cut(operands, timed, self.parallel_length, length)
-        self.remainder = (
-            SequentialSegments(definition, last, timed, remaining, fitting) if remaining else None
-        )
+        self.remainder = sequential_segments(definition, last, timed, remaining, step) if remaining else None
         self.initial: Tensor | None = None
         self.states: Tensor | None = None  # (B, segments + 1, ...); None if the segments run sequentially
         self.scale: Tensor  # magnitude of each element of a state

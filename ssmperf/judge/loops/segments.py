@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,12 +11,17 @@ import torch
 from torch import Tensor
 
 from ssmperf.errors import UsageError
+from ssmperf.judge.loops.recording import GraphRecorder, Recorder, Repeated, Results, Work, recordable
 from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import cut
 from ssmperf.operands.values import grows
 
 SEGMENT_BYTES = {"cuda": 4 * 2**30, "cpu": 2**28}
+# A segment is run twice before it is replayed, and a replay has its own costs. The square root of the length
+# is a compromise between the two.
+LONGEST_RECORDED = 64  # steps of a segment that is recorded
+FEWEST_RECORDED = 8  # segments
 SLACK = 2  # memory of a graph with its backward pass, relative to the memory that the graph keeps
 
 # operands by name -> output, final state (None where the recurrence has none)
@@ -132,6 +138,7 @@ class SequentialSegments:
 
     timed: names of the operands with a time axis (the second), which has `length` steps.
     segment: steps per segment; the last one may have fewer.
+    recorder: how to record the work on a segment, to be repeated on the others; None does not record it.
     """
 
     def __init__(
@@ -141,45 +148,72 @@ class SequentialSegments:
         timed: Collection[str],
         length: int,
         segment: int,
+        recorder: Recorder | None = None,
     ) -> None:
         self.definition, self.operands, self.timed, self.segment = definition, operands, timed, segment
+        self.recorder = recorder
         self.starts = range(0, length, segment)
         self.states: list[Tensor | None] = []
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        run = self._repeated(self._run)
         self.states = [state]
         outputs: list[Tensor] = []
-        with torch.no_grad():
-            for start in self.starts:
-                piece = cut(self.operands, self.timed, start, start + self.segment)
-                output, state = self.definition(**piece, initial_state=state)
-                outputs.append(output)
-                self.states.append(state)
+        for start in self.starts:
+            found = run({**self._piece(start), "initial_state": state})
+            state = found["final_state"]
+            outputs.append(found["output"])
+            self.states.append(state)
         assert state is not None
         return torch.cat(outputs, dim=1), state
 
     def backward(self, grad_output: Tensor, adjoint: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        run = self._repeated(self._run_back)
         gradients = Gradients(self.timed)
         back: Tensor | None = adjoint
         for start, begin in zip(reversed(self.starts), reversed(self.states[:-1]), strict=True):
-            piece = cut(self.operands, self.timed, start, start + self.segment)
-            leaves = {
-                name: value.detach().requires_grad_()
-                for name, value in piece.items()
-                if differentiable(value)
-            }
-            if begin is not None:
-                leaves["initial_state"] = begin.detach().requires_grad_()
-            with torch.enable_grad():
-                output, final = self.definition(**{**piece, **leaves})
-            found = torch.autograd.grad(
-                [output, final],
-                list(leaves.values()),
-                [grad_output[:, start : start + self.segment], back],
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            by_name = dict(zip(leaves, found, strict=True))
-            back = by_name.pop("initial_state", None)
-            gradients.add(by_name)
+            arriving = grad_output[:, start : start + self.segment]
+            found = run({**self._piece(start), "initial_state": begin}, arriving, back)
+            back = found.pop("initial_state", None)
+            gradients.add(found)
         return gradients.join(), back
+
+    def _piece(self, start: int) -> dict[str, Any]:
+        return cut(self.operands, self.timed, start, start + self.segment)
+
+    def _repeated(self, work: Work) -> Work:
+        return work if self.recorder is None else Repeated(work, self.recorder)
+
+    def _run(self, operands: Mapping[str, Any]) -> Results:
+        with torch.no_grad():
+            output, final = self.definition(**operands)
+        return {"output": output, "final_state": final}
+
+    def _run_back(self, operands: Mapping[str, Any], grad_output: Tensor, adjoint: Tensor) -> Results:
+        """Compute a segment's gradients by name, including that of `initial_state` if it is a tensor."""
+        leaves = {
+            name: value.detach().requires_grad_() for name, value in operands.items() if differentiable(value)
+        }
+        with torch.enable_grad():
+            output, final = self.definition(**{**operands, **leaves})
+        found = torch.autograd.grad(
+            [output, final],
+            list(leaves.values()),
+            [grad_output, adjoint],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return dict(zip(leaves, found, strict=True))
+
+
+def sequential_segments(
+    definition: Definition, operands: Mapping[str, Any], timed: Collection[str], length: int, step: Step
+) -> SequentialSegments:
+    """Choose how long sequential segments are, and whether one is recorded for all others."""
+    device = next(operands[name].device for name in timed)
+    fitting = step.fit(SEGMENT_BYTES[device.type])
+    recorded = min(fitting, LONGEST_RECORDED, math.isqrt(length))
+    if step.grows or length // recorded < FEWEST_RECORDED or not recordable(definition, device):
+        return SequentialSegments(definition, operands, timed, length, fitting)
+    recorder = GraphRecorder(definition, device, SLACK * step.kept_bytes * recorded)
+    return SequentialSegments(definition, operands, timed, length, recorded, recorder)

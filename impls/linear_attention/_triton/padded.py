@@ -1,0 +1,80 @@
+"""Values in rows of whole words.
+
+An odd number of half-precision values leaves every second row between words, where neither vectors nor
+asynchronous copies can be loaded: a walk takes five times as long. A column of ones for a normaliser makes
+the width odd.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..._triton.plan import Plan, Slot
+
+WORD = 4  # bytes; the least that an asynchronous copy takes
+VECTOR = 16  # bytes
+ROWS = 16  # of a program
+
+
+@triton.jit(do_not_specialize=("count", "T", "H", "NT"))
+def la_pad(
+    x, out, spans, wide, count, T, H, NT,
+    V: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, BV: tl.constexpr,
+    FADE: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """Rows of V numbers as rows of WIDTH numbers, with zeros behind.
+
+    FADE: rows (B, T, H) of values get the decay of scalar gates to the chunk's middle, or (REVERSE) those of
+    do the decay from there, unless the chunk is wide: see `anchors.la_spans`.
+    """
+    begin = tl.program_id(0).to(tl.int64) * ROWS
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, BV)[None, :]
+    inside = rows < count - begin
+    cells = rows[:, None] * V + columns
+    numbers = tl.load(x + begin * V + cells, mask=inside[:, None] & (columns < V), other=0.0)
+    if FADE:
+        token, head = (begin + rows) // H, (begin + rows) % H
+        t = token % T
+        at = (token // T * H + head) * NT + t // C
+        span = tl.load(spans + at * C + t % C, mask=inside, other=0.0)
+        near = tl.load(wide + at, mask=inside, other=0) == 0
+        factor = tl.where(near, tl.exp(span if REVERSE else -span), 1.0)
+        numbers = numbers.to(tl.float32) * factor[:, None]
+    cells = rows[:, None] * WIDTH + columns
+    numbers = numbers.to(out.dtype.element_ty)
+    tl.store(out + begin * WIDTH + cells, numbers, mask=inside[:, None] & (columns < WIDTH))
+
+
+def whole_width(v: Slot) -> int:
+    """The width at which rows of v begin at a vector, if they do not begin at a word; else V."""
+    V, size = v.shape[-1], v.dtype.itemsize
+    whole = triton.cdiv(V * size, VECTOR) * VECTOR // size
+    return whole if V * size % WORD else V
+
+
+def padded(plan: Plan, x: Slot, width: int) -> Slot:
+    """x (…, V), contiguous, as (…, width) with zeros behind; x itself if that is its width."""
+    return x if width == x.shape[-1] else _launch(plan, x, width, None, (1, 1, 1), C=16)
+
+
+def faded(
+    plan: Plan, x: Slot, width: int, spans: Slot, wide: Slot, C: int, sizes: tuple[int, int, int],
+    reverse: bool,
+) -> Slot:  # fmt: skip
+    """v (B, T, H, V), or (reverse) do, padded, and with its decay brought in: see the kernel."""
+    return _launch(plan, x, width, (spans, wide), sizes, C=C, reverse=reverse)
+
+
+def _launch(
+    plan: Plan, x: Slot, width: int, gates: tuple[Slot, Slot] | None, sizes: tuple[int, int, int], *,
+    C: int, reverse: bool = False,
+) -> Slot:  # fmt: skip
+    V = x.shape[-1]
+    out = plan.empty((*x.shape[:-1], width), x.dtype)
+    rows = x.numel() // V
+    plan.launch(
+        la_pad, (triton.cdiv(rows, ROWS),), x, out, *(gates or (x, x)), rows, *sizes, V=V, WIDTH=width, C=C,
+        ROWS=ROWS, BV=triton.next_power_of_2(width), FADE=gates is not None, REVERSE=reverse, num_warps=4,
+    )  # fmt: skip
+    return out

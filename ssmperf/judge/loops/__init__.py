@@ -1,0 +1,1 @@
+"""How is a literal loop run, in bounded memory and with few launches?"""

@@ -1,0 +1,180 @@
+"""On a GPU: launches that are made together give the numbers of launches one by one, in every setting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import registry
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+if reason := registry.backend("linear_attention", "triton").missing("cuda"):
+    pytest.skip(reason, allow_module_level=True)
+
+from ssmperf.impls._triton import plan as plans
+from ssmperf.impls._triton import together
+from triton import knobs
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(knobs.runtime.interpret, reason="Triton interprets kernels in this process"),
+]
+KINDS = ("none", "scalar", "key", "key complex")
+Operands = dict[str, Tensor]
+
+
+def operands(kind: str) -> Operands:
+    B, T, H, K, V = 1, 128, 2, 64, 64
+    torch.manual_seed(0)
+    shapes = {"q": (B, T, H, K), "k": (B, T, H, K), "v": (B, T, H, V)}
+    found = {name: torch.randn(shape, device="cuda").bfloat16() for name, shape in shapes.items()}
+    if kind != "none":
+        found["log_a"] = -torch.randn((B, T, H) if kind == "scalar" else (B, T, H, K), device="cuda").abs()
+    if kind == "key complex":
+        found["phase"] = torch.randn(B, T, H, K, device="cuda")
+    return {name: x.requires_grad_() for name, x in found.items()}
+
+
+def forward(given: Operands) -> tuple[Tensor, ...]:
+    return registry.backend("linear_attention", "triton").function(**given)
+
+
+def both(given: Operands) -> tuple[Tensor, ...]:
+    """Results and gradients."""
+    results = forward(given)
+    gradients = torch.autograd.grad(results, list(given.values()), [torch.ones_like(x) for x in results])
+    return *(x.detach() for x in results), *gradients
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    with mock.patch.object(together, "gathered", lambda *given: (None, "a test wants it so")):
+        plans.forget()
+        yield
+    plans.forget()
+
+
+def same(found: tuple[Tensor, ...], want: tuple[Tensor, ...]) -> None:
+    assert len(found) == len(want)
+    for x, y in zip(found, want, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=0)
+
+
+def expected(given: Operands) -> tuple[Tensor, ...]:
+    with one_by_one():
+        found = both(given)
+        assert all(plan.together is None for plan in kept())
+    return found
+
+
+def kept() -> list[plans.Plan]:
+    return [plan for each in plans._planned for plan in each.plans.values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_and_gradients(kind: str) -> None:
+    given = operands(kind)
+    want = expected(given)
+    for _ in range(3):
+        same(both(given), want)
+    assert len(kept()) == 2 and not any(plan.one_by_one for plan in kept())
+
+
+@pytest.mark.parametrize("kind", ["none", "key"])
+def test_in_a_graph(kind: str) -> None:
+    given = operands(kind)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            both(given)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both(given)
+    with torch.no_grad():
+        given["q"].mul_(0.5)
+        given["v"].neg_()
+    graph.replay()
+    same(found, expected(given))
+
+
+def test_on_the_current_stream() -> None:
+    given = operands("key")
+    want = expected(given)
+    both(given)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        found = both(given)
+        assert not stream.query()
+    stream.synchronize()
+    same(found, want)
+
+
+def test_hooks_see_every_launch() -> None:
+    given = operands("key")
+    want = both(given)
+    seen: list[Any] = []
+    knobs.runtime.launch_enter_hook.add(seen.append)
+    try:
+        found = both(given)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(seen.append)
+    same(found, want)
+    assert len(seen) == sum(len(plan.launches) for plan in kept())
+
+
+def test_in_threads_that_have_not_used_the_device() -> None:
+    given = operands("key")
+    want = both(given)
+    found: list[tuple[Tensor, ...]] = []
+
+    def work() -> None:
+        with torch.no_grad():
+            found.extend(forward(given) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 80
+    for each in found:
+        same(each, want[:2])
+
+
+@pytest.mark.parametrize("name", ["scan", "selective_scan"])
+def test_other_recurrences(name: str) -> None:
+    torch.manual_seed(0)
+    B, T, C, N = 2, 65, 64, 16
+    shapes = {"log_a": (B, T, C), "b": (B, T, C)}
+    if name == "selective_scan":
+        shapes = {"x": (B, T, C), "delta": (B, T, C), "A": (C, N), "k": (B, T, N), "q": (B, T, N)}
+    given = {key: torch.randn(shape, device="cuda") for key, shape in shapes.items()}
+    for key in {"log_a", "A"} & given.keys():
+        given[key] = -given[key].abs()
+    if name == "selective_scan":
+        given["delta"] = given["delta"].abs()
+    leaves = [x.requires_grad_() for x in given.values()]
+    function = registry.backend(name, "triton").function
+
+    def call() -> tuple[Tensor, ...]:
+        results = function(**given)
+        gradients = torch.autograd.grad(results, leaves, [torch.ones_like(x) for x in results])
+        return *(x.detach() for x in results), *gradients
+
+    with one_by_one():
+        want = call()
+    for _ in range(2):
+        torch.testing.assert_close(call(), want)
+    assert kept() and not any(plan.one_by_one for plan in kept())
