@@ -254,6 +254,7 @@ def test_list_models_json(call: Call) -> None:
     assert len(models) >= 16
     for entry in models:
         assert entry.keys() >= {"name", "recurrence", "paper", "backends"}
+        assert entry["costs"].keys() >= {"forward", "backward", "state"}
         assert "sequential" in {backend["name"] for backend in entry["backends"]}
         assert all(backend["available"] or backend["reason"] for backend in entry["backends"])
 
