@@ -24,12 +24,12 @@ ARGS = ("run", "--suite", "correctness", "--models", MODELS, "--backends", BACKE
 ENDINGS = (signal.SIGKILL, signal.SIGINT, signal.SIGKILL)  # a new run, then resumed ones
 
 
-def start(path: Path, *more: str) -> Forked:
-    """Start the run. Its nursery is a child of its own, which must die with it."""
+def start(path: Path, *, to_end: bool = False) -> Forked:
+    """Start or resume the run. Where it does not get to its end, its nursery is a child of its own."""
     with Path(os.devnull).open("r+b") as null:
         descriptors = dict.fromkeys(range(3), null.fileno())
-        words = (*ARGS, "--out", path, *more)
-        return quick_processes.start(*words, descriptors=descriptors, full_nurseries=True)
+        words = (*ARGS, "--resume", "--out", path)
+        return quick_processes.start(*words, descriptors=descriptors, full_nurseries=not to_end)
 
 
 def lines(path: Path) -> int:
@@ -53,7 +53,7 @@ def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -
     assert len(expected) > 100
     run, moments = tmp_path / "run", random.Random(20)
     for ending in ENDINGS:
-        process = start(run, "--resume")
+        process = start(run)
         some = lines(run) + moments.randint(1, len(expected) // 8)
         wait_for_records(process, run, some)
         while not (workers := children(process.pid)) and process.poll() is None:
@@ -68,7 +68,7 @@ def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
         if ending == signal.SIGINT:
             assert some <= len(ssmperf.load(run).records) < len(expected)
-    assert start(run, "--resume").wait() == 0
+    assert start(run, to_end=True).wait() == 0
     records = (run / "records.jsonl").read_text().splitlines()
     found = [record.case.id for record in ssmperf.load(run).records]
     assert set(found) == expected
