@@ -18,7 +18,7 @@ from ssmperf.plan.plan import make_plan
 MODELS = "hgrn,mingru,rg_lru,gateloop"
 BACKENDS = "sequential,blelloch,hillis_steele,logspace,surrogate,triton"
 DTYPES = "float32,bfloat16"
-AXES = ("T=5,9,12", "C=2")
+AXES = ("T=5,9", "C=2")
 ARGS = ("run", "--suite", "correctness", "--models", MODELS, "--backends", BACKENDS, "--dtype", DTYPES,
         "--device", "cpu", *(word for axis in AXES for word in ("--axis", axis)))  # fmt: skip
 ENDINGS = (signal.SIGKILL, signal.SIGINT, signal.SIGKILL)  # a new run, then resumed ones
@@ -50,7 +50,7 @@ def planned() -> set[str]:
 def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -> None:
     """Each time the workers die with the driver, and an interrupt keeps all finished cases."""
     expected = planned()
-    assert len(expected) > 100
+    assert len(expected) > 80
     run, moments = tmp_path / "run", random.Random(20)
     for ending in ENDINGS:
         process = start(run)
