@@ -34,8 +34,8 @@ def test_what_was_timed_as_another_model_is_drawn_there_alone(fake: Any) -> None
     section = frames.sections([run], frames.frame([run]))["throughput"]
     rows = ranked(fake, [*own, *copies])
     assert [*panels(section.charts[0], rows)] == ["hgrn"]
-    view = sections.view(section, rows, 0)
-    assert {row["mark"] for row in view["rows"]} == {"", "as hgrn"}
+    view = sections.view(section, rows)
+    assert {*view["table"]["marks"].values()} == {"as hgrn"} and len(view["table"]["marks"]) == len(copies)
     assert "mingru (as hgrn)" in {name for view in view["matrices"] for name, _ in view["rows"]}
 
 
@@ -43,5 +43,5 @@ def test_the_pass_with_curves_is_shown_first(fake: Any) -> None:
     records = [*curve(fake, lambda T: 2, pass_="forward"), fake.timed(1.0, pass_="backward")]
     run = fake.run(records)
     section = frames.sections([run], frames.frame([run]))["throughput"]
-    (chart,) = sections.view(section, ranked(fake, records), 0)["charts"]
+    (chart,) = sections.view(section, ranked(fake, records))["charts"]
     assert [axis["values"] for axis in chart["axes"]] == [["forward", "backward"]]
