@@ -64,7 +64,7 @@ class Run:
         """Describe the run in a few lines, since people print runs in notebooks."""
         suites = Counter(record.case.suite for record in self.records)
         found = Counter(record.status for record in self.records)
-        statuses = {status: found[status] for status in Status if status in found}
+        statuses = {status.value: found[status] for status in Status if status in found}
         devices = hardware(self) or list(dict.fromkeys(record.case.device for record in self.records))
         facts = {"suites": _counted(suites), "statuses": _counted(statuses), "device": ", ".join(devices)}
         cases = f"{len(self.records):,} {'case' if len(self.records) == 1 else 'cases'}"
