@@ -245,6 +245,7 @@
 
     function redraw() {
       body.replaceChildren();
+      scroll.scrollTop = 0;
       drawn = 0;
       draw(PIECE);
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ssmperf.reports import frames, ranking, sections
+import pytest
+from ssmperf.reports import charts, frames, ranking, sections
 from ssmperf.reports.charts import panels
 
 LENGTHS = (64, 128, 256)
@@ -45,3 +46,18 @@ def test_the_pass_with_curves_is_shown_first(fake: Any) -> None:
     section = frames.sections([run], frames.frame([run]))["throughput"]
     (chart,) = sections.view(section, ranked(fake, records))["charts"]
     assert [axis["values"] for axis in chart["axes"]] == [["forward", "backward"]]
+
+
+def test_a_page_has_the_text_of_every_point_with_common_lines_once(fake: Any) -> None:
+    run = fake.plausible(models=("gla", "mingru"), samples=2)
+    section = frames.sections([run], table := frames.frame([run]))["throughput"]
+    rows = ranking.ranked(table[table["suite"] == "throughput"], "latency_s")
+    (chart,) = sections.view(section, rows)["charts"]
+    full = [line for panel in chart["panels"] for line in panel["lines"]]
+    lean = [line for panel in charts.lean(chart)["panels"] for line in panel["lines"]]
+    for before, after in zip(full, lean, strict=True):
+        told = [f"{text}\n{after['tail']}" if after["tail"] else text for text in after["text"]]
+        assert told == before["text"] and after["x"] == before["x"]
+        assert after["y"] == pytest.approx(before["y"], rel=1e-5)
+        assert after["below"] == pytest.approx(before["below"], rel=1e-2)
+    assert any(line["tail"] for line in lean)

@@ -115,8 +115,11 @@ def test_text_from_outside_is_inert_in_every_cell_and_detail(fake: Any, tmp_path
       seen.images = document.querySelectorAll("img").length;
       seen.title = document.title;
       seen.made = document.querySelectorAll("td script, .plot script, [onerror]").length;
+      seen.hover = [...document.querySelectorAll(".js-plotly-plot")].flatMap(
+        (plot) => plot.data.flatMap((line) => line.text)).join("").replaceAll("<br>", "");
     """
     seen = look(fake.run(records), tmp_path, script)
+    assert "7*7" in seen["hover"] and "<" not in seen["hover"]  # which plotly would read as markup
     assert len(seen["told"]) == 6 and all(SHOWN in text for text in seen["told"])
     assert (
         seen["images"] == seen["made"] == 0
