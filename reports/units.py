@@ -122,7 +122,7 @@ def number(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)) and not any(isinstance(item, (Mapping, list)) for item in value):
         more = f", … ({len(value):,} values)" if len(value) > MOST_VALUES else ""
-        return ", ".join(map(_item, value[:MOST_VALUES])) + more or "–"
+        return ", ".join(map(plain, value[:MOST_VALUES])) + more or "–"
     if isinstance(value, (Mapping, list, tuple)):
         return plain(json.dumps(value, ensure_ascii=False, default=str))
     if not isinstance(value, (int, float)):
@@ -146,11 +146,6 @@ def number(name: str, value: Any) -> str:
     if float(value).is_integer() and abs(value) < 1e6:
         return f"{int(value):,}"
     return f"{value:.3g}" if abs(value) < 1e6 else _si(value, "", " ").strip()
-
-
-def _item(value: Any) -> str:
-    """Write a value of a list; numbers are rounded, and the data formats have them in full."""
-    return f"{value:.4g}" if isinstance(value, float) and not missing(value) else plain(value)
 
 
 def ratio(value: Any) -> str:
