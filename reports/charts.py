@@ -14,6 +14,7 @@ from . import frames, palette, units
 
 Look = tuple[str, tuple[str, str]]  # a colour, and a mark by its names in plotly and in matplotlib
 STANDINGS = ("competes", "beside", "wrong")  # in the order in which lines are listed
+_DIGITS, _SPREAD_DIGITS = 6, 3  # of a number and of its distance to the ends of its interval, on a page
 _FACETS = {"model": "subject"}  # a bare recurrence has no model but a subject
 
 
@@ -187,6 +188,35 @@ def _hover(row: Mapping[str, Any], y: str) -> str:
         units.plain(row["standing_reason"]),
     ]
     return "\n".join(filter(None, lines))
+
+
+def lean(chart: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a chart's data for a page: rounded, and with what all points of a line say in `tail` instead."""
+    panels = [{**panel, "lines": [_lean(line) for line in panel["lines"]]} for panel in chart["panels"]]
+    return {**chart, "panels": panels}
+
+
+def _lean(line: Mapping[str, Any]) -> dict[str, Any]:
+    told = [text.split("\n") for text in line["text"]]
+    least = min(map(len, told), default=1)
+    same = 0
+    while same < least - 1 and len({lines[-1 - same] for lines in told}) == 1:
+        same += 1
+    rounded = {
+        name: [_rounded(value, _DIGITS if name == "y" else _SPREAD_DIGITS) for value in line[name]]
+        for name in ("y", "below", "above")
+    }
+    heads = ["\n".join(lines[: len(lines) - same]) for lines in told]
+    return {
+        **line,
+        **rounded,
+        "text": heads,
+        "tail": "\n".join(told[0][len(told[0]) - same :]) if told else "",
+    }
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _text(value: Any) -> str:

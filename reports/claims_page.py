@@ -22,7 +22,7 @@ MEANINGS = {
 @report("html", of="claims")
 def html(found: Reproduction, destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same results give the same bytes."""
-    return deliver(render("claims.html", _page(found), (), (), plots=False), destination)
+    return deliver(render("claims.html", _page(found), {}, (), plots=False), destination)
 
 
 def _page(found: Reproduction) -> dict[str, Any]:

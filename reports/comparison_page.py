@@ -9,30 +9,29 @@ from typing import Any
 
 from ssmperf import VERDICTS, Case, Pair, RunComparison, report
 
-from . import compare, frames, units
+from . import case_tables, compare, frames, units
+from .case_tables import Column, number_cell
 from .exports import deliver
 from .html import render, run_views
 
 _USUAL = ("suite", "recurrence", "model", "backend", "shape", "dtype", "pass_")
 _OTHERS = tuple(field.name for field in dataclasses.fields(Case) if field.name not in _USUAL)
-_DATA = ("details", "ratios")  # read by the page's scripts
 
 
 @report("html", of="comparison")
 def html(comparison: RunComparison, destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same runs give the same bytes."""
-    page = _page(comparison)
-    scripts = ("table.js", "ratios.js") if page["ratios"] else ("table.js",)
-    return deliver(render("comparison.html", page, _DATA, scripts, plots=bool(page["ratios"])), destination)
+    page, data = _page(comparison)
+    scripts = ("table.js", "ratios.js") if page["charts"] else ("table.js",)
+    return deliver(render("comparison.html", page, data, scripts, plots=bool(page["charts"])), destination)
 
 
-def _page(comparison: RunComparison) -> dict[str, Any]:
-    """Give all data of the page: that of its template, and that of its scripts (`_DATA`)."""
+def _page(comparison: RunComparison) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the data of the page's template, and those of its scripts."""
     runs = [comparison.base, comparison.new]
-    varying = [name for name in _OTHERS if len({getattr(pair.case, name) for pair in comparison.pairs}) > 1]
-    lines = [_line(place, pair, varying) for place, pair in enumerate(comparison.pairs)]
+    columns = _columns(comparison.pairs)
     charts = _charts(comparison)
-    values = {axis: sorted({line["filters"][axis] for line in lines}) for axis in compare.NAMED}
+    values = {column.name: sorted(set(column.cells)) for column in columns[: len(compare.NAMED)]}
     return {
         "title": " → ".join(frames.run_names(runs)),
         "runs": run_views(runs, frames.frame(runs)),
@@ -43,32 +42,47 @@ def _page(comparison: RunComparison) -> dict[str, Any]:
         "remarks": compare.remarks(comparison),
         "means": _means(comparison),
         "charts": [chart["title"] for chart in charts],
-        "named": [*compare.NAMED, *map(units.label, varying)],
-        "numbers": (*compare.NUMBERS, "least change"),
-        "rows": lines,
-        "filters": {axis: found for axis, found in values.items() if len(found) > 1},
-        "details": _details(comparison),
+        "columns": columns,
+        "count": len(comparison.pairs),
+        "filters": [(axis, axis, found) for axis, found in values.items() if len(found) > 1],
+    }, {
+        "cases-1": case_tables.table(columns, [units.plain(pair.reason) for pair in comparison.pairs]),
+        "details-1": case_tables.details(_details(comparison)),
         "ratios": charts,
     }
 
 
-def _line(place: int, pair: Pair, varying: Sequence[str]) -> dict[str, Any]:
-    """Give a pair's table row. numbers: each with text, unrounded value to sort by, and a note; or none."""
-    base, new, _ = compare.numbers(pair)
-    named = compare.named(pair)
-    numbers = [
-        (base, pair.base, ""),
-        (new, pair.new, ""),
-        (compare.ratio(pair.ratio), pair.ratio, compare.interval(pair)),
-        (compare.least_change(pair), pair.least_change, ""),
+def _columns(pairs: Sequence[Pair]) -> list[Column]:
+    """Give the columns that name the cases, those of their numbers, and `reason`."""
+    varying = [name for name in _OTHERS if len({getattr(pair.case, name) for pair in pairs}) > 1]
+    named = [
+        [*compare.named(pair), *(units.plain(getattr(pair.case, name)) for name in varying)] for pair in pairs
     ]
-    return {
-        "place": place,
-        "filters": dict(zip(compare.NAMED, named, strict=True)),
-        "named": [*named, *(units.plain(getattr(pair.case, name)) for name in varying)],
-        "numbers": [] if pair.base is None else numbers,
-        "reason": units.plain(pair.reason),
-    }
+    numbers = [_numbers(pair) for pair in pairs]
+    return [
+        *(
+            Column(name, units.label(name) if name in varying else name, [line[place] for line in named])
+            for place, name in enumerate((*compare.NAMED, *varying))
+        ),
+        *(
+            Column(name, name, [line[place] for line in numbers], number=True)
+            for place, name in enumerate((*compare.NUMBERS, "least change"))
+        ),
+        Column("reason", "why", [""] * len(pairs)),
+    ]
+
+
+def _numbers(pair: Pair) -> list[list[Any] | None]:
+    """Give a pair's cells with numbers; none of a pair that the base lacks."""
+    if pair.base is None:
+        return [None] * (len(compare.NUMBERS) + 1)
+    base, new, _ = compare.numbers(pair)
+    return [
+        number_cell(base, pair.base),
+        number_cell(new, pair.new),
+        number_cell(compare.ratio(pair.ratio), pair.ratio, compare.interval(pair)),
+        number_cell(compare.least_change(pair), pair.least_change),
+    ]
 
 
 def _details(comparison: RunComparison) -> list[dict[str, Any]]:
@@ -98,11 +112,7 @@ def _detail(pair: Pair, records: Mapping[str, Mapping[str, Any]]) -> dict[str, A
         "fields": [
             [name, units.number(name, value), ""] for name, value in facts.items() if value is not None
         ],
-        "errors": [],
-        "reason": units.plain(pair.reason),
         "command": next(filter(None, reversed(commands)), ""),
-        "samples": [],
-        "count": 0,
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from ssmperf import DIMENSIONS, Calibration, UnreadableRun
 
-from . import frames, units
+from . import case_tables, frames, units
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -22,11 +22,14 @@ _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "
                 "diagnosis", *DIMENSIONS}  # fmt: skip
 
 
-def rows(tables: Iterable[pd.DataFrame]) -> list[dict[str, Any]]:
-    """List all fields of each row, in the order of the page's rows."""
-    records = [row for table in tables for row in frames.records(table)]
-    keep = max(16, min(120, MOST_SAMPLES // max(1, len(records))))
-    return [_detail(row, keep) for row in records]
+def samples_kept(cases: int) -> int:
+    """Give how many samples of a case are kept on a page with so many cases."""
+    return max(16, min(120, MOST_SAMPLES // max(1, cases)))
+
+
+def details(rows: pd.DataFrame, keep: int) -> dict[str, Any]:
+    """Give all fields of each row, for the page's script. keep: of more samples, every n-th is kept."""
+    return case_tables.details([_detail(row, keep) for row in frames.records(rows)])
 
 
 def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
@@ -43,7 +46,6 @@ def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     return {
         "fields": fields + _configuration(row.get("configuration")),
         "errors": _errors(row),
-        "reason": frames.reason(row),
         "diagnosis": _diagnosis(row.get("diagnosis")),
         "traceback": units.plain_lines(row.get("traceback")),
         "command": units.plain(row.get("command")),

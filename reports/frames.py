@@ -181,7 +181,9 @@ def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Give the rows as plain objects, by column name."""
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+    names = [*map(str, table.columns)]
+    columns = (table[name].tolist() for name in table.columns)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:

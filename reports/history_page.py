@@ -12,18 +12,18 @@ from . import units
 from .exports import deliver
 from .html import render
 
-_DATA = ("courses",)  # read by the page's script
 FILTERS = ("device", "suite", "model", "backend", "pass")
 
 
 @report("html", of="history")
 def html(history: History, destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same runs give the same bytes."""
-    return deliver(render("history.html", _page(history), _DATA, ("history.js",), plots=True), destination)
+    data = {"courses": [_course(each) for each in texts.ordered(history)]}
+    return deliver(render("history.html", _page(history), data, ("history.js",), plots=True), destination)
 
 
 def _page(history: History) -> dict[str, Any]:
-    """Give all data of the page: that of its template, and that of its script (`_DATA`)."""
+    """Give the data of the page's template."""
     listed = texts.ordered(history)
     more = texts.varying([each.case for each in listed])
     values = {name: sorted({_filters(each)[name] for each in listed}) for name in FILTERS}
@@ -52,7 +52,6 @@ def _page(history: History) -> dict[str, Any]:
             }
             for each in listed
         ],
-        "courses": [_course(each) for each in listed],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,27 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, report
 
-from . import best, charts, contests, costs, details, frames, glance, joined, ranking, sections, units
+from . import (
+    best,
+    charts,
+    contests,
+    costs,
+    details,
+    frames,
+    glance,
+    joined,
+    packing,
+    ranking,
+    sections,
+    units,
+)
 from .exports import deliver
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
 TEMPLATES = Path(__file__).parent / "templates"
-_DATA = ("details", "charts", "looks")  # read by the page's scripts
+_SCRIPTS = ("table.js", "charts.js")
 
 Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 
@@ -27,17 +39,17 @@ Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 @report("html")
 def html(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same runs give the same bytes."""
-    page = _page(runs)
-    scripts = ("table.js", "charts.js")
-    return deliver(render("page.html", page, _DATA, scripts, plots=bool(page["charts"])), destination)
+    page, data = _page(runs)
+    return deliver(render("page.html", page, data, _SCRIPTS, plots=bool(data["charts"])), destination)
 
 
 def render(
-    template: str, page: Mapping[str, Any], data: Sequence[str], scripts: Sequence[str], *, plots: bool
+    template: str, page: Mapping[str, Any], data: Mapping[str, Any], scripts: Sequence[str], *, plots: bool
 ) -> str:
     """Render a page.
 
-    data: names of what its scripts read, which becomes JSON. plots: whether they need the plotting library.
+    data: what its scripts read, by the id of the element that holds it, packed. plots: whether they need the
+    plotting library.
     """
     import jinja2
     import markupsafe
@@ -45,36 +57,31 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    codes = [(TEMPLATES / name).read_text() for name in scripts]
-    if plots:
-        from plotly.offline import get_plotlyjs
-
-        codes.insert(0, get_plotlyjs())
+    names = ("unpack.js", *scripts) if scripts else ()
     return environment.get_template(template).render(
-        **{name: value for name, value in page.items() if name not in data},
-        data={name: markupsafe.Markup(script_json(page[name])) for name in data},
+        **page,
+        data={name: packing.pack(value) for name, value in data.items()},
+        plotly=packing.plotting_library() if plots else None,
         style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
-        scripts=[markupsafe.Markup(code) for code in codes],
+        scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
     )
 
 
-def script_json(value: Any) -> str:
-    """Write JSON that cannot end its script element; all beyond ASCII is escaped."""
-    text = json.dumps(units.as_json(value), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _page(runs: Sequence[Run]) -> dict[str, Any]:
-    """Give all data of the page: that of its template, and that of its scripts (`_DATA`)."""
+def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the data of the page's template, and those of its scripts."""
     table = frames.frame(runs)
     parts = {
         name: (section, ranking.ranked(table[table["suite"] == name], section.rank))
         for name, section in frames.sections(runs, table).items()
     }
-    views, drawn = _sections(parts)
+    views, drawn, data = _sections(parts)
     looks = charts.looks(table, [section for section, _ in parts.values()])
     found, glances = contests.contests(runs), joined.glances(parts)
     scatters = glance.charts(glances)
+    data |= {
+        "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
+        "charts": [*map(charts.lean, (*drawn, *scatters))],
+    }
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
         "best": _best(found) if found else None,
@@ -87,10 +94,7 @@ def _page(runs: Sequence[Run]) -> dict[str, Any]:
         "problems": details.problems(table),
         "costs": costs.costs(table),
         "environments": details.environments(runs),
-        "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
-        "details": details.rows(rows for _, rows in parts.values()),
-        "charts": [*drawn, *scatters],
-    }
+    }, data
 
 
 def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
@@ -101,18 +105,20 @@ def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
     }
 
 
-def _sections(parts: Mapping[str, Part]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Give the view of each suite, and the charts of all suites, to which the views refer by number."""
+def _sections(parts: Mapping[str, Part]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """Give the view of each suite, all charts, to which the views refer by number, and the tables by id."""
     views: list[dict[str, Any]] = []
     drawn: list[dict[str, Any]] = []
-    first_place = 0
-    for name, (section, rows) in parts.items():
-        found = sections.view(section, rows, first_place)
+    tables: dict[str, Any] = {}
+    keep = details.samples_kept(sum(len(rows) for _, rows in parts.values()))
+    for place, (name, (section, rows)) in enumerate(parts.items(), 1):
+        found = sections.view(section, rows)
         numbered = list(enumerate(found["charts"], len(drawn)))
         drawn += found["charts"]
-        views.append({**found, "id": f"suite-{len(views) + 1}", "name": name, "charts": numbered})
-        first_place += len(rows)
-    return views, drawn
+        tables[f"cases-{place}"] = found.pop("table")
+        tables[f"details-{place}"] = details.details(rows, keep)
+        views.append({**found, "place": place, "name": name, "charts": numbered})
+    return views, drawn, tables
 
 
 def run_views(runs: Sequence[Run], table: pd.DataFrame) -> list[dict[str, Any]]:

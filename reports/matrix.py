@@ -100,13 +100,14 @@ def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
     statuses = {*rows["status"], *(each for each in rows["standing"] if each in ranking.INCORRECT)}
     failed = [status for status in frames.SEVERITY[:-2] if status in statuses]
     status = failed[0] if failed else "ok" if "ok" in statuses else "unsupported"
-    reasons = dict.fromkeys(filter(None, map(frames.reason, frames.records(rows))))
+    listed = frames.records(rows)
+    reasons = dict.fromkeys(filter(None, map(frames.reason, listed)))
     competing = rows[rows["standing"] == "competes"]
     counted = rows if competing["speedup"].isna().all() else competing
     speedups = [float(value) for value in counted["speedup"] if not units.missing(value)]
     beside = rows.loc[rows["standing"] == "beside", "mark"]
     mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else math.nan
-    judged = [row for row in frames.records(rows) if not units.missing(row["error_ratio"])]
+    judged = [row for row in listed if not units.missing(row["error_ratio"])]
     worst = max(judged, key=lambda row: row["error_ratio"], default=None)
     return Cell(
         status=status,

@@ -3,58 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ssmperf import Chart, Section
 
-from . import absent, charts, contests, crossings, frames, heat, maps, ranking, units
+from . import absent, case_tables, charts, contests, crossings, frames, heat, maps, units
+from .case_tables import Column, number_cell
 
 FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")
 _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_bytes_per_s": "~s",
           "_per_s": "~s", "_fraction": "~%"}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns of a suite's table: those that name the case, those with its numbers, and those with texts.
-
-    texts: the suite's conclusion, and `reason`, where there are any.
-    """
-
-    named: tuple[str, ...]
-    numbers: tuple[str, ...]
-    texts: tuple[str, ...]
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        return (*self.named, *self.numbers, *self.texts)
-
-
-def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, Any]:
-    """Give the page's data of a suite whose rows `ranked` has sorted.
-
-    first_place: the place of the suite's first row among all rows of the page.
-    """
-    columns = _columns_of(section, rows)
+def view(section: Section, rows: pd.DataFrame) -> dict[str, Any]:
+    """Give the page's data of a suite whose rows `ranked` has sorted; the page's script reads `table`."""
+    filters = _filters(rows, tuple(dict.fromkeys(("run", section.rows, *FILTERS))))
+    columns = _columns(section, rows, [axis for axis, *_ in filters])
     present, left_out = absent.split(rows)
-    filters = tuple(dict.fromkeys(("run", section.rows, *FILTERS)))
     drawn = [_chart(chart, rows) for chart in section.charts]
     return {
         "title": section.title,
         "question": section.question,
-        "reason_columns": len(columns.numbers) + len(columns.texts),
-        "columns": [(name, units.label(name), name in columns.numbers) for name in columns.all],
-        "rows": _table_rows(section, rows, first_place, columns, filters),
-        "filters": _filters(rows, filters),
+        "columns": [column for column in columns if column.shown],
+        "table": _table(section, rows, columns),
+        "cases": len(rows),
+        "filters": filters,
         "matrices": heat.matrices(present, section),
         "left_out": left_out,
         "matrix_rows": section.rows,
         "maps": maps.maps(rows, section),
         "rank": units.label(section.rank) if section.rank else None,
-        "first": "fastest" if units.suffix(section.rank or "") == "_s" else "least",
         "sums": [
             contests.statement(contest)
             for contest in contests.contests_of(rows, section.rank)
@@ -62,47 +42,47 @@ def view(section: Section, rows: pd.DataFrame, first_place: int) -> dict[str, An
         ],
         "crossings": [crossing.statement for crossing in crossings.crossings(rows, section.rank)],
         "charts": [chart for chart in drawn if chart["panels"]],
-        "statuses": frames.status_counts(rows),
-        "wins": list(ranking.wins(rows).items()),
     }
 
 
-def _columns_of(section: Section, rows: pd.DataFrame) -> _Columns:
+def _columns(section: Section, rows: pd.DataFrame, filtered: Sequence[str]) -> list[Column]:
+    """Give the columns that name the case, those of its numbers, the suite's conclusion, and `reason`.
+
+    `reason` is a column if any row has both numbers and a reason. Filtered axes that are not shown come last.
+    """
     numbers = frames.shown_columns(rows, section)
     if not section.rank and rows["error_ratio"].notna().any():
         numbers.append("error_ratio")
     named = (*frames.varying_axes(rows), "subject", "backend", "status", "shape", "dtype", "pass")
-    # a row without numbers shows its reason in their place; other rows with a reason need a column for it
+    listed = frames.records(rows)
     empty = rows[numbers].isna().all(axis=1)
     needed = not numbers or any(map(frames.reason, frames.records(rows[~empty])))
-    texts = [*frames.conclusion(rows, section), *(["reason"] if needed else [])]
-    return _Columns(named, tuple(numbers), tuple(texts))
+    texts = [*named, *numbers, *frames.conclusion(rows, section), *(["reason"] if needed else [])]
+    hidden = [axis for axis in filtered if axis not in texts]
+    return [
+        Column(
+            name,
+            units.label(name),
+            [_number(row, name, section.rank) if name in numbers else _text(row, name) for row in listed],
+            number=name in numbers,
+            shown=name not in hidden,
+        )
+        for name in (*texts, *hidden)
+    ]
 
 
-def _table_rows(
-    section: Section, rows: pd.DataFrame, first_place: int, columns: _Columns, filters: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Give each case its cells; `first` marks the first row of each comparison."""
-    lines = []
-    group = None
-    numbers = columns.numbers
-    keyed = zip(frames.keys(rows), frames.records(rows), strict=True)
-    for place, (key, row) in enumerate(keyed, first_place):
-        without_numbers = bool(numbers) and all(units.missing(row[name]) for name in numbers)
-        shown = columns.named if without_numbers else columns.all
-        lines.append({
-            "place": place,
-            "first": key != group,
-            "fastest": row["fastest"],
-            "tied": row["tied"],
-            "mark": ", ".join(filter(None, [units.plain(row["mark"]), frames.elsewhere(row)])),
-            "why": frames.reason(row),
-            "filters": {axis: units.plain(row[axis]) for axis in filters},
-            "cells": [_cell(row, name, section.rank, name in numbers) for name in shown],
-            "reason": frames.reason(row) if without_numbers else None,
-        })  # fmt: skip
-        group = key
-    return lines
+def _table(section: Section, rows: pd.DataFrame, columns: Sequence[Column]) -> dict[str, Any]:
+    """Give the data of a suite's table."""
+    listed, keys = frames.records(rows), frames.keys(rows)
+    marks = (", ".join(filter(None, [units.plain(row["mark"]), frames.elsewhere(row)])) for row in listed)
+    return case_tables.table(
+        columns,
+        [*map(frames.reason, listed)],
+        groups=[place for place, key in enumerate(keys) if not place or key != keys[place - 1]],
+        best={place: bool(row["tied"]) for place, row in enumerate(listed) if row["fastest"]},
+        word="fastest" if units.suffix(section.rank or "") == "_s" else "least",
+        marks={place: mark for place, mark in enumerate(marks) if mark},
+    )
 
 
 def _filters(rows: pd.DataFrame, axes: Sequence[str]) -> list[tuple[str, str, list[str]]]:
@@ -111,20 +91,23 @@ def _filters(rows: pd.DataFrame, axes: Sequence[str]) -> list[tuple[str, str, li
     return [(axis, units.label(axis), values[axis]) for axis in axes if len(values[axis]) > 1]
 
 
-def _cell(row: Mapping[str, Any], column: str, rank: str | None, is_number: bool) -> dict[str, Any]:
-    """Give a table cell's text, and its unrounded number to sort by, if it has one."""
+def _text(row: Mapping[str, Any], column: str) -> str:
+    """Give a cell's text; reasons are in the table's `reasons`."""
+    return "" if column == "reason" else units.plain(row[column])
+
+
+def _number(row: Mapping[str, Any], column: str, rank: str | None) -> list[Any] | None:
+    """Give the cell of a number: with its interval in the column by which the suite ranks."""
     value = row[column]
-    cell = {"name": column, "number": is_number, "sort": None, "note": "", "tilde": False}
-    if not is_number:
-        return {**cell, "text": frames.reason(row) if column == "reason" else units.plain(value)}
-    if isinstance(value, (int, float)) and not units.missing(value):
-        cell["sort"] = repr(float(value))
+    if units.missing(value):
+        return None
+    text, note, tilde = units.number(column, value), "", False
     if column == rank and units.is_number(value):
         low, high = units.interval_names(column)
         spread = units.spread(value, row.get(low), row.get(high))
-        cell["note"] = " · ".join(filter(None, [spread, units.host_note(column, row)]))
-        cell["tilde"] = row.get("converged") is False
-    return {**cell, "text": units.number(column, value)}
+        note = " · ".join(filter(None, [spread, units.host_note(column, row)]))
+        tilde = row.get("converged") is False
+    return number_cell(text, float(value) if isinstance(value, (int, float)) else None, note, tilde)
 
 
 def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:

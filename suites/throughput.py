@@ -76,6 +76,7 @@ MOST_TRACED = 1000  # launches of a call; tracing more takes long
     levels=("op", "block"),
     passes=PASSES,
     same_operands=True,
+    compiles_ahead=True,
     case_s={"cuda": 0.6},
 )
 class Throughput:

@@ -84,11 +84,40 @@ def cos_sin(phase):
 
 
 @triton.jit
-def cos_sin_of_turns(turns):
-    """Of 2π · turns, in float32: a whole turn is taken away without rounding."""
-    turns -= tl.floor(turns)
-    quarters = tl.floor(turns * 4.0 + 0.5)
-    return _cos_sin((turns - quarters * 0.25) * 6.283185307179586, quarters.to(tl.int32) & 3)
+def turns_of(phase):
+    """A phase in turns, without whole ones: float32, within ±½ and a 2,000th of what was taken away.
+
+    Its first 12 bits times the first 12 bits of 1/2π have no rounding error, so none grows with the phase.
+    """
+    if phase.dtype == tl.float64:
+        precise = phase * 0.15915494309189535
+        return (precise - tl.floor(precise + 0.5)).to(tl.float32)
+    phase = phase.to(tl.float32)
+    high = (phase.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
+    turns = high * 0.15911865234375
+    rest = (phase - high) * 0.15911865234375 + phase * 3.629074814534561e-05
+    return turns - tl.floor(turns + 0.5) + rest
+
+
+@triton.jit
+def cos_sin_of_turns(turns, APPROXIMATE: tl.constexpr):
+    """Of 2π · turns, in float32: a whole turn is taken away without rounding.
+
+    APPROXIMATE: by NVIDIA's instructions, with errors of at most 2^-20.
+    """
+    if APPROXIMATE:
+        y = (turns - tl.floor(turns + 0.5)) * 6.283185307179586
+        cos = tl.inline_asm_elementwise(
+            "cos.approx.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1
+        )
+        sin = tl.inline_asm_elementwise(
+            "sin.approx.f32 $0, $1;", "=f,f", [y], tl.float32, is_pure=True, pack=1
+        )
+        return cos, sin
+    else:
+        turns -= tl.floor(turns)
+        quarters = tl.floor(turns * 4.0 + 0.5)
+        return _cos_sin((turns - quarters * 0.25) * 6.283185307179586, quarters.to(tl.int32) & 3)
 
 
 @triton.jit

@@ -16,8 +16,8 @@ from ssmperf import Unsupported, backend
 from ..scan.common import differentiates
 from ._signature import whole_signature
 from ._triton.decode import decode
-from ._triton.function import LinearAttention
-from ._triton.value_gates import ValuedAttention
+from ._triton.function import LinearAttention, attended
+from ._triton.value_gates import ValuedAttention, attended_valued
 
 
 @backend(
@@ -98,14 +98,14 @@ def _real(
         phase = _contiguous(_by_channel(phase, q), phase.dtype)
     if state is not None:
         state = _contiguous(state, torch.float32)
+    traced = differentiates(q, k, v, log_a, log_b, phase, state)
     if log_b is None:
-        found = LinearAttention.apply(q, k, v, log_a, phase, state, pairs)  # type: ignore[no-untyped-call]
+        run = LinearAttention.apply if traced else attended
+        o, last, angles = run(q, k, v, log_a, phase, state, pairs)
     else:
+        valued = ValuedAttention.apply if traced else attended_valued
         log_b = _contiguous(log_b, log_b.dtype)
-        found = ValuedAttention.apply(  # type: ignore[no-untyped-call]
-            q, k, v, log_a, log_b, phase, state, pairs
-        )
-    o, last, angles = found
+        o, last, angles = valued(q, k, v, log_a, log_b, phase, state, pairs)
     return o, last, angles
 
 

@@ -1,9 +1,8 @@
 // Charts with one plot per panel, drawn when it comes into view. Plotly reads markup, so names are escaped.
-(() => {
+(async () => {
   "use strict";
-  const charts = JSON.parse(document.getElementById("charts").textContent);
-  if (!charts.length) return;
-  const looks = JSON.parse(document.getElementById("looks").textContent);
+  if (!document.querySelector("[data-chart]")) return;
+  const [charts, looks] = await Promise.all([page.data("charts"), page.data("looks")]);
   const hiddenLines = new Set();
   const redraws = [];
   const inOrder = (names) => {
@@ -84,7 +83,7 @@
         line: { color: colour, width: 1.8, dash: dashes[rests.indexOf(line.rest) % dashes.length] },
         marker: { color: colour, symbol: line.standing === "competes" ? mark : `${mark}-open`, size: single ? 9 : 6 },
         opacity: [1, 0.8, 0.4][rank(line)],
-        text: line.text.map((text) => escape(text).replace(/\n/g, "<br>")),
+        text: line.text.map((text) => escape(line.tail ? `${text}\n${line.tail}` : text).replace(/\n/g, "<br>")),
         hovertemplate: "%{text}<extra></extra>",
       };
     });
@@ -128,7 +127,11 @@
     for (const [, label] of pickers) tools.append(label);
     if (chart.panels.length > 1) tools.append(facetLabel);
     const visible = new IntersectionObserver((entries) => {
-      for (const entry of entries) if (entry.isIntersecting) { visible.unobserve(entry.target); entry.target.draw(); }
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        visible.unobserve(target);
+        page.plotly().then(() => { if (target.isConnected) target.draw(); });
+      }
     }, { rootMargin: "300px" });
 
     function draw(plot, panel, large) {
@@ -202,5 +205,8 @@
 
   for (const box of document.querySelectorAll("[data-chart]")) setUp(box);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((again) => again()));
-  addEventListener("beforeprint", () => document.querySelectorAll(".plot:empty").forEach((plot) => plot.draw?.()));
+  addEventListener("beforeprint", () => {
+    if (window.Plotly) document.querySelectorAll(".plot:empty").forEach((plot) => plot.draw?.());
+  });
+  (window.requestIdleCallback ?? setTimeout)(page.plotly); // so that charts appear at once, also in print
 })();

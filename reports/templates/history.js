@@ -1,7 +1,7 @@
 // Charts of a history: one per case, drawn when it comes into view. Plotly reads markup, so text is escaped.
 (() => {
   "use strict";
-  const courses = JSON.parse(document.getElementById("courses").textContent);
+  const ready = Promise.all([page.data("courses"), page.plotly()]);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const over = document.getElementById("over");
@@ -54,9 +54,10 @@
     };
   }
 
-  function draw(plot) {
-    const course = courses[plot.dataset.course];
+  async function draw(plot) {
     drawn.add(plot);
+    const [courses] = await ready;
+    const course = courses[plot.dataset.course];
     Plotly.react(plot, traces(course), layout(course),
       { displaylogo: false, responsive: true, displayModeBar: "hover",
         modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] });

@@ -1,7 +1,7 @@
 // Charts of a comparison: the ratios in order, with intervals. Plotly reads markup, so text is escaped.
-(() => {
+(async () => {
   "use strict";
-  const charts = JSON.parse(document.getElementById("ratios").textContent);
+  const [charts] = await Promise.all([page.data("ratios"), page.plotly()]);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const looks = { // by verdict: colour and mark, in the order of the legend

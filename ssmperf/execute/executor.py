@@ -11,7 +11,7 @@ import os
 import queue
 import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ssmperf.processes.children import Nursery, NurseryEnded
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.presets import Preset
 from ssmperf.trial.process import JudgeProcess
+from ssmperf.tune.ahead import compile_ahead, processes, worth
 from ssmperf.tune.files import CURATED, Tuning
 
 # What workers and the judge import anyway, some of it seconds long: a gradient imports sympy, and the first
@@ -96,6 +97,7 @@ class Session:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
+        self._compiled = False
 
     def run(self, cases: Iterable[Case], events: Events, shuffle: random.Random | None = None) -> None:
         """Run all cases in fresh workers; return when every case has its record.
@@ -106,8 +108,10 @@ class Session:
             WorkerFailed: the first worker of a device cannot be started.
             KeyboardInterrupt: passed on after the workers were stopped.
         """
+        every = list(cases)
+        self._compile(every, events)
         groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for members in _groups(cases, shuffle):
+        for members in _groups(every, shuffle):
             groups.put(members)
         stop = threading.Event()
         if len(self.lanes) == 1:
@@ -119,6 +123,16 @@ class Session:
         """Start what the workers of the next round are forked from, and wait until that is ready."""
         for lane in self.lanes:
             lane.start.prepare()
+
+    def _compile(self, cases: Sequence[Case], events: Events) -> None:
+        """Compile the kernels of the first round's cases before it, on one device for all of its kind."""
+        if self._compiled:
+            return
+        self._compiled = True
+        own = [case for case in cases if household(case) == Household()]
+        found = self.lanes[0].start.compile(worth(own), events.on_progress)
+        for lane in self.lanes:
+            lane.first_calls_s = found
 
     def close(self) -> None:
         """End all processes."""
@@ -181,6 +195,17 @@ class Processes:
         """Start the nursery of the next workers, and wait until it is ready."""
         with contextlib.suppress(NurseryEnded):  # who starts a worker hears of it
             self._ready_nursery().wait_until_ready(worker_process.START_TIMEOUT_S)
+
+    def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> dict[str, float]:
+        """Compile the kernels of cases beside each other, unless a partner's turn matters from the start."""
+        if self.executor.partner is not None or not processes(len(cases)):
+            return {}
+        config = {
+            "device": self.device,
+            "nonce": self.executor.nonce,
+            "rows": self.executor.tuning.rows,
+        }
+        return compile_ahead(cases, self._ready_nursery(), config, self._log("compiling"), on_progress)
 
     def end_round(self) -> None:
         """End the nursery of the workers, unless the judge is forked from it; the next ones get another."""

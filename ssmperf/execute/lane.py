@@ -6,7 +6,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,8 @@ from ssmperf.processes.children import NurseryEnded
 from ssmperf.trial.process import JudgeProcess
 
 RESTART_ATTEMPTS = 3
+REFERENCE = "reference_s"  # of a record: how long its values and their references were made
+FIRST_CALL = "first_call_s"  # of a record: with compilation, which may have been before the case
 # How much longer or shorter than by the driver's clock a worker may say that it has timed: messages and a
 # busy machine delay the driver, but not by more than this.
 WINDOW_SHARE, WINDOW_S = 0.25, 0.5
@@ -92,6 +94,10 @@ class Starter(Protocol):
         """Start what the next workers share, and wait until it is ready."""
         ...
 
+    def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> Mapping[str, float]:
+        """Compile the kernels of cases beside each other; see `compile_ahead`."""
+        ...
+
     def end_round(self) -> None:
         """End what the workers of a round share; the judge stays."""
         ...
@@ -117,6 +123,7 @@ class Lane:
         self.household = Household()
         self.env_id: str | None = None
         self.ceilings: Mapping[str, Any] | None = None
+        self.first_calls_s: Mapping[str, float] = {}  # by id, of cases compiled before the first one ran
         self.attempts = 1
         self.finished = threading.Event()
         self.error: BaseException | None = None
@@ -202,6 +209,8 @@ class Lane:
         if self.stop.is_set():
             return
         record = self._confirmed(record, number, worker.timing_s)
+        if record.status is Status.OK:
+            record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
         if self.household != Household() and record.status not in (Status.OK, Status.UNSUPPORTED):
             healthy = False  # who knows what it has done to the process
         if not healthy:
@@ -209,8 +218,10 @@ class Lane:
         self._enter(record, began_s)
 
     def _enter(self, record: Record, began_s: float) -> None:
-        spent_s = time.monotonic() - began_s
-        self.events.on_record(replace(record, numbers={**record.numbers, SPENT: spent_s}))
+        numbers = {**record.numbers, SPENT: time.monotonic() - began_s}
+        if record.case.id in self.first_calls_s and numbers.get(FIRST_CALL) is not None:
+            numbers[FIRST_CALL] = self.first_calls_s[record.case.id]
+        self.events.on_record(replace(record, numbers=numbers))
 
     def _start_patiently(self) -> WorkerProcess:
         """Start a worker. If earlier ones have started, try several times before giving up."""

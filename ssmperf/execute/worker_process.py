@@ -103,6 +103,7 @@ class WorkerProcess:
         self.env_id: str | None = None
         self.timing_s = 0.0  # by this process's clock, how long the last case was being timed
         self.waited_s = 0.0  # by the same clock, how long it waited for its partner
+        self.reference_s = 0.0  # and how long its values and their references were made
         self.used = False  # whether a case has run in this process, not in a fork of it
 
     def wait_until_ready(self) -> tuple[str, Mapping[str, Any]]:
@@ -138,7 +139,7 @@ class WorkerProcess:
         number: the request's secret number.
         """
         phase, limit_s, progress = "backend", timeout_s, ""
-        self.timing_s, self.waited_s, began_s = 0.0, 0.0, time.monotonic()
+        self.timing_s, self.waited_s, self.reference_s, began_s = 0.0, 0.0, 0.0, time.monotonic()
         ends_s = began_s + limit_s
         self._log_start = self.log.stat().st_size  # what earlier cases have logged says nothing of this one
         forged = 0
@@ -154,6 +155,8 @@ class WorkerProcess:
                 spent_s, began_s = now_s - began_s, now_s
                 if before == "timing":
                     self.timing_s += spent_s
+                if before == "oracle":
+                    self.reference_s += spent_s
                 if phase == "waiting":
                     left_s, ends_s = ends_s - now_s, math.inf
                 elif before == "waiting":

@@ -20,7 +20,7 @@ FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the
 FEWEST_SAMPLES = 5
 BRIEF_S = 5e-4  # below it, what the writing of fresh values leaves in the cache matters
 MOST_REPEATS = 4  # of one sample whose device work may have waited for the host
-TOO_LONG = "not captured: the call is longer than the time for further clocks"
+TOO_LONG = "not captured: a few calls are longer than the time for further clocks"
 NO_GRAPHS = "not captured: a failed capture would harm what else this process has to do"
 
 
@@ -277,7 +277,7 @@ class Stopwatch:
         """Add the times of the host clock, the issue clock and the graph clock, on a GPU."""
         assert self.host is not None and self.issue is not None
         limit_s = FURTHER_CLOCK_SHARE * max_time_s
-        if min(timing.samples.samples_s, default=0.0) > limit_s:
+        if FEWEST_SAMPLES * min(timing.samples.samples_s, default=0.0) > limit_s:
             issue_s = self.issue.time(call)
             return replace(timing, graph_reason=TOO_LONG, host_s=self.host.time(call), issue_s=issue_s)
         host_s = _median(self.host, call, limit_s)

@@ -229,6 +229,7 @@ def suite(
     passes: tuple[str, ...] = TRAINING_PASSES,
     sources: tuple[str, ...] = (),
     same_operands: bool = False,
+    compiles_ahead: bool = False,
     case_s: Mapping[str, float] | None = None,
     case_calls: int = 16,
 ) -> Callable[[T], T]:
@@ -241,6 +242,8 @@ def suite(
     sources: its own sources of operands, beside the regimes. A case names one as SOURCE/NAME, such as
         task/mqar.
     same_operands: whether models whose operands have the same specs are measured once, if all models are.
+    compiles_ahead: whether the kernels of all cases are compiled before the first one runs, as far as cases
+        are calls on their values: in a GPU's run of many cases, that takes much less time.
     case_s, case_calls: seconds that a case usually takes by device type beside its calls, and the number of
         these, to forecast how long a run takes.
 
@@ -252,7 +255,8 @@ def suite(
         chosen = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else fresh_process
         declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": tuple(chosen)}
         declared |= {"levels": levels}
-        declared |= {"passes": passes, "sources": sources, "same_operands": same_operands}
+        declared |= {"passes": passes, "sources": sources}
+        declared |= {"same_operands": same_operands, "compiles_ahead": compiles_ahead}
         declared |= {"case_s": {"cpu": 0.2, "cuda": 0.5, **(case_s or {})}, "case_calls": case_calls}
         for attribute, value in declared.items():
             setattr(cls, attribute, value)

@@ -152,6 +152,7 @@ class Suite(Protocol):
     passes: tuple[str, ...]
     sources: tuple[str, ...]
     same_operands: bool
+    compiles_ahead: bool
     case_s: Mapping[str, float]
     case_calls: int
 

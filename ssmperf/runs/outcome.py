@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ssmperf.cases.case import Case
 from ssmperf.errors import ExitCode
 from ssmperf.runs.scope import Restriction
-from ssmperf.runs.store import Run
+from ssmperf.runs.store import Run, hardware
 
 if TYPE_CHECKING:
     import pandas
@@ -245,11 +245,10 @@ class RunComparison:
 def origin_of(run: Run, version: str | None = None) -> Origin:
     """Describe a run. version: what it measured, if that is known better than from the run."""
     environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
-    devices = dict.fromkeys(filter(None, map(_device, environments)))
     created = run.meta.get("created")
     return Origin(
         version or "; ".join(dict.fromkeys(_versions(run, environments))),
-        ", ".join(devices),
+        ", ".join(hardware(run)),
         created if isinstance(created, str) else "",
     )
 
@@ -270,20 +269,6 @@ def _versions(run: Run, environments: list[Mapping[str, Any]]) -> Iterator[str]:
     plugins = run.meta.get("plugins")
     for file in plugins if isinstance(plugins, list) else ():
         yield f"plug-in {Path(str(file)).name}"
-
-
-def _device(environment: Mapping[str, Any]) -> str | None:
-    """Name the GPU of an environment, or the CPU if it has none."""
-    hardware = environment.get("hardware")
-    if not isinstance(hardware, Mapping):
-        return None
-    gpu, cpu = hardware.get("gpu"), hardware.get("cpu")
-    if isinstance(gpu, Mapping):
-        return str(gpu.get("name") or "") or None
-    if not isinstance(cpu, Mapping):
-        return None
-    name = cpu.get("model") or cpu.get("architecture")
-    return f"{name}, {cpu.get('cores')} cores" if name else None
 
 
 def percent(value: float, digits: int = 2) -> str:

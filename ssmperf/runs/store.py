@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.reading import parse
-from ssmperf.cases.record import SCHEMA_VERSION, Record
+from ssmperf.cases.record import SCHEMA_VERSION, Record, Status, one_line
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.runs.foreign import benchmark_json
 from ssmperf.runs.rounds import Rounds, by_case, fold
@@ -59,6 +60,17 @@ class Run:
         found = self.meta.get("environments", {})
         return found if isinstance(found, Mapping) else {}
 
+    def __repr__(self) -> str:
+        """Describe the run in a few lines, since people print runs in notebooks."""
+        suites = Counter(record.case.suite for record in self.records)
+        found = Counter(record.status for record in self.records)
+        statuses = {status.value: found[status] for status in Status if status in found}
+        devices = hardware(self) or list(dict.fromkeys(record.case.device for record in self.records))
+        facts = {"suites": _counted(suites), "statuses": _counted(statuses), "device": ", ".join(devices)}
+        cases = f"{len(self.records):,} {'case' if len(self.records) == 1 else 'cases'}"
+        lines = (f"\n  {name}: {one_line(text)}" for name, text in facts.items() if text)
+        return f"<Run {one_line(self.path.name)}: {cases}{''.join(lines)}>"
+
     def frame(self) -> pandas.DataFrame:
         """Make a tidy DataFrame with one row per record and one column per dimension of the shape.
 
@@ -77,6 +89,29 @@ class Run:
             origin = Origin.of(self, record).to_json()
             rows.append({"run": self.path.name, **row, "shape": text, **shape, **stands, **origin})
         return pandas.DataFrame(rows)
+
+
+def hardware(run: Run) -> list[str]:
+    """Name the GPU of each environment of a run, or its CPU if it has none. It is data from outside."""
+    environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
+    return list(dict.fromkeys(filter(None, map(_hardware, environments))))
+
+
+def _hardware(environment: Mapping[str, Any]) -> str | None:
+    found = environment.get("hardware")
+    if not isinstance(found, Mapping):
+        return None
+    gpu, cpu = found.get("gpu"), found.get("cpu")
+    if isinstance(gpu, Mapping):
+        return str(gpu.get("name") or "") or None
+    if not isinstance(cpu, Mapping):
+        return None
+    name = cpu.get("model") or cpu.get("architecture")
+    return f"{name}, {cpu.get('cores')} cores" if name else None
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 class Writer:

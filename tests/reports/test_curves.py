@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ssmperf.reports import frames, ranking, sections
+import pytest
+from ssmperf.reports import charts, frames, ranking, sections
 from ssmperf.reports.charts import panels
 
 LENGTHS = (64, 128, 256)
@@ -34,8 +35,8 @@ def test_what_was_timed_as_another_model_is_drawn_there_alone(fake: Any) -> None
     section = frames.sections([run], frames.frame([run]))["throughput"]
     rows = ranked(fake, [*own, *copies])
     assert [*panels(section.charts[0], rows)] == ["hgrn"]
-    view = sections.view(section, rows, 0)
-    assert {row["mark"] for row in view["rows"]} == {"", "as hgrn"}
+    view = sections.view(section, rows)
+    assert {*view["table"]["marks"].values()} == {"as hgrn"} and len(view["table"]["marks"]) == len(copies)
     assert "mingru (as hgrn)" in {name for view in view["matrices"] for name, _ in view["rows"]}
 
 
@@ -43,5 +44,20 @@ def test_the_pass_with_curves_is_shown_first(fake: Any) -> None:
     records = [*curve(fake, lambda T: 2, pass_="forward"), fake.timed(1.0, pass_="backward")]
     run = fake.run(records)
     section = frames.sections([run], frames.frame([run]))["throughput"]
-    (chart,) = sections.view(section, ranked(fake, records), 0)["charts"]
+    (chart,) = sections.view(section, ranked(fake, records))["charts"]
     assert [axis["values"] for axis in chart["axes"]] == [["forward", "backward"]]
+
+
+def test_a_page_has_the_text_of_every_point_with_common_lines_once(fake: Any) -> None:
+    run = fake.plausible(models=("gla", "mingru"), samples=2)
+    section = frames.sections([run], table := frames.frame([run]))["throughput"]
+    rows = ranking.ranked(table[table["suite"] == "throughput"], "latency_s")
+    (chart,) = sections.view(section, rows)["charts"]
+    full = [line for panel in chart["panels"] for line in panel["lines"]]
+    lean = [line for panel in charts.lean(chart)["panels"] for line in panel["lines"]]
+    for before, after in zip(full, lean, strict=True):
+        told = [f"{text}\n{after['tail']}" if after["tail"] else text for text in after["text"]]
+        assert told == before["text"] and after["x"] == before["x"]
+        assert after["y"] == pytest.approx(before["y"], rel=1e-5)
+        assert after["below"] == pytest.approx(before["below"], rel=1e-2)
+    assert any(line["tail"] for line in lean)

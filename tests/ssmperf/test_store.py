@@ -204,3 +204,24 @@ def test_frame_is_tidy(run: Path) -> None:
     assert list(frame["T"]) == [1, 2, 3]
     assert set(frame["status"]) == {"ok"}
     assert list(frame["shape"]) == ["B1 T1 C1", "B1 T2 C1", "B1 T3 C1"]
+
+
+def test_a_printed_run_is_a_few_lines_whatever_it_holds(tmp_path: Path) -> None:
+    writer = Writer.create(tmp_path / "run", {"tag": "t" * 1000})
+    gpu = {"name": "Example\x1b[31m\nGPU"}
+    writer.add_environment("e", {"hardware": {"gpu": gpu, "cpu": {"model": "Example CPU", "cores": 8}}})
+    for T in range(1, 1101):
+        writer.append(record(T, Status.OOM if T % 10 == 0 else Status.OK, kernels=["kernel"] * 50))
+    writer.close()
+    assert repr(load(tmp_path / "run")).splitlines() == [
+        "<Run run: 1,100 cases",
+        "  suites: throughput 1,100",
+        "  statuses: ok 990, oom 110",
+        "  device: Example\ufffd[31m GPU>",
+    ]
+
+
+def test_a_run_that_says_little_is_printed_too(run: Path, tmp_path: Path) -> None:
+    assert repr(load(run)).splitlines()[-1] == "  device: cpu>"
+    Writer.create(tmp_path / "empty", {}).close()
+    assert repr(load(tmp_path / "empty")) == "<Run empty: 0 cases>"

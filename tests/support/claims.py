@@ -14,6 +14,8 @@ from typing import Any
 import ssmperf
 from ssmperf import registry
 
+from .pages import case_rows, unpack
+
 STANDINGS = ("competes", "beside", "wrong")
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -102,32 +104,23 @@ def claims(runs: Sequence[Any]) -> dict[str, set[str]]:
 
 def _of_page(root: Element) -> dict[str, list[str]]:
     best = root.by_id("best")
-    rows = [row for body in root.all("tbody") for row in body.all("tr") if "data-backend" in row.attributes]
-    lines = [line for chart in _data(root, "charts") for panel in chart["panels"] for line in panel["lines"]]
+    data = data_of(root)
+    rows = case_rows(data)
+    lines = [line for chart in data["charts"] for panel in chart["panels"] for line in panel["lines"]]
     groups = [
         [line for line in panel["lines"] if line["axes"] == first["axes"] and line["rest"] == first["rest"]]
-        for chart in _data(root, "charts")
+        for chart in data["charts"]
         for panel in chart["panels"]
         for first in panel["lines"]
     ]
     assert all(line["standing"] in STANDINGS for line in lines)
-    for chart in _data(root, "charts"):
+    for chart in data["charts"]:
         for panel in chart["panels"]:
             order = [STANDINGS.index(line["standing"]) for line in panel["lines"]]
             assert order == sorted(order), "a line that does not compete is listed before one that does"
     return {
-        "rows of the page": [row.attributes["data-backend"] for row in rows if "fastest" in row.classes],
-        "badges of the page": [
-            cell.text.split()[0].removesuffix("fastest").removesuffix("fastest,")
-            for row in rows
-            for cell in row.all("td", "backend")
-            if list(cell.all("b", "best"))
-        ],
-        "first rows of the page": [
-            row.attributes["data-backend"]
-            for row in rows
-            if "first" in row.classes and row.attributes["data-status"] == "ok"
-        ],
+        "rows of the page": [row["backend"] for row in rows if row["best"]],
+        "first rows of the page": [row["backend"] for row in rows if row["first"] and row["status"] == "ok"],
         "best of the page": [
             name
             for body in (best.all("tbody") if best else ())
@@ -150,10 +143,13 @@ def _of_page(root: Element) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def _data(root: Element, name: str) -> Any:
-    script = root.by_id(name)
-    assert script is not None
-    return json.loads(script.text)
+def data_of(root: Element) -> dict[str, Any]:
+    """Give what the page's scripts read, by id."""
+    return {
+        script.attributes["id"]: json.loads(unpack(script.text))
+        for script in root.all("script")
+        if script.attributes.get("type") == "application/json+gzip"
+    }
 
 
 def _best_lines(text: str) -> Iterator[tuple[list[str], str]]:

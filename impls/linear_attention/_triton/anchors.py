@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..._triton.arithmetic import cos_sin_of_turns
+from ..._triton.arithmetic import cos_sin_of_turns, turns_of
 from .blocks import (
     KEY,
     RESET,
@@ -58,6 +58,7 @@ def la_anchor(
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
     TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
@@ -71,6 +72,7 @@ def la_anchor(
 
     TURN: turn queries and keys of FROM channels, too (see `turns`), with the angles at the chunks' starts and
     phases (B, T, H, KP), or (FIXED) (H, KP). Sums inside a chunk are of turns within ±½, in float32.
+    APPROXIMATE: cosines and sines by NVIDIA's instructions, exact enough for half types.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
@@ -108,13 +110,12 @@ def la_anchor(
     if TURN:
         columns = channels if KP > 1 else channels * 0
         row = bh % H * KP if FIXED else (token + step * H) * KP
-        turns = tl.load(phase + row + columns, mask=inside, other=0.0).to(tl.float64) * 0.15915494309189535
-        turns = (turns - tl.floor(turns + 0.5)).to(tl.float32)
+        turns = turns_of(tl.load(phase + row + columns, mask=inside, other=0.0))
         start = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
         totals = tl.sum(turns, axis=1)
         before = tl.cumsum(totals, axis=0) - totals
         start = start * 0.15915494309189535
-        cos, sin = cos_sin_of_turns(start + before[:, None, :] + tl.cumsum(turns, axis=1))
+        cos, sin = cos_sin_of_turns(start + before[:, None, :] + tl.cumsum(turns, axis=1), APPROXIMATE)
     if LATE:
         store_anchored(q, late, source, target, q_tile, tl.exp(sums), cos, sin, near, K, KG, FROM, TURN)
     if EARLY:

@@ -109,7 +109,7 @@ class LinearAttention(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.channels, ctx.values = q.shape[-1], v.shape[-1]
         o, last, totals, states, cut, q, k, v, angles = forward_pass(
-            q, k, v, log_a, phase, first, keep=any(ctx.needs_input_grad), pairs=pairs
+            q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, phase, angles, totals, states)
         ctx.cut, ctx.pairs, ctx.has_first = cut, pairs, first is not None
@@ -132,6 +132,15 @@ class LinearAttention(torch.autograd.Function):
         )  # fmt: skip
         dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
         return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
+
+
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, first: Tensor | None,
+    pairs: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """What `LinearAttention` gives, where no backward pass follows: no states are kept."""
+    o, last, *_, angles = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
+    return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
 
 
 def narrowed(x: Tensor, width: int) -> Tensor:

@@ -76,9 +76,8 @@ class ValuedAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        wanted = ctx.needs_input_grad
         o, last, states, made, q, k, angles, cut = forward_pass(
-            q, k, v, log_a, log_b, phase, first, keep=any(wanted), by_value=wanted[4], pairs=pairs
+            q, k, v, log_a, log_b, phase, first, keep=True, by_value=ctx.needs_input_grad[4], pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, log_b, phase, angles, first, states, made)
         ctx.cut, ctx.pairs = cut, pairs
@@ -101,3 +100,14 @@ class ValuedAttention(torch.autograd.Function):
         )  # fmt: skip
         gates = whole(dlog_a, log_a), whole(dlog_b, log_b), whole(dphase, phase)
         return dq, dk, dv, *gates, None if first is None else dfirst, None
+
+
+def attended_valued(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, log_b: Tensor, phase: Tensor | None,
+    first: Tensor | None, pairs: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """What `ValuedAttention` gives, where no backward pass follows."""
+    o, last, _, _, _, _, angles, _ = forward_pass(
+        q, k, v, log_a, log_b, phase, first, keep=False, by_value=False, pairs=pairs
+    )
+    return o, last, angles

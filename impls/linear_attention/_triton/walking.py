@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..._triton.host import architecture, interpreted, loop_bound, processors, shared_memory
+from ..._triton.host import architecture, flush, interpreted, loop_bound, processors, shared_memory
 from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .padded import faded, padded
@@ -156,7 +156,7 @@ class Walk(Schedule):
             la_anchor, (self.programs,), x or given, w or given, gate, phase, angles, late, early, factors,
             wide, *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
             LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit, TURN=spin is not None,
-            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2,
+            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2, APPROXIMATE=flush(),
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
