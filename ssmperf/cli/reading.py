@@ -41,10 +41,15 @@ def list_(
     load_plugins(plugin)
     if what not in [each.value for each in Listing]:
         described = listing.model(what)
-        print(json.dumps(described, indent=2) if as_json else listing.as_text(described))
+        print(json.dumps(listing.with_costs(described), indent=2) if as_json else listing.as_text(described))
         return
     entries = getattr(listing, what)()
-    print(json.dumps(entries, indent=2) if as_json else listing.as_table(what, entries))
+    if not as_json:
+        print(listing.as_table(what, entries))
+        return
+    if what == Listing.MODELS:
+        entries = list(map(listing.with_costs, entries))
+    print(json.dumps(entries, indent=2))
 
 
 @app.command(

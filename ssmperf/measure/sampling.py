@@ -155,8 +155,8 @@ def sample(
 
     def affordable() -> int:
         each = statistics.summarise([end - start for start, end in taken_at]).median
-        left = max_time_s - (now() - began)
-        by_time = max_samples if each <= 0 else math.floor(max(left, 0.0) / each)
+        left_s = max_time_s - (now() - began)
+        by_time = max_samples if each <= 0 else math.floor(max(left_s, 0.0) / each)
         return min(by_time, max_samples - len(seconds))
 
     while len(seconds) < min_samples:
@@ -177,9 +177,10 @@ def sample(
         samples = Samples(
             tuple(seconds[last:]), tuple(taken_at[last:]), tuple(seconds[:last]), relative_width
         )
-        if samples.converged or affordable() < size:
+        left = affordable()  # read once: it may be nothing a moment later
+        if samples.converged or left < size:
             return samples
-        size = min(2 * size, affordable())
+        size = min(2 * size, left)
 
 
 def _doubt(samples_s: Sequence[float], summary: Summary | None, relative_width: float) -> str | None:

@@ -53,6 +53,14 @@ def discover(package: str) -> None:
         raise
 
 
+def import_all(package: str) -> None:
+    """Import the members of a built-in package, once: plans ask for them many thousand times."""
+    if package not in _discovered:
+        for module in submodules(package):
+            import_once(module)
+        _discovered.add(package)
+
+
 @functools.cache
 def submodules(package: str) -> list[str]:
     """List the full names of a built-in package's modules. Folders are read once per process."""

@@ -20,6 +20,7 @@ from ssmperf.registry.discovery import (
     backend_files,
     discover,
     from_peers,
+    import_all,
     import_once,
     submodules,
 )
@@ -79,8 +80,7 @@ def models() -> dict[str, ModelEntry]:
 def _models() -> dict[str, ModelEntry]:
     """Give the table of models itself, once their files are imported: plans look up many thousand names."""
     discover("impls")
-    for module in submodules(MODELS):
-        import_once(module)
+    import_all(MODELS)
     return tables.entries["model"]
 
 
@@ -106,8 +106,7 @@ def analytics(of: str) -> dict[str, Analytic]:
 
 def identities() -> dict[str, Identity]:
     """List all identities between models and recurrences by name."""
-    for module in submodules(IDENTITIES):
-        import_once(module)
+    import_all(IDENTITIES)
     return dict(sorted(tables.entries["identity"].items()))
 
 
@@ -231,8 +230,7 @@ def task(name: str) -> Any:
 def tasks() -> dict[str, Any]:
     """List the functions that make tasks, by name."""
     discover("suites")
-    for module in submodules(TASKS):
-        import_once(module)
+    import_all(TASKS)
     return dict(sorted(tables.entries["task"].items()))
 
 

@@ -15,7 +15,7 @@ from ssmperf.terminal.display import brief
 
 
 def models() -> list[dict[str, Any]]:
-    """Describe every model: recurrence, paper, gate kind, options, state, costs and backends."""
+    """Describe every model: recurrence, paper, gate kind, options, state and backends."""
     return [_described(entry) for entry in registry.models().values()]
 
 
@@ -24,6 +24,13 @@ def model(name: str) -> dict[str, Any]:
     entry = registry.model(name)
     shapes = {preset: [dict(shape) for shape in registry.shapes(entry, preset)] for preset in PRESETS}
     return {**_described(entry), "description": inspect.getdoc(entry.cls) or "", "shapes": shapes}
+
+
+def with_costs(described: dict[str, Any]) -> dict[str, Any]:
+    """Add the formulas of a model's costs. No table has them, and those of all models take a second."""
+    from ssmperf.terminal import formulas
+
+    return {**described, "costs": formulas.of_recurrence(described["recurrence"], described["gate"])}
 
 
 def _described(entry: ModelEntry) -> dict[str, Any]:
@@ -48,7 +55,6 @@ def _described(entry: ModelEntry) -> dict[str, Any]:
         ],
         "state_numbers": formulas.state_numbers(entry.name),
         "state_shape_of": dict(registry.shapes(entry, "smoke")[0]),
-        "costs": formulas.of_recurrence(entry.recurrence, entry.gate),
         "backends": _backends(entry.name, entry.gate, registry.shapes(entry, "standard")[0]),
     }
 

@@ -7,7 +7,6 @@ double precision what these document. They hold back gradients that the real one
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.peer_results import assert_close, assert_right, outcome
+from support.quick_processes import command
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
@@ -355,11 +355,12 @@ def test_a_process_has_fla_with_its_back_ends_or_without(
         functions["fla"](**given)
 
 
-def test_peers_are_listed_and_no_package_is_imported() -> None:
-    """In a fresh process: each has a process of its own, and one kernel per token is for decoding."""
+def test_peers_are_listed_and_no_package_is_imported(tmp_path: Path) -> None:
+    """In a process of its own: each has a process of its own, and one kernel per token is for decoding."""
     code = """
 import sys
 from ssmperf import registry
+assert "ssmperf.impls.linear_attention.peers" not in sys.modules
 names = ("fla", "fla_recurrent", "fla_triton", "mamba_ssd", "mlstm_kernels")
 for name in names:
     backend = registry.backend("linear_attention", name)
@@ -370,4 +371,6 @@ assert set(names) <= set(registry.backend_names("retnet"))
 assert registry.backend("mamba2", "mlstm_kernels").refusal(device="cuda", length=100) != None
 assert not {*sys.modules} & {"fla", "mamba_ssm", "mlstm_kernels"}
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    (tmp_path / "looks_up.py").write_text(code)
+    done = command(program=str(tmp_path / "looks_up.py"))
+    assert done.returncode == 0, done.stderr

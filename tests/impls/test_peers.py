@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from support.peer_results import assert_right, outcome
+from support.quick_processes import command
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
@@ -266,11 +267,12 @@ def test_what_a_peer_cannot_do_it_says(what: str) -> None:
 
 
 @pytest.mark.parametrize("recurrence", PEERS)
-def test_peers_are_listed_found_first_and_imported_last(recurrence: str) -> None:
-    """In a fresh process: looked up before anything is listed; no package of theirs is imported."""
+def test_peers_are_listed_found_first_and_imported_last(recurrence: str, tmp_path: Path) -> None:
+    """In a process of its own: looked up before anything is listed; no package of theirs is imported."""
     code = f"""
 import sys
 from ssmperf import registry
+assert "ssmperf.impls.{recurrence}.peers" not in sys.modules
 for name in {PEERS[recurrence]!r}:
     backend = registry.backend({recurrence!r}, name)
     assert backend.prepare and backend.native and backend.devices == ("cuda",)
@@ -279,7 +281,9 @@ for name in {PEERS[recurrence]!r}:
 assert set({PEERS[recurrence]!r}) <= set(registry.backend_names({recurrence!r}))
 assert not {{*sys.modules}} & set({PACKAGES!r})
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    (tmp_path / "looks_up.py").write_text(code)
+    done = command(program=str(tmp_path / "looks_up.py"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ("accelerated_scan_scalar", "accelerated_scan_complex"))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from support.quick_processes import command
 from support.repositories import KERNEL
 
 from ssmperf.cases.case import Case
@@ -261,12 +259,7 @@ def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
         "--device", "cpu", "--time", "0.1", "--pairs", "2+5", "--out", str(tmp_path / "ab"), "--json",
         "--html", str(tmp_path / "ab.html"),
     )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "ssmperf.cli", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")},
-    )
+    done = command(*words, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout[: done.stdout.rindex("}") + 1])
     (pair,) = report["cases"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
+from support.quick_processes import command
 
 from ssmperf.judge import poison
 from ssmperf.judge.poison import poisoned
@@ -38,10 +38,9 @@ print(filled, loaded, fresh.isnan().all().item(), under_poison, len(graphs))
 """
 
 
-def test_it_needs_no_compiler_and_is_never_compiled() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DRIVER], capture_output=True, text=True, timeout=240
-    )
+def test_it_needs_no_compiler_and_is_never_compiled(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    done = command(program=str(tmp_path / "driver.py"))
     assert done.stdout.split() == ["True", "False", "True", "0", "1"], done.stderr
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.process_changes import CHANGES, HONEST
+from support.quick_processes import command
 
 from ssmperf.execute.process_state import Difference, Kind, Snapshot
 from ssmperf.machine.activity import MOST_IDLE_SHARE, idle_share
 from ssmperf.machine.process_settings import Unreadable, read_settings
 
-# Runs each script in a fork of a process that has imported torch: {name: [differences after each statement]}.
+# Runs each script in a fork of its own, and prints: [name, [differences after each statement]].
 DRIVER = """
 import collections, concurrent.futures, gc, io, json, locale, os, resource, signal
 import subprocess, sys, threading, time, types
@@ -37,12 +36,12 @@ def spin_for(seconds):
 
 OTHER_LOCALE = collections.defaultdict(lambda: "C", C="C.UTF-8")
 registry.models()
-Snapshot.take()  # imports the suite, once for all forks
+before = Snapshot.take()  # once for all forks, which begin with nothing else
 read, sleep, out = time.perf_counter, time.sleep, sys.stdout
-for name, scripts in json.load(sys.stdin).items():
+gc.freeze()
+for name, scripts in json.loads(open(sys.argv[1]).read()).items():
     if (child := os.fork()) == 0:
         names, lines = dict(globals()), []
-        before = Snapshot.take(idle_s=0.02)
         for script in scripts:
             exec(script, names)
             after = Snapshot.take(idle_s=0.02, patience_s=0.1)
@@ -56,18 +55,14 @@ Found = dict[str, list[list[tuple[str, str]]]]
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Make every change and undo it, each in a process of its own, and collect the differences."""
     scripts = {name: [each.change, each.restore] for name, each in CHANGES.items()}
     scripts |= {f"honest {name}": [script] for name, script in HONEST.items()}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DRIVER],
-        input=json.dumps(scripts),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=True,
-    )
+    driver, asked = (tmp_path_factory.mktemp("driver") / name for name in ("driver.py", "scripts.json"))
+    driver.write_text(DRIVER)
+    asked.write_text(json.dumps(scripts))
+    done = command(asked, program=str(driver))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == len(scripts), done.stderr[-3000:]
     return dict(lines)

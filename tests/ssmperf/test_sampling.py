@@ -125,6 +125,25 @@ def test_time_is_bounded_by_the_injected_clock() -> None:
     assert len(samples.pilot_s) + len(samples.samples_s) <= 202
 
 
+def test_it_ends_wherever_the_process_loses_its_core() -> None:
+    """Also between two readings of the clock, of which one leaves time for more samples, the next none."""
+
+    class Interrupted(Bench):
+        readings, place = 0, 0
+
+        def now(self) -> float:
+            self.readings += 1
+            assert self.readings < 10_000, "it reads the clock without end"
+            if self.readings == self.place:
+                self.now_s += 400.0
+            return self.now_s
+
+    for place in range(1, 300):
+        bench = Interrupted(endless(NOISE["normal"](0.3), seed=place))
+        bench.place = place
+        assert len(bench.sample(max_time_s=400.0).samples_s) >= FEWEST
+
+
 def test_it_stops_early_but_not_before_the_least_time() -> None:
     quick, long = Bench([0.01] * 2000), Bench([0.01] * 2000)
     quick.sample(max_time_s=10.0)

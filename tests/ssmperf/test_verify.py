@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.quick_processes import command
 from torch import Tensor
 
 import ssmperf
@@ -314,10 +312,7 @@ def test_wrong():
 
 def test_in_a_test_of_one_s_own_the_assertion_says_why(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(TEST_FILE)
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}
-    )
+    words = ("-q", "-p", "no:cacheprovider", "-W", "error", tmp_path)
+    done = command(*words, folder=tmp_path, program="pytest")
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     assert "<scan/wrong wrong: sigmoid/data: output: relative error" in done.stdout

@@ -36,10 +36,11 @@ NOTED = """#!/bin/bash
 printf '%s\\n' "$@" >"$NOTES"
 exit "$EXIT_CODE"
 """
-# Verbs that no other test starts in full are so here.
+# Verbs that no other test starts in full are so here, once.
 TOOL = """#!/bin/bash
-case $1 in
-    diagnose | new) exec {full} "$@" ;;
+case " $* " in
+    *" --package "*) exec {forked} "$@" ;;
+    " diagnose "* | " new "*) exec {full} "$@" ;;
     *) exec {forked} "$@" ;;
 esac
 """
