@@ -189,18 +189,18 @@ def delta_rule(
     gates = values.new_ones(1, 1, 1, 1) if log_a is None else torch.exp(gate_factors(log_a.to(wide)))
     gates = gates.expand(B, T, H, K)
     state = values.new_zeros(B, H, K, V) if initial_state is None else initial_state.to(wide)
-    operands = (queries, keys, values, rates.unsqueeze(-1), gates.unsqueeze(-1))
+    operands = (queries, keys, values, rates.unsqueeze(-1) * keys, gates.unsqueeze(-1))
     absent = [None] * T
     low_rank = (absent if x is None else x.to(wide).unbind(1) for x in (p, r))
     outputs = []
-    for q_t, k_t, v_t, rate, gate, p_t, r_t in zip(*(x.unbind(1) for x in operands), *low_rank, strict=True):
+    for q_t, k_t, v_t, write, gate, p_t, r_t in zip(*(x.unbind(1) for x in operands), *low_rank, strict=True):
         kept = gate * state
         if p_t is None or r_t is None:
             recalled = torch.einsum("bhkv,bhk->bhv", kept, k_t)
-            state = kept + torch.einsum("bhk,bhv->bhkv", rate * k_t, v_t - recalled)
+            state = torch.addcmul(kept, write.unsqueeze(-1), (v_t - recalled).unsqueeze(-2))
         else:
             recalled = torch.einsum("bhkv,bhk->bhv", state, r_t)
-            correction = torch.einsum("bhk,bhv->bhkv", p_t, recalled)
-            state = kept + correction + torch.einsum("bhk,bhv->bhkv", rate * k_t, v_t)
+            corrected = torch.addcmul(kept, p_t.unsqueeze(-1), recalled.unsqueeze(-2))
+            state = torch.addcmul(corrected, write.unsqueeze(-1), v_t.unsqueeze(-2))
         outputs.append(torch.einsum("bhkv,bhk->bhv", state, q_t))
     return torch.stack(outputs, dim=1).to(v.dtype), state

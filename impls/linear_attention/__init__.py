@@ -203,17 +203,17 @@ def linear_attention(
         q.to(wide).unbind(1), k.to(wide).unbind(1), v.to(wide).unbind(1), gates, value_gates, strict=True
     )
     for q_t, k_t, v_t, a_t, b_t in steps:
-        write = k_t.unsqueeze(-1) * v_t.unsqueeze(-2)
+        key, value = k_t.unsqueeze(-1), v_t.unsqueeze(-2)
         before = state
         if a_t is not None:
             state = a_t.unsqueeze(-1) * state
         if b_t is not None:
             state = b_t.unsqueeze(-2) * state
-        state = state + write
+        state = torch.addcmul(state, key, value)
         seen = state if read == "post" else before
         if bonus is not None:
-            seen = seen + bonus.to(wide).unsqueeze(-1) * write
-        outputs.append((q_t.unsqueeze(-1) * seen).sum(-2))
+            seen = torch.addcmul(seen, bonus.to(wide).unsqueeze(-1) * key, value)
+        outputs.append((q_t.unsqueeze(-2) @ seen).squeeze(-2))
     output = torch.stack(outputs, dim=1)
     if not wide.is_complex:
         return output.to(v.dtype), state

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Generator, Tensor
-from torch.nn import functional
 
 from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
@@ -96,5 +95,5 @@ def long_conv(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     T, inputs = u.shape[1], u.to(wide)
     y = torch.zeros_like(inputs)
     for lag, coefficient in enumerate(kernel.to(wide).unbind(-1)[:T]):
-        y = y + functional.pad(coefficient * inputs[:, : T - lag], (0, 0, lag, 0))
+        y[:, lag:].addcmul_(coefficient, inputs[:, : T - lag])
     return y.to(u.dtype), None
