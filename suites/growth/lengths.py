@@ -9,7 +9,15 @@ from ssmperf import Case, Shape, predicted_call_s, registry
 LENGTHS = 3  # of a curve
 LONG_CALL_S = 0.05
 # in plain torch; of all models, they are measured at one length
-BASELINES = ("hillis_steele", "blelloch", "torch_scan", "logspace", "surrogate_raw", "surrogate_softmax")
+BASELINES = (
+    "hillis_steele",
+    "blelloch",
+    "torch_scan",
+    "logspace",
+    "surrogate",
+    "surrogate_raw",
+    "surrogate_softmax",
+)
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
@@ -75,7 +83,10 @@ def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave out backward passes and long calls of loops and baselines, unless a model has nothing else."""
+    """Leave out backward passes and long calls of loops and baselines, unless a model has nothing else.
+
+    And baselines that compute another function than the recurrence: they need a reference of their own.
+    """
     every = list(cases)
     others = {(case.owner, case.pass_) for case in every if not _is_baseline(case)}
     return (
@@ -83,8 +94,15 @@ def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
         for case in every
         if not _is_baseline(case)
         or (case.owner, case.pass_) not in others
-        or not (case.gradients or predicted_call_s(case) > LONG_CALL_S)
+        or not (case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case))
     )
+
+
+def _is_another_function(case: Case) -> bool:
+    """Tell whether a backend does not compute the recurrence."""
+    if registry.import_problem(case.owner, case.backend):
+        return False
+    return not registry.backend(case.owner, case.backend).equivalent
 
 
 def _is_baseline(case: Case) -> bool:

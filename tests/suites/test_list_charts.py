@@ -85,8 +85,7 @@ def test_the_sentence_of_a_record_is_told(tmp_path: Path) -> None:
     )
     assert "  hgrn  sequential  B1 T8 C2  not learned\n" in tables.table([run], None)
     rows = ranking.ranked(frames.frame([run]), None)
-    view = sections.view(section, rows, 0)
-    assert ("verdict", "verdict", False) in view["columns"]
-    cells = [cell for row in view["rows"] for cell in row["cells"] if cell["name"] == "verdict"]
-    assert [(cell["text"], cell["number"]) for cell in cells] == [("not learned", False)]
+    view = sections.view(section, rows)
+    (column,) = [column for column in view["columns"] if column.name == "verdict"]
+    assert (column.label, column.number, [*filter(None, column.cells)]) == ("verdict", False, ["not learned"])
     assert figures.figures([run], tmp_path).startswith("1 figures")
