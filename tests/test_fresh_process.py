@@ -29,6 +29,30 @@ def test_the_import_starts_no_driver() -> None:
     assert "libnvidia" not in libraries
 
 
+THREADS = """
+import sys; sys.setswitchinterval(1e-6)
+import threading
+from ssmperf import registry
+
+found, ready = [], threading.Barrier(8)
+
+def look_up():
+    ready.wait()
+    found.append(registry.backend("gla", "chunkwise"))
+
+threads = [threading.Thread(target=look_up) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found), len(set(map(id, found))))
+"""
+
+
+def test_threads_may_look_up_what_none_has_imported() -> None:
+    assert fresh(THREADS) == "8 1\n"
+
+
 HELP = """
 from ssmperf.cli import main
 

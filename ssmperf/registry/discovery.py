@@ -13,6 +13,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,23 +35,29 @@ BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that ar
 BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points
 
 plugin_files: list[Path] = []
-_discovered: set[str] = set()
+_discovered: set[str] = set()  # packages of which all is imported
+_begun: set[str] = set()  # and those of which something is
+_importing = threading.RLock()
 
 
 def discover(package: str) -> None:
     """Import the direct members of a built-in package and the plug-ins of its entry-point group, once."""
     if package in _discovered:
         return
-    _discovered.add(package)
-    try:
-        for module in submodules(f"ssmperf.{package}"):
-            if module != MODELS:
-                import_once(module)
-        for point in _entry_points(f"ssmperf.{package}"):
-            _load_entry_point(point)
-    except BaseException:
-        _discovered.discard(package)
-        raise
+    with _importing:
+        if package in _begun:  # in this thread, by what it imports
+            return
+        _begun.add(package)
+        try:
+            for module in submodules(f"ssmperf.{package}"):
+                if module != MODELS:
+                    import_once(module)
+            for point in _entry_points(f"ssmperf.{package}"):
+                _load_entry_point(point)
+            _discovered.add(package)
+        except BaseException:
+            _begun.discard(package)
+            raise
 
 
 def import_all(package: str) -> None:
@@ -86,7 +93,9 @@ def backend_files(owner: str) -> frozenset[str]:
 
 def import_once(module: str) -> None:
     """Import a built-in module; everything that it registers counts as built in."""
-    if module not in sys.modules:
+    with _importing:  # a module is in `sys.modules` before it has registered anything
+        if module in sys.modules:
+            return
         tables.loading.append(module)
         try:
             importlib.import_module(module)
