@@ -89,9 +89,9 @@ class Throughput:
 
     If all models are measured, the run shall be short, too: curves are those of the forward pass; baselines
     in plain torch are timed at the shortest length alone and, where shapes are large, they and loops in the
-    forward pass alone, without those that compute another function. Models whose operands have the same specs are timed once, and shown "as" the first of
-    them. Members of families, such as the LCSM grid, are timed only where they are named: they share their
-    recurrences' kernels and differ in their gates.
+    forward pass alone, without those that compute another function. Models whose operands have the same specs
+    are timed once, and shown "as" the first of them. Members of families, such as the LCSM grid, are timed
+    only where they are named: they share their recurrences' kernels and differ in their gates.
 
     The pass `decode` continues from a random initial state, and its final state is judged; the other passes
     start without a state.
