@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.gate import Place, commit, git
+from support.pages import Page
 from support.quick_processes import shell_command
 
 # A plug-in that is slower by repeating its work, and wrong by a factor of its gradients.
@@ -78,7 +79,7 @@ def test_a_wrong_gradient_ends_with_3_and_its_reason_is_everywhere(kernels: Plac
     (row,) = [line for line in summary.splitlines() if line.startswith("| wrong | throughput ")]
     assert "mine" in row and reason in row
     assert all(git(kernels.folder, "rev-parse", name)[:10] in summary for name in ("good", "wrong"))
-    assert reason in (out / "index.html").read_text()
+    assert reason in str(Page((out / "index.html").read_text()).data)
 
 
 def test_a_baseline_is_kept_and_fails_what_is_slower(kernels: Place, tmp_path: Path) -> None:

@@ -9,15 +9,8 @@ from ssmperf import Case, Shape, predicted_call_s, registry
 LENGTHS = 3  # of a curve
 LONG_CALL_S = 0.05
 # in plain torch; of all models, they are measured at one length
-BASELINES = (
-    "hillis_steele",
-    "blelloch",
-    "torch_scan",
-    "logspace",
-    "surrogate",
-    "surrogate_raw",
-    "surrogate_softmax",
-)
+BASELINES = ("hillis_steele", "blelloch", "torch_scan", "logspace", "surrogate_raw", "surrogate_softmax")
+QUADRATIC = "surrogate"  # where shapes are large, it is treated like them
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
@@ -85,17 +78,22 @@ def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
 def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
     """Leave out backward passes and long calls of loops and baselines, unless a model has nothing else.
 
-    And baselines that compute another function than the recurrence: they need a reference of their own.
+    And baselines that compute another function than the recurrence, which need a reference of their own, and
+    what grows with the square of the length, beyond the shortest one.
     """
     every = list(cases)
-    others = {(case.owner, case.pass_) for case in every if not _is_baseline(case)}
-    return (
-        case
-        for case in every
-        if not _is_baseline(case)
-        or (case.owner, case.pass_) not in others
-        or not (case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case))
-    )
+    shortest = _shortest(every)
+    kept = [case for case in every if not _is_baseline(case) and case.backend != QUADRATIC]
+    others = {(case.owner, case.pass_) for case in kept}
+    at_length = {(case.owner, case.shape["T"]) for case in kept}
+    for case in every:
+        slow = case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case)
+        if case.backend == QUADRATIC:
+            long = case.shape["T"] > shortest[case.owner] and (case.owner, case.shape["T"]) in at_length
+            if not ((slow and (case.owner, case.pass_) in others) or long):
+                yield case
+        elif not (slow and _is_baseline(case) and (case.owner, case.pass_) in others):
+            yield case
 
 
 def _is_another_function(case: Case) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from ssmperf import registry
 from ssmperf.execute.request import select
-from ssmperf.plan.estimate import COMPILE_S, expected_s
+from ssmperf.plan.estimate import COMPILE_S, COMPILED_BESIDE, expected_s
 from ssmperf.plan.plan import make_plan
 
 
@@ -32,8 +32,10 @@ def test_it_grows_with_rounds_and_falls_with_devices() -> None:
 
 def test_a_kernel_is_compiled_once() -> None:
     selection, _ = select(device="cuda", planning=True, models="gla", backends="triton", pass_="forward")
-    first, *others = make_plan(selection, ["throughput"]).to_run
-    alone, twice = expected_s([first]), expected_s([first, others[0]])
-    assert twice - alone < COMPILE_S
-    other = replace(first, dtype="float32")
-    assert expected_s([first, other]) - alone > COMPILE_S
+    first = make_plan(selection, ["throughput"]).to_run[0]
+    again, other = replace(first, seed=first.seed + 1), replace(first, dtype="float32")
+    compiled_s = expected_s([first, other]) - expected_s([first, again])
+    assert compiled_s == pytest.approx(COMPILE_S / COMPILED_BESIDE)
+    elsewhere = [replace(case, suite="correctness") for case in (first, again, other)]
+    found = expected_s([elsewhere[0], elsewhere[2]]) - expected_s(elsewhere[:2])
+    assert found == pytest.approx(COMPILE_S)  # one after the other
