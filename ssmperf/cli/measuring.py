@@ -44,7 +44,7 @@ from ssmperf.terminal.options import (
 )
 @with_axes
 def run(
-    suite: Annotated[str | None, typer.Option(help="Suites, separated by commas. Required.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Suites, separated by commas, or all. Required.")] = None,
     models: Models = None,
     backends: Backends = None,
     preset: Preset = None,

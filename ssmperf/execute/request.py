@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ssmperf import registry
 from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
@@ -26,6 +27,7 @@ Names = str | Sequence[str]
 File = str | os.PathLike[str]
 DEFAULT_TIMEOUT_S = 180.0
 MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
+EVERY_SUITE = "all"
 LONGEST_NAME = 80  # of the suites in a folder's name
 
 
@@ -114,6 +116,7 @@ class Request:
             side_by_side=side_by_side,
         )
         suites = names(suite) or ()
+        suites = tuple(registry.suites()) if suites == (EVERY_SUITE,) else suites
         selection, devices = select(**choices)
         folder = run_folder(out, suites, resume=resume)
         secret = None if nonce is None else parse(nonce)

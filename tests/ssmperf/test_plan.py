@@ -9,7 +9,7 @@ from support.commands import repeated
 
 from ssmperf import UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
-from ssmperf.execute.request import select
+from ssmperf.execute.request import Request, select
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import make_plan
 from ssmperf.plan.refusal import gate_kind
@@ -108,3 +108,7 @@ def test_a_suite_of_this_process_alone_is_refused() -> None:
 
     with pytest.raises(UsageError, match=f"plugin={__file__}"):
         make_plan(Selection(), ["of_a_test"])
+
+
+def test_all_are_all_suites() -> None:
+    assert Request.of("all", device="cpu").suites == tuple(registry.suites())
