@@ -57,7 +57,7 @@ def run(
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
     Args:
-        suite ("all": each), models, backends: a name, names separated by commas, or a sequence; None means all.
+        suite ("all"), models, backends: a name, names separated by commas, or a sequence; None means all.
         preset: smoke, standard or long; by default smoke on the CPU and standard on a GPU.
         axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
         device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker per device.
