@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.origin import PLUGIN
-from ssmperf.cases.record import Record, Status
+from ssmperf.cases.record import SPENT, Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
-from ssmperf.execute.stand_ins import StandIns
+from ssmperf.execute.stand_ins import TIMED_AS, StandIns
 from ssmperf.machine.environment import plugin_state
 from ssmperf.plan import learning
 from ssmperf.plan.command import command_that_repeats
@@ -43,7 +43,9 @@ SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # what
 class Progress(Protocol):
     """Receives the progress of a run. It is called from several threads, one call at a time.
 
-    drop: called with a number of measurements of the total that will not be made.
+    The total counts measurements: not refused cases, nor those for which another one stands in.
+
+    drop: called with a number of measurements of the total that will not be made; negative for more of them.
     """
 
     def begin(self, total: int, done: int) -> None: ...
@@ -76,13 +78,16 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
     progress = progress or Silent()
     with open_run(request, progress, copies=True) as opened:
         rounds = opened.request.rounds or 1
-        total = len(opened.plan.refused) + rounds * len(opened.plan.to_run)
-        progress.begin(total, len(opened.done))
+        cases = opened.to_run
+        done = sum((case.id, number) in opened.done for case in cases for number in range(rounds))
+        progress.begin(rounds * len(cases), done)
         try:
             opened.record_refusals()
             for number in range(rounds):
-                opened.run_round(number, opened.to_run)
-                opened.run_round(number, opened.left)
+                opened.run_round(number, cases)
+                left = opened.left
+                progress.drop(-opened.not_done(number, left))
+                opened.run_round(number, left)
         finally:
             progress.end()
     result = store.load(request.out)
@@ -204,12 +209,16 @@ class OpenRun:
     def run_round(self, number: int, cases: Sequence[Case]) -> None:
         """Measure cases in fresh processes, without those that are done or that were not ok before."""
         todo = self.to_do(number, cases)
-        self.progress.drop(sum((case.id, number) not in self.done for case in cases) - len(todo))
+        self.progress.drop(self.not_done(number, cases) - len(todo))
         events = Events(
             self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
         )
         shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
         self.session.run(todo, events, shuffle if self._has_rounds else None)
+
+    def not_done(self, number: int, cases: Sequence[Case]) -> int:
+        """Count the cases without a record of a round."""
+        return sum((case.id, number) not in self.done for case in cases)
 
     def to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
         """List those of these cases that a round still has to measure."""
@@ -262,7 +271,8 @@ class OpenRun:
         self.writer.append(record)
         if not self._can_go_on(record):
             shutil.rmtree(self.unfinished / record.case.id, ignore_errors=True)
-        self.progress.finish(record)
+        if TIMED_AS not in record.numbers and SPENT in record.numbers:
+            self.progress.finish(record)
 
     def _on_progress(self, case: Case, text: str) -> None:
         with self._lock:

@@ -11,7 +11,8 @@ import torch
 
 import ssmperf
 from ssmperf.cases.record import Record, Status
-from ssmperf.execute.request import select
+from ssmperf.execute.request import Request, select
+from ssmperf.execute.run import Silent, execute
 from ssmperf.execute.stand_ins import StandIns
 from ssmperf.operands.build import build_operands
 from ssmperf.plan.plan import make_plan
@@ -91,6 +92,26 @@ def test_each_case_has_a_record_under_its_own_name(folder: Path) -> None:
         assert copy.numbers["latency_s"] == source.numbers["latency_s"]
         assert copy.numbers["spent_s"] == 0 < source.numbers["spent_s"]
         assert f"--models {copy.case.model} " in copy.numbers["command"] + " "
+
+
+def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
+    """Records that take no time would make the rest seem short."""
+    finished: list[Record] = []
+    totals: list[int] = []
+
+    class Counted(Silent):
+        def begin(self, total: int, done: int) -> None:
+            totals.append(total)
+
+        def drop(self, count: int) -> None:
+            totals.append(totals[-1] - count)
+
+        def finish(self, record: Record) -> None:
+            finished.append(record)
+
+    run = execute(Request.of("throughput", out=tmp_path / "run", **FAST), Counted())
+    assert len(finished) == totals[-1] < len(run.records)
+    assert not any(record.numbers.get("timed_as") for record in finished)
 
 
 def test_reports_say_as_which_model_it_was_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
