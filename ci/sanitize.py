@@ -173,6 +173,11 @@ def others() -> list[Case]:
         for dtype in (torch.float32, torch.bfloat16):
             label = f"{name} {str(dtype).removeprefix('torch.')}"
             found.append(Case("linear_attention/triton", label, keys | extra, FEW, dtype=dtype))
+    walked = dict.fromkeys(("q", "k"), (1, 397, 2, 33)) | {"v": (1, 397, 2, 17)}
+    for name, gate in (("padded", (1, 397, 2)), ("spans", (1, 397, 2, 33))):
+        shapes = walked | {"log_a": gate, "initial_state": (1, 2, 33, 17)}
+        processors = MANY if name == "spans" else FEW
+        found.append(Case("linear_attention/triton", name, shapes, processors, dtype=torch.bfloat16))
     return found
 
 
