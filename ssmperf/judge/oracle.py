@@ -9,7 +9,7 @@ larger state is recorded and replayed for the others.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ssmperf.errors import Unsupported
 from ssmperf.judge.loops.parallel_segments import ParallelSegments, segment_length
 from ssmperf.judge.loops.segments import (
     Definition,
+    Loop,
     Pass,
     SequentialSegments,
     measure_step,
@@ -60,7 +61,7 @@ def evaluate(
     if "initial_state" not in inspect.signature(definition).parameters:
         return _evaluate_whole(definition, wide, None if grad_output is None else widen(grad_output, dtype))
     state = wide.pop("initial_state", None)
-    loop = _loop(definition, wide, with_time(wide, length), state, length, segment)
+    loop = _method(Loop(definition, wide, with_time(wide, length), length), state, segment)
     output, final = loop.forward(state)
     if grad_output is None:
         return Evaluation(output, final, {})
@@ -70,24 +71,17 @@ def evaluate(
     return Evaluation(output, final, {**gradients, **of_state})
 
 
-def _loop(
-    definition: Definition,
-    operands: Mapping[str, Any],
-    timed: Collection[str],
-    state: Tensor | None,
-    length: int,
-    segment: int | None,
-) -> Pass:
-    """Choose how to run the loop: in parallel segments if that is faster, otherwise in sequential ones."""
+def _method(loop: Loop, state: Tensor | None, segment: int | None) -> Pass:
+    """Choose how to run a loop: in parallel segments if that is faster, otherwise in sequential ones."""
     if segment is not None:
-        return SequentialSegments(definition, operands, timed, length, segment)
-    step = measure_step(definition, operands, timed, state) if timed else None
+        return SequentialSegments(loop, segment)
+    step = measure_step(loop.definition, loop.operands, loop.timed, state) if loop.timed else None
     if step is None:
-        return SequentialSegments(definition, operands, timed, length, length)
-    rows = segment_length(step, length, next(operands[name].device for name in timed), definition)
+        return SequentialSegments(loop, loop.length)
+    rows = segment_length(step, loop.length, loop.device, loop.definition)
     if rows is not None:
-        return ParallelSegments(definition, operands, timed, length, rows, step)
-    return sequential_segments(definition, operands, timed, length, step)
+        return ParallelSegments(loop, rows, step)
+    return sequential_segments(loop, step)
 
 
 def as_backend(

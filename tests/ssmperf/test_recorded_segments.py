@@ -14,7 +14,7 @@ from torch import Tensor
 from ssmperf import Shape, registry
 from ssmperf.judge.loops import parallel_segments, recording, segments
 from ssmperf.judge.loops.recording import CannotRecord, Recorder, Repeated, Results
-from ssmperf.judge.loops.segments import SequentialSegments, Step, sequential_segments
+from ssmperf.judge.loops.segments import Loop, SequentialSegments, Step, sequential_segments
 from ssmperf.judge.oracle import evaluate
 from ssmperf.operands.build import sample_state
 from ssmperf.operands.dtypes import widen
@@ -88,7 +88,7 @@ def results_of(
     """Run a loop in segments, forward and backward; give all its results by name."""
     operands = dict(given)
     state = operands.pop("initial_state", None)
-    loop = SequentialSegments(definition, operands, with_time(operands, T), T, segment, recorder)
+    loop = SequentialSegments(Loop(definition, operands, with_time(operands, T), T), segment, recorder)
     output, final = loop.forward(state)
     grad_output, adjoint = draw_cotangents(output, final, 5)
     assert adjoint is not None
@@ -207,13 +207,14 @@ def test_long_loops_of_many_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) 
     for length in (16, 1024, 16384):
         for size, kept in kept_bytes.items():
             operands = {"b": torch.zeros(1, length, 1)}
-            loop = sequential_segments(_never, operands, {"b"}, length, Step(1, kept))
+            loop = sequential_segments(Loop(_never, operands, {"b"}, length), Step(1, kept))
             found[length, size] = loop.segment, loop.recorder is not None
     assert found[16, "small"] == (2**16, False)
     assert found[1024, "small"] == (32, True) == found[1024, "large"]
     assert found[16384, "small"] == (64, True)
     assert found[16384, "large"] == (32, True)
-    grows = sequential_segments(_never, {"b": torch.zeros(1, 1024, 1)}, {"b"}, 1024, Step(1, 8, grows=True))
+    long = Loop(_never, {"b": torch.zeros(1, 1024, 1)}, {"b"}, 1024)
+    grows = sequential_segments(long, Step(1, 8, grows=True))
     assert grows.recorder is None
 
 

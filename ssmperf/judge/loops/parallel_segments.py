@@ -14,16 +14,16 @@ Otherwise the segments run sequentially.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf.judge.loops.recording import recordable
-from ssmperf.judge.loops.segments import SEGMENT_BYTES, Definition, Gradients, Step, sequential_segments
+from ssmperf.judge.loops.segments import SEGMENT_BYTES, Definition, Gradients, Loop, Step, sequential_segments
 from ssmperf.operands.dtypes import differentiable
-from ssmperf.operands.time_axis import cut
 
 SHORTEST_SEGMENT = 16  # steps
 FEWEST_SEGMENTS = 8  # with fewer, a batch does not pay
@@ -66,28 +66,17 @@ class ParallelSegments:
 
     If the parallel result is not accepted, all steps run in sequential segments.
 
-    timed: names of the operands with a time axis (the second), which has `length` steps.
     segment: steps per row.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        operands: Mapping[str, Any],
-        timed: Collection[str],
-        length: int,
-        segment: int,
-        step: Step,
-    ) -> None:
-        self.definition, self.operands, self.timed = definition, operands, timed
-        self.segment, self.step = segment, step
-        self.count, remaining = divmod(length, segment)
-        self.parallel_length = length - remaining
-        self.batch = max(operands[name].shape[0] for name in timed)
-        self.device = next(operands[name].device for name in timed)
-        self.sequential = sequential_segments(definition, operands, timed, length, step)
-        last = cut(operands, timed, self.parallel_length, length)
-        self.remainder = sequential_segments(definition, last, timed, remaining, step) if remaining else None
+    def __init__(self, loop: Loop, segment: int, step: Step) -> None:
+        self.loop, self.segment, self.step = loop, segment, step
+        self.count, remaining = divmod(loop.length, segment)
+        self.parallel_length = loop.length - remaining
+        self.batch = max(loop.operands[name].shape[0] for name in loop.timed)
+        self.sequential = sequential_segments(loop, step)
+        last = replace(loop, operands=loop.piece(self.parallel_length, loop.length), length=remaining)
+        self.remainder = sequential_segments(last, step) if remaining else None
         self.initial: Tensor | None = None
         self.states: Tensor | None = None  # (B, segments + 1, ...); None if the segments run sequentially
         self.scale: Tensor  # magnitude of each element of a state
@@ -118,11 +107,11 @@ class ParallelSegments:
 
     def _forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         two = 2 * self.segment
-        first_two, end = self.definition(**cut(self.operands, self.timed, 0, two), initial_state=state)
+        first_two, end = self.loop.definition(**self.loop.piece(0, two), initial_state=state)
         begin = torch.zeros_like(end) if state is None else state
         if begin.shape != (self.batch, *end.shape[1:]) or begin.dtype != end.dtype:
             raise Inseparable("the initial state is no state of the loop")
-        rows = self._rows(cut(self.operands, self.timed, 0, self.parallel_length), self.count)
+        rows = self._rows(self.loop.piece(0, self.parallel_length), self.count)
         zeros = begin.new_zeros(self.batch, self.count, *begin.shape[1:])
         _, offsets = self._run(rows, zeros)
         largest = float(offsets.abs().max())
@@ -151,18 +140,18 @@ class ParallelSegments:
     def _backward(
         self, states: Tensor, grad_output: Tensor, adjoint: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        gradients = Gradients(self.timed)
+        gradients = Gradients(self.loop.timed)
         if self.remainder is not None:
             found, back = self.remainder.backward(grad_output[:, self.parallel_length :], adjoint)
             assert back is not None
             gradients.add(found)
             adjoint = back
-        group = max(1, self.step.fit(memory_budget(self.device)) // self.segment)
+        group = max(1, self.step.fit(memory_budget(self.loop.device)) // self.segment)
         for last in range(self.count, 0, -group):
             first = max(0, last - group)
             found, adjoint = self._backward_group(
                 states[:, first : last + 1],
-                cut(self.operands, self.timed, first * self.segment, last * self.segment),
+                self.loop.piece(first * self.segment, last * self.segment),
                 grad_output[:, first * self.segment : last * self.segment],
                 adjoint,
             )
@@ -218,7 +207,7 @@ class ParallelSegments:
         """
         begin = starts.flatten(0, 1)
         try:
-            output, ends = self.definition(**rows, initial_state=begin)
+            output, ends = self.loop.definition(**rows, initial_state=begin)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # if the rows' shapes are not its cause, the sequential run raises it too
@@ -234,7 +223,7 @@ class ParallelSegments:
         """
         rows = dict(operands)
         for name, value in operands.items():
-            if name in self.timed:
+            if name in self.loop.timed:
                 if value.shape[0] not in (1, self.batch):
                     raise Inseparable(f"{name} has a batch of its own")
                 whole = value.expand(self.batch, *value.shape[1:])

@@ -28,6 +28,29 @@ SLACK = 2  # memory of a graph with its backward pass, relative to the memory th
 Definition = Callable[..., tuple[Any, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A definition and its operands.
+
+    timed: names of the operands with a time axis (the second), which has `length` steps.
+    """
+
+    definition: Definition
+    operands: Mapping[str, Any]
+    timed: Collection[str]
+    length: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where the operands are."""
+        found: torch.device = next(self.operands[name].device for name in self.timed)
+        return found
+
+    def piece(self, start: int, end: int) -> dict[str, Any]:
+        """Cut the operands to some steps."""
+        return cut(self.operands, self.timed, start, end)
+
+
 class Pass(Protocol):
     """A loop over its operands: first forward, then backward from the loss's gradients at both results."""
 
@@ -136,23 +159,13 @@ class SequentialSegments:
     The forward pass runs without a graph and keeps the states between segments. The backward pass goes from
     the last segment to the first; each gets its initial state and the adjoint of its final state.
 
-    timed: names of the operands with a time axis (the second), which has `length` steps.
     segment: steps per segment; the last one may have fewer.
     recorder: how to record the work on a segment, to be repeated on the others; None does not record it.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        operands: Mapping[str, Any],
-        timed: Collection[str],
-        length: int,
-        segment: int,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.definition, self.operands, self.timed, self.segment = definition, operands, timed, segment
-        self.recorder = recorder
-        self.starts = range(0, length, segment)
+    def __init__(self, loop: Loop, segment: int, recorder: Recorder | None = None) -> None:
+        self.loop, self.segment, self.recorder = loop, segment, recorder
+        self.starts = range(0, loop.length, segment)
         self.states: list[Tensor | None] = []
 
     def forward(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -169,7 +182,7 @@ class SequentialSegments:
 
     def backward(self, grad_output: Tensor, adjoint: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
         run = self._repeated(self._run_back)
-        gradients = Gradients(self.timed)
+        gradients = Gradients(self.loop.timed)
         back: Tensor | None = adjoint
         for start, begin in zip(reversed(self.starts), reversed(self.states[:-1]), strict=True):
             arriving = grad_output[:, start : start + self.segment]
@@ -179,14 +192,14 @@ class SequentialSegments:
         return gradients.join(), back
 
     def _piece(self, start: int) -> dict[str, Any]:
-        return cut(self.operands, self.timed, start, start + self.segment)
+        return self.loop.piece(start, start + self.segment)
 
     def _repeated(self, work: Work) -> Work:
         return work if self.recorder is None else Repeated(work, self.recorder)
 
     def _run(self, operands: Mapping[str, Any]) -> Results:
         with torch.no_grad():
-            output, final = self.definition(**operands)
+            output, final = self.loop.definition(**operands)
         return {"output": output, "final_state": final}
 
     def _run_back(self, operands: Mapping[str, Any], grad_output: Tensor, adjoint: Tensor) -> Results:
@@ -195,7 +208,7 @@ class SequentialSegments:
             name: value.detach().requires_grad_() for name, value in operands.items() if differentiable(value)
         }
         with torch.enable_grad():
-            output, final = self.definition(**{**operands, **leaves})
+            output, final = self.loop.definition(**{**operands, **leaves})
         found = torch.autograd.grad(
             [output, final],
             list(leaves.values()),
@@ -206,14 +219,12 @@ class SequentialSegments:
         return dict(zip(leaves, found, strict=True))
 
 
-def sequential_segments(
-    definition: Definition, operands: Mapping[str, Any], timed: Collection[str], length: int, step: Step
-) -> SequentialSegments:
+def sequential_segments(loop: Loop, step: Step) -> SequentialSegments:
     """Choose how long sequential segments are, and whether one is recorded for all others."""
-    device = next(operands[name].device for name in timed)
-    fitting = step.fit(SEGMENT_BYTES[device.type])
-    recorded = min(fitting, LONGEST_RECORDED, math.isqrt(length))
-    if step.grows or length // recorded < FEWEST_RECORDED or not recordable(definition, device):
-        return SequentialSegments(definition, operands, timed, length, fitting)
-    recorder = GraphRecorder(definition, device, SLACK * step.kept_bytes * recorded)
-    return SequentialSegments(definition, operands, timed, length, recorded, recorder)
+    fitting = step.fit(SEGMENT_BYTES[loop.device.type])
+    recorded = min(fitting, LONGEST_RECORDED, math.isqrt(loop.length))
+    short = loop.length // recorded < FEWEST_RECORDED
+    if step.grows or short or not recordable(loop.definition, loop.device):
+        return SequentialSegments(loop, fitting)
+    recorder = GraphRecorder(loop.definition, loop.device, SLACK * step.kept_bytes * recorded)
+    return SequentialSegments(loop, recorded, recorder)
