@@ -20,14 +20,15 @@ _TICKS = {"_s": "~s", "_j": "~s", "_w": "~s", "_hz": "~s", "_bytes": "~s", "_byt
 def view(section: Section, rows: pd.DataFrame) -> dict[str, Any]:
     """Give the page's data of a suite whose rows `ranked` has sorted; the page's script reads `table`."""
     filters = _filters(rows, tuple(dict.fromkeys(("run", section.rows, *FILTERS))))
-    columns = _columns(section, rows, [axis for axis, *_ in filters])
+    listed = frames.records(rows)
+    columns = _columns(section, rows, listed, [axis for axis, *_ in filters])
     present, left_out = absent.split(rows)
     drawn = [_chart(chart, rows) for chart in section.charts]
     return {
         "title": section.title,
         "question": section.question,
         "columns": [column for column in columns if column.shown],
-        "table": _table(section, rows, columns),
+        "table": _table(section, rows, listed, columns),
         "cases": len(rows),
         "filters": filters,
         "matrices": heat.matrices(present, section),
@@ -45,7 +46,9 @@ def view(section: Section, rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _columns(section: Section, rows: pd.DataFrame, filtered: Sequence[str]) -> list[Column]:
+def _columns(
+    section: Section, rows: pd.DataFrame, listed: Sequence[Mapping[str, Any]], filtered: Sequence[str]
+) -> list[Column]:
     """Give the columns that name the case, those of its numbers, the suite's conclusion, and `reason`.
 
     `reason` is a column if any row has both numbers and a reason. Filtered axes that are not shown come last.
@@ -54,9 +57,10 @@ def _columns(section: Section, rows: pd.DataFrame, filtered: Sequence[str]) -> l
     if not section.rank and rows["error_ratio"].notna().any():
         numbers.append("error_ratio")
     named = (*frames.varying_axes(rows), "subject", "backend", "status", "shape", "dtype", "pass")
-    listed = frames.records(rows)
     empty = rows[numbers].isna().all(axis=1)
-    needed = not numbers or any(map(frames.reason, frames.records(rows[~empty])))
+    needed = not numbers or any(
+        frames.reason(row) for row, without in zip(listed, empty, strict=True) if not without
+    )
     texts = [*named, *numbers, *frames.conclusion(rows, section), *(["reason"] if needed else [])]
     hidden = [axis for axis in filtered if axis not in texts]
     return [
@@ -71,9 +75,11 @@ def _columns(section: Section, rows: pd.DataFrame, filtered: Sequence[str]) -> l
     ]
 
 
-def _table(section: Section, rows: pd.DataFrame, columns: Sequence[Column]) -> dict[str, Any]:
+def _table(
+    section: Section, rows: pd.DataFrame, listed: Sequence[Mapping[str, Any]], columns: Sequence[Column]
+) -> dict[str, Any]:
     """Give the data of a suite's table."""
-    listed, keys = frames.records(rows), frames.keys(rows)
+    keys = frames.keys(rows)
     marks = (", ".join(filter(None, [units.plain(row["mark"]), frames.elsewhere(row)])) for row in listed)
     return case_tables.table(
         columns,
