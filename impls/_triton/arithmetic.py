@@ -76,7 +76,7 @@ def exponential(x, FLUSH: tl.constexpr):
 
 @triton.jit
 def cos_sin(phase):
-    """Of a phase of any size, reduced in float64."""
+    """Cosine and sine of a phase of any size, reduced in float64."""
     x = phase.to(tl.float64)
     quarters = tl.floor(x * 0.6366197723675814 + 0.5)
     y = (x - quarters * 1.5707963267948966).to(tl.float32)
@@ -101,7 +101,7 @@ def turns_of(phase):
 
 @triton.jit
 def cos_sin_of_turns(turns, APPROXIMATE: tl.constexpr):
-    """Of 2π · turns, in float32: a whole turn is taken away without rounding.
+    """Cosine and sine of 2π · turns, in float32: whole turns are taken away without rounding.
 
     APPROXIMATE: by NVIDIA's instructions, with errors of at most 2^-20.
     """
@@ -122,7 +122,7 @@ def cos_sin_of_turns(turns, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _cos_sin(y, quadrant):
-    """Of y + quadrant · π/2, |y| ≤ π/4, by Taylor polynomials that are cut below 2e-9."""
+    """Cosine and sine of y + quadrant · π/2, |y| ≤ π/4, by Taylor polynomials that are cut below 2e-9."""
     z = y * y
     s = y + y * z * (-1 / 6 + z * (1 / 120 + z * (-1 / 5040 + z * (1 / 362880))))
     c = 1.0 + z * (-0.5 + z * (1 / 24 + z * (-1 / 720 + z * (1 / 40320 + z * (-1 / 3628800)))))

@@ -169,15 +169,18 @@ class Launch:
         return [*pointers[: self.most], *made, *self.fixed]
 
 
+def hooks() -> tuple[Any, Any]:
+    """Triton's hooks before and after each launch; None in place of one, or of a chain of none."""
+    found = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    enter, leave = (hook if getattr(hook, "calls", True) else None for hook in found)
+    return enter, leave
+
+
 def enqueue(launch: Launch, stream: int, arguments: tuple[Any, ...]) -> None:
     """Hand the compiled kernel to the driver, as `JITFunction.run` does at its end."""
     compiled, run = launch.compiled, launch.load()
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    enter, leave = hooks()
     metadata = None
-    if enter is not None and not getattr(enter, "calls", True):
-        enter = None  # a chain of no hooks
-    if leave is not None and not getattr(leave, "calls", True):
-        leave = None
     if enter is not None or leave is not None:
         metadata = compiled.launch_metadata(launch.grid, stream, *arguments)
     run(*launch.grid, stream, launch.function, compiled.packed_metadata, metadata, enter, leave, *arguments)

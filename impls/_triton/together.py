@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton import knobs
 from triton.runtime.build import compile_module_from_src
 
-from .launch import Launch
+from .launch import Launch, hooks
 from .plan import MOST_MORE, Plan, Slot
 
 APART = 256  # bytes; buffers in one block begin at multiples of it
@@ -64,8 +63,7 @@ def launcher() -> Any:
 
 def hooked() -> bool:
     """Whether a hook wants to see every launch, as a profiler does."""
-    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
-    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
+    return hooks() != (None, None)
 
 
 def obstacle(launch: Launch) -> str:

@@ -138,7 +138,7 @@ def attended(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, first: Tensor | None,
     pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """What `LinearAttention` gives, where no backward pass follows: no states are kept."""
+    """The results of `LinearAttention`, without what a backward pass would need."""
     o, last, *_, angles = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
     return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
 

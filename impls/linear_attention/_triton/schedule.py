@@ -65,6 +65,11 @@ class Schedule:
         return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut or chosen, turning, unrounded)
 
     @property
+    def gradients_dtype(self) -> torch.dtype:
+        """The dtype of dq and dk as the kernels of gradients write them."""
+        return torch.float32 if self.unrounded else self.dtype
+
+    @property
     def chunks(self) -> int:
         return triton.cdiv(self.T, self.tiles.chunk)
 
@@ -194,8 +199,7 @@ class Schedule:
         """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
         key_tiles = triton.cdiv(self.K, self.BK)
         by_channel = self.gate == KEY and log_a is not None
-        kind = torch.float32 if self.unrounded else None
-        partial = torch.float32 if by_channel else kind
+        partial = torch.float32 if by_channel else self.gradients_dtype
         dq, dk = self.plan.like(q, partial), self.plan.like(k, partial)
         dlog_a = self.plan.empty((self.B, self.T, self.H, self.K if by_channel else key_tiles), torch.float32)
         dphase = self.turned()
@@ -212,7 +216,7 @@ class Schedule:
         if not by_channel or log_a is None:
             return dq, dk, dlog_a, dphase
         through = dq, dk
-        dq, dk = self.plan.like(q, kind), self.plan.like(k, kind)
+        dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
         self.grad_key(q, k, log_a, None, dscores, (starts, turn_starts), through, (dq, dk), (dlog_a, dphase))
         return dq, dk, dlog_a, dphase
 

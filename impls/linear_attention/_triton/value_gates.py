@@ -106,7 +106,7 @@ def attended_valued(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, log_b: Tensor, phase: Tensor | None,
     first: Tensor | None, pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """What `ValuedAttention` gives, where no backward pass follows."""
+    """The results of `ValuedAttention`, without what a backward pass would need."""
     o, last, _, _, _, _, angles, _ = forward_pass(
         q, k, v, log_a, log_b, phase, first, keep=False, by_value=False, pairs=pairs
     )

@@ -120,8 +120,8 @@ class Valued(Walk):
         wide = None
         dlog_b = self.plan.empty((self.B, self.T, self.H, self.V if by_value else 0), torch.float32)
         if states is None:
-            kind = torch.float32 if self.unrounded else None
-            dq, dk, dv = self.plan.like(q, kind), self.plan.like(k, kind), self.plan.like(v)
+            dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
+            dv = self.plan.like(v)
             dfirst = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
             dlog_a = self.plan.empty((self.B, self.T, self.H, self.K), torch.float32) if by_key else dq
             dphase = self.turned()

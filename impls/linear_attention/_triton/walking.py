@@ -217,8 +217,7 @@ class Walk(Schedule):
             # miscompiled such tiles where V takes one pass
             BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
         key_tiles = triton.cdiv(self.K, BK)
-        kind = torch.float32 if self.unrounded else None
-        dq, dk = self.plan.like(q, kind), self.plan.like(k, kind)
+        dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
