@@ -83,17 +83,23 @@ def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
     """
     every = list(cases)
     shortest = _shortest(every)
-    kept = [case for case in every if not _is_baseline(case) and case.backend != QUADRATIC]
-    others = {(case.owner, case.pass_) for case in kept}
-    at_length = {(case.owner, case.shape["T"]) for case in kept}
-    for case in every:
-        slow = case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case)
-        if case.backend == QUADRATIC:
-            long = case.shape["T"] > shortest[case.owner] and (case.owner, case.shape["T"]) in at_length
-            if not ((slow and (case.owner, case.pass_) in others) or long):
-                yield case
-        elif not (slow and _is_baseline(case) and (case.owner, case.pass_) in others):
-            yield case
+    ordinary = [case for case in every if not _is_baseline(case) and case.backend != QUADRATIC]
+    passes = {(case.owner, case.pass_) for case in ordinary}
+    lengths = {(case.owner, case.shape["T"]) for case in ordinary}
+
+    def dear(case: Case) -> bool:
+        return case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case)
+
+    def beyond(case: Case) -> bool:
+        return case.backend == QUADRATIC and case.shape["T"] > shortest[case.owner]
+
+    left_out = {
+        case
+        for case in set(every).difference(ordinary)
+        if (dear(case) and (case.owner, case.pass_) in passes)
+        or (beyond(case) and (case.owner, case.shape["T"]) in lengths)
+    }
+    return (case for case in every if case not in left_out)
 
 
 def _is_another_function(case: Case) -> bool:
