@@ -129,8 +129,8 @@ class Session:
         if self._compiled:
             return
         self._compiled = True
-        own = [case for case in cases if household(case) == Household()]
-        found = self.lanes[0].start.compile(worth(own), events.on_progress)
+        own = [case for case in worth(cases) if household(case) == Household()]
+        found = self.lanes[0].start.compile(own, events.on_progress)
         for lane in self.lanes:
             lane.first_calls_s = found
 
@@ -198,14 +198,12 @@ class Processes:
 
     def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> dict[str, float]:
         """Compile the kernels of cases beside each other, unless a partner's turn matters from the start."""
-        if self.executor.partner is not None or not processes(len(cases)):
+        count = processes(len(cases))
+        if not count or self.executor.partner is not None:
             return {}
-        config = {
-            "device": self.device,
-            "nonce": self.executor.nonce,
-            "rows": self.executor.tuning.rows,
-        }
-        return compile_ahead(cases, self._ready_nursery(), config, self._log("compiling"), on_progress)
+        executor = self.executor
+        config = {"device": self.device, "nonce": executor.nonce, "rows": executor.tuning.rows}
+        return compile_ahead(cases, count, self._ready_nursery(), config, self._log("compiling"), on_progress)
 
     def end_round(self) -> None:
         """End the nursery of the workers, unless the judge is forked from it; the next ones get another."""

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.origin import PLUGIN
-from ssmperf.cases.record import SPENT, Record, Status
+from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
 from ssmperf.execute.request import MOST_ROUNDS, Request
-from ssmperf.execute.stand_ins import TIMED_AS, StandIns
+from ssmperf.execute.stand_ins import StandIns
 from ssmperf.machine.environment import plugin_state
 from ssmperf.plan import learning
 from ssmperf.plan.command import command_that_repeats
@@ -199,7 +199,7 @@ class OpenRun:
             if (item.case.id, 0) not in self.done:
                 command = command_that_repeats(item.case, self.options)
                 refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
-                self._on_record(0, refused)
+                self._record(0, refused)
 
     def prepare(self, number: int, cases: Sequence[Case]) -> None:
         """Start what a round of cases will run in and wait until it is ready, if there is one to run."""
@@ -251,6 +251,11 @@ class OpenRun:
             self.progress.start(case, device)
 
     def _on_record(self, number: int, record: Record) -> None:
+        self._record(number, record)
+        with self._lock:
+            self.progress.finish(record)
+
+    def _record(self, number: int, record: Record) -> None:
         more: dict[str, Any] = {ROUND: number} if self._has_rounds else {}
         if source := self._sources.get(_source_file(record.case)):
             more[PLUGIN] = source
@@ -271,8 +276,6 @@ class OpenRun:
         self.writer.append(record)
         if not self._can_go_on(record):
             shutil.rmtree(self.unfinished / record.case.id, ignore_errors=True)
-        if TIMED_AS not in record.numbers and SPENT in record.numbers:
-            self.progress.finish(record)
 
     def _on_progress(self, case: Case, text: str) -> None:
         with self._lock:

@@ -63,6 +63,7 @@ def processes(cases: int) -> int:
 
 def compile_ahead(
     cases: Sequence[Case],
+    count: int,
     nursery: Nursery,
     config: Mapping[str, Any],
     log: Path,
@@ -70,11 +71,8 @@ def compile_ahead(
 ) -> dict[str, float]:
     """Make the first calls of cases; return their seconds by the id of the case, as far as they worked.
 
-    config: `device`, `nonce` and `rows`.
+    count: of processes. config: `device`, `nonce` and `rows`.
     """
-    count = processes(len(cases))
-    if not count:
-        return {}
     work, theirs = os.pipe()
     os.write(theirs, b"".join(map(NUMBER.pack, range(len(cases)))))
     os.close(theirs)

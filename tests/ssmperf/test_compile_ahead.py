@@ -40,7 +40,8 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compiled(nursery: Nursery, cases: list[Case], folder: Path, **more: Any) -> dict[str, float]:
     config = {"device": "cpu", "nonce": 7, "rows": {}}
-    return ahead.compile_ahead(cases, nursery, config, folder / "compiling.log", **more)
+    count = ahead.processes(len(cases))
+    return ahead.compile_ahead(cases, count, nursery, config, folder / "compiling.log", **more)
 
 
 def test_only_kernels_on_a_gpu_are_worth_it_and_each_call_once() -> None:
