@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..._triton.arithmetic import cos_sin_of_turns, turns_of
+from ..._triton.arithmetic import cos_sin_of_turns, exp2, exponential, turns_of
 from .blocks import (
     KEY,
     RESET,
@@ -27,6 +27,8 @@ from .blocks import (
     locate_heads_first,
 )
 from .chunks import COUNTS
+
+LEAST = tl.constexpr(-1e4)  # a log gate below makes its chunk wide, and a factor of 0, as this one does
 
 
 @triton.jit
@@ -52,13 +54,32 @@ def store_anchored(
             tl.store(out + KG + target, (im * factor).to(kind), mask=near)
 
 
+@triton.jit
+def add_both(a, b, other_a, other_b):
+    """Add pairs of numbers, for `tl.reduce`."""
+    return a + other_a, b + other_b
+
+
+@triton.jit
+def sums_of_rows(x, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr):
+    """Sums up to each row of x (C, BK), those of parts [part, key], and those before each part.
+
+    Rows lie as [step of a part, part]: what one thread has of a column are the steps of a part, since Triton
+    gives it rows that are far apart.
+    """
+    cut = tl.reshape(x, (C // PARTS, PARTS, BK))
+    totals = tl.sum(cut, axis=0)
+    before = tl.cumsum(totals, axis=0) - totals
+    return tl.cumsum(cut, axis=0), totals, before
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
     q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
     TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
@@ -67,44 +88,46 @@ def la_anchor(
     of wide chunks are left to `la_scores_key`; COPY: they stay as they are. LATE, EARLY: whether there are
     queries, and keys.
 
-    Steps are laid out as [part, step of the part, key]. Triton puts threads along the keys and the parts, so
-    that sums inside a part stay in a thread. Both parts of complex channels, K = 2 KG, share the sums.
+    The steps of a chunk are in an order in which sums inside one of its parts stay in a thread: see
+    `sums_of_rows`. Both parts of complex channels, K = 2 KG, share the sums.
 
     TURN: turn queries and keys of FROM channels, too (see `turns`), with the angles at the chunks' starts and
     phases (B, T, H, KP), or (FIXED) (H, KP). Sums inside a chunk are of turns within ±½, in float32.
-    APPROXIMATE: cosines and sines by NVIDIA's instructions, exact enough for half types.
+    NVIDIA: exponentials, cosines and sines by its instructions, exact enough for half types.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
     token = head_offset(bh, T, H) + chunk * C * H
     stride = gate_stride(H, KG, KEY, CONST)
     base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
-    parts, inner, keys = tl.arange(0, PARTS), tl.arange(0, C // PARTS), tl.arange(0, BK)
-    step = parts[:, None, None] * (C // PARTS) + inner[None, :, None]
-    channels = keys[None, None, :]
-    inside = (step < T - chunk * C) & (channels < KG)
+    rows, keys = tl.arange(0, C), tl.arange(0, BK)
+    steps, channels = rows % PARTS * (C // PARTS) + rows // PARTS, keys[None, :]
+    inside = tl.broadcast_to((steps < T - chunk * C)[:, None], (C, BK))
+    if KG < BK:
+        inside = inside & (channels < KG)
+    step = steps[:, None]
     source, target = token * FROM + step * (H * FROM) + channels, token * K + step * (H * K) + channels
     gates = tl.load(base + step * stride + channels, mask=inside, other=0.0).to(tl.float32)
+    gates = tl.maximum(gates, LEAST, propagate_nan=tl.PropagateNan.ALL)
     if LATE:
         q_tile = tl.load(q + source, mask=inside, other=0.0)
     if EARLY:
         k_tile = tl.load(k + source, mask=inside, other=0.0)
 
-    totals = tl.sum(gates, axis=1)  # [part, key]
-    begins = parts[:, None] < PARTS // 2
-    first = tl.sum(tl.where(begins, totals, 0.0), axis=0)
-    second = tl.sum(tl.where(begins, 0.0, totals), axis=0)
+    sums, totals, before = sums_of_rows(gates, C, PARTS, BK)
+    begins = tl.arange(0, PARTS)[:, None] < PARTS // 2
+    first, second = tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
     far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
     for half in tl.static_range(K // KG):
         cells = factors + at * 3 * K + half * KG + keys
-        tl.store(cells, tl.where(far, 1.0, tl.exp(first)), mask=keys < KG)
-        tl.store(cells + K, tl.where(far, tl.exp(first + second), 1.0), mask=keys < KG)
-        tl.store(cells + 2 * K, tl.where(far, 1.0, tl.exp(second)), mask=keys < KG)
+        tl.store(cells, tl.where(far, 1.0, exponential(first, NVIDIA)), mask=keys < KG)
+        tl.store(cells + K, tl.where(far, exponential(first + second, NVIDIA), 1.0), mask=keys < KG)
+        tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(second, NVIDIA)), mask=keys < KG)
 
-    totals, first, gates = tl.where(far, 0.0, totals), tl.where(far, 0.0, first), tl.where(far, 0.0, gates)
-    before = tl.cumsum(totals, axis=0) - totals - first[None, :]
-    sums = before[:, None, :] + tl.cumsum(gates, axis=1)
+    # in a wide chunk, no decay: its rows are written only as copies
+    scale = tl.where(far, 0.0, 1.4426950408889634)
+    sums = tl.reshape(sums + (before - first[None, :])[None, :, :], (C, BK)) * scale
     near = inside if COPY else inside & (not far)
     cos, sin = sums, sums
     if TURN:
@@ -112,14 +135,15 @@ def la_anchor(
         row = bh % H * KP if FIXED else (token + step * H) * KP
         turns = turns_of(tl.load(phase + row + columns, mask=inside, other=0.0))
         start = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
-        totals = tl.sum(turns, axis=1)
-        before = tl.cumsum(totals, axis=0) - totals
-        start = start * 0.15915494309189535
-        cos, sin = cos_sin_of_turns(start + before[:, None, :] + tl.cumsum(turns, axis=1), APPROXIMATE)
+        turned, _, before = sums_of_rows(turns, C, PARTS, BK)
+        turned = tl.reshape(turned + before[None, :, :], (C, BK)) + start * 0.15915494309189535
+        cos, sin = cos_sin_of_turns(turned, NVIDIA)
     if LATE:
-        store_anchored(q, late, source, target, q_tile, tl.exp(sums), cos, sin, near, K, KG, FROM, TURN)
+        factor = exp2(sums, NVIDIA)
+        store_anchored(q, late, source, target, q_tile, factor, cos, sin, near, K, KG, FROM, TURN)
     if EARLY:
-        store_anchored(k, early, source, target, k_tile, tl.exp(-sums), cos, sin, near, K, KG, FROM, TURN)
+        factor = exp2(-sums, NVIDIA)
+        store_anchored(k, early, source, target, k_tile, factor, cos, sin, near, K, KG, FROM, TURN)
 
 
 @triton.jit(do_not_specialize=COUNTS)

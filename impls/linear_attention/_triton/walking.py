@@ -156,7 +156,7 @@ class Walk(Schedule):
             la_anchor, (self.programs,), x or given, w or given, gate, phase, angles, late, early, factors,
             wide, *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
             LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit, TURN=spin is not None,
-            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2, APPROXIMATE=flush(),
+            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2, NVIDIA=flush(),
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
