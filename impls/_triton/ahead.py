@@ -7,9 +7,8 @@ whose launches are planned (`plan.planned`), waits for it:
     ...
     ahead.wait(ctx.compiled)
 
-Where launches are not planned, the job may call them on tensors without memory (device meta): `launch` only
-compiles in the thread. A failure here stays silent: the launch that needs the kernel compiles it again and
-reports why it cannot. A process that ends waits for what is being compiled.
+A failure here stays silent: the launch that needs the kernel compiles it again and reports why it cannot. A
+process that ends waits for what is being compiled.
 """
 
 from __future__ import annotations
@@ -23,20 +22,11 @@ from typing import Any
 
 _jobs: dict[Hashable, Future[Any]] = {}
 _lock = threading.Lock()
-_local = threading.local()
 _pool: ThreadPoolExecutor | None = None
 
 
-def launch(kernel: Any, programs: int, *operands: Any, **constants: Any) -> None:
-    """Launch a Triton kernel over some programs; in the thread of `start`, only compile it."""
-    if getattr(_local, "compiles", False):
-        kernel.warmup(*operands, grid=(programs,), **constants)
-    else:
-        kernel[(programs,)](*operands, **constants)
-
-
 def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[Any] | None:
-    """Run the function that `prepare` returns in the thread where launches only compile; once per key.
+    """Run the function that `prepare` returns in the thread that compiles; once per key.
 
     key: equal for calls that compile the same kernels. prepare: called here and now, so that the job keeps no
         memory of a device.
@@ -48,7 +38,7 @@ def start(key: Hashable, prepare: Callable[[], Callable[[], object]]) -> Future[
     with _lock:
         if key not in _jobs:
             try:
-                _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_compiles)
+                _pool = _pool or ThreadPoolExecutor(1, thread_name_prefix="compile")
                 _jobs[key] = _pool.submit(prepare())
             except Exception:  # whatever it is, the launch meets it again and reports it
                 return None
@@ -69,10 +59,6 @@ def _forget() -> None:
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
     _jobs.clear()
-
-
-def _compiles() -> None:
-    _local.compiles = True
 
 
 if hasattr(os, "register_at_fork"):

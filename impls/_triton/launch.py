@@ -20,6 +20,7 @@ from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .keys import settle_key
 from .plan import Pick, Slot, picker
 
 
@@ -79,6 +80,7 @@ class Launch:
             self._order()
 
     def _compile(self) -> Any:
+        settle_key(self.kernel)
         arguments, constants = self._given(lambda slot: slot)
         compiled = self.kernel.run(*arguments, grid=self.grid, warmup=True, **constants)
         if compiled is None:

@@ -46,6 +46,7 @@ IMPORTS = (
 IMPORTS_CUDA = (
     "torch._dynamo",
     "torch._higher_order_ops.triton_kernel_wrap",
+    "ssmperf.machine.process_settings:name_triton_cache",
 )
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 

@@ -46,6 +46,15 @@ class Extensible(tuple[Any, ...]):
     """A list that libraries may extend at its end."""
 
 
+def name_triton_cache() -> None:
+    """Set the folder of Triton's cache to its default, if it is not set.
+
+    Otherwise torch's compiler sets it to a folder of its own, where kernels that have been compiled are not.
+    """
+    home = os.environ.get("TRITON_HOME") or str(Path.home())
+    os.environ.setdefault("TRITON_CACHE_DIR", str(Path(home, ".triton", "cache")))
+
+
 def read(reader: Reader) -> Any:
     """Read a setting; return an `Unreadable` if that fails."""
     try:

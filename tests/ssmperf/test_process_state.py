@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from support.quick_processes import command
 
 from ssmperf.execute.process_state import Difference, Kind, Snapshot
 from ssmperf.machine.activity import MOST_IDLE_SHARE, idle_share
-from ssmperf.machine.process_settings import Unreadable, read_settings
+from ssmperf.machine.process_settings import Unreadable, name_triton_cache, read_settings
 
 # Runs each script in a fork of its own, and prints: [name, [differences after each statement]].
 DRIVER = """
@@ -116,3 +118,14 @@ def test_the_graver_kind_comes_first() -> None:
         ("the default dtype is None, not torch.float32", Kind.RESTART),
     ]
     assert isinstance(before.difference(after)[0], Difference)
+
+
+def test_the_cache_of_triton_keeps_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    knobs = pytest.importorskip("triton").knobs
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    default = knobs.cache.dir
+    name_triton_cache()
+    assert Path(os.environ["TRITON_CACHE_DIR"]) == Path(default)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    name_triton_cache()
+    assert knobs.cache.dir == str(tmp_path)
