@@ -150,6 +150,7 @@ def first_call_s(case: Case, device: torch.device, nonce: int) -> float:
     """Time the first call of a case, with its backward pass if it has one."""
     import torch
 
+    from ssmperf.judge.answer import call_backend, contract_of
     from ssmperf.operands.dtypes import dtype_of
     from ssmperf.operands.subject import subject_of
     from ssmperf.operands.values import call_of
@@ -162,8 +163,10 @@ def first_call_s(case: Case, device: torch.device, nonce: int) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - begin
-    if case.gradients:  # the judge asks for outputs alone, which may be another kernel
-        call_of("forward", function, values)()
+    if case.gradients:  # the judge asks for outputs alone, and for gradients with the final state's
+        expected = contract_of(subject, registry.recurrence(case.recurrence).definition, values)
+        for gradients in (False, True):
+            call_backend(function, values, expected, gradients=gradients, poison=False)
     return seconds
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.execute import executor
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
+from ssmperf.judge import answer
+from ssmperf.judge.answer import Answer, call_backend
 from ssmperf.processes.children import Nursery
 from ssmperf.registry.presets import PRESETS
 from ssmperf.tune import ahead
@@ -78,6 +81,21 @@ def test_every_case_is_called_once_and_a_failure_is_left_out(nursery: Nursery, t
     assert all(seconds > 0 for seconds in found.values())
     assert told[-1].endswith(f"{len(found)} of {len(cases)}")
     assert "unknown backend" in (tmp_path / "compiling.log").read_text()
+
+
+def test_kernels_that_only_the_judge_needs_are_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    def spy(*arguments: Any, gradients: bool, **more: Any) -> Answer:
+        found = call_backend(*arguments, gradients=gradients, **more)
+        asked.append((gradients, not found.problem and not found.gradient_problem))
+        return found
+
+    monkeypatch.setattr(answer, "call_backend", spy)
+    ahead.first_call_s(case(pass_="backward"), torch.device("cpu"), 7)
+    assert asked == [(False, True), (True, True)]
+    ahead.first_call_s(case(), torch.device("cpu"), 7)
+    assert len(asked) == 2
 
 
 def test_its_time_is_limited(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
