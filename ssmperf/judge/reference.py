@@ -141,6 +141,7 @@ def reference_of(
 
     The low-precision evaluation runs the definition in float32 (float64 for a float64 case) on operands
     moved by up to half a unit in the last place of the case's dtype, and rounds the output to that dtype.
+    Incoming gradients are moved by up to a quarter: right backends round the factors by which they sum them.
     Gradients of log gates count as off by `gate_noise` at least.
 
     low: a function without a state to evaluate instead of the definition. It and the definition, a layer
@@ -151,24 +152,20 @@ def reference_of(
     Raises:
         Unsupported: these values overflow the dtype, so that errors could not be measured.
     """
+    precise = torch.float64 if low is None else dtype
     grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
+    arriving: dict[str, Any] = {"grad_output": grad_output, "grad_state": grad_state}
+    exact = evaluate(definition, values.operands, length=length, dtype=precise, **arriving)
     if low is None:
-        precise, working = torch.float64, torch.promote_types(dtype, torch.float32)
+        working = torch.promote_types(dtype, torch.float32)
         output, state = contract(definition, values.operands, length)
         output_dtype, state_dtype = output.dtype, None if state is None else state.dtype
-        operands: Mapping[str, Any] = perturb(values.operands, working)
+        moved = perturb({**values.operands, **arriving}, working, gently=arriving)
+        arriving = {name: moved.pop(name) for name in arriving}
     else:
-        precise = working = output_dtype = dtype
-        state_dtype, operands = None, values.operands
-    exact, rounded = (
-        evaluate(
-            function, given, length=length, dtype=precision, grad_output=grad_output, grad_state=grad_state
-        )
-        for function, given, precision in (
-            (definition, values.operands, precise),
-            (low or definition, operands, working),
-        )
-    )
+        working = output_dtype = dtype
+        state_dtype, moved = None, dict(values.operands)
+    rounded = evaluate(low or definition, moved, length=length, dtype=working, **arriving)
     expected, found = _objects(exact), {name: [value] for name, value in _objects(rounded).items()}
     found["output"] = [rounded.output.to(output_dtype)]
     added = dict(expected)

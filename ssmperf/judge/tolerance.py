@@ -7,7 +7,7 @@ evaluation; an approximate backend may declare a larger error bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,15 +139,20 @@ def is_approximate(backend: Backend, dtype: str) -> bool:
         return True
 
 
-def perturb(operands: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Move each element of the operands at random by up to half a unit in the last place of its dtype."""
+def perturb(
+    operands: Mapping[str, Any], dtype: torch.dtype, *, gently: Collection[str] = ()
+) -> dict[str, Any]:
+    """Move each element of the operands at random by up to half a unit in the last place of its dtype.
+
+    gently: names of those that are moved by up to a quarter.
+    """
     perturbed: dict[str, Any] = {}
     for name, value in operands.items():
         if differentiable(value):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
             generator = torch.Generator(value.device).manual_seed(len(perturbed))
             noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1
-            factor = 1 + torch.finfo(real).eps / 2 * noise
+            factor = 1 + torch.finfo(real).eps / (4 if name in gently else 2) * noise
             value = widen(value, dtype)
             if value.is_complex():  # by parts, since a complex product turns -inf + iφ into NaN
                 value = torch.complex(value.real * factor, value.imag * factor)
