@@ -203,8 +203,9 @@ def selective_scan(
 def mean_exponential(z: Tensor) -> Tensor:
     """Compute (exp(z) − 1) / z, 1 at z = 0; near 0 by a Taylor series, as rounding spoils the slope."""
     near = z.abs() < 0.5
-    tail = torch.ones_like(z)
+    ones, small = torch.ones_like(z), z.masked_fill(~near, 0)
+    tail = ones
     for n in range(17, 1, -1):
-        tail = 1 + z.masked_fill(~near, 0) / n * tail
+        tail = torch.addcmul(ones, small, tail, value=1 / n)
     away = z.masked_fill(near, 1)
     return torch.where(near, tail, torch.expm1(away) / away)
