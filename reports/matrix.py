@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import pandas as pd
@@ -48,6 +49,11 @@ class Cell:
         return rank is None and self.status not in ("ok", "unsupported")
 
     @property
+    def competes(self) -> bool:
+        """Whether its speedup counts beside those of others."""
+        return self.status not in ranking.INCORRECT and not self.mark and not math.isnan(self.speedup)
+
+    @property
     def partial(self) -> bool:
         """Whether some of its cases ended ok and some did not."""
         return 0 < self.ok < self.cases
@@ -74,8 +80,14 @@ class Matrix:
 
     @property
     def backends(self) -> list[str]:
-        """List the backends, the baseline first."""
-        return sorted({name for _, name in self.cells}, key=lambda name: (name != frames.BASELINE, name))
+        """List the backends: the baseline, then those that are the fastest in most rows, the rest by name."""
+        firsts: Counter[str] = Counter()
+        for row in self.rows:
+            own = {name: cell for (of, name), cell in self.cells.items() if of == row and cell.competes}
+            if own:
+                firsts[max(own, key=lambda name: own[name].speedup)] += 1
+        names = {name for _, name in self.cells}
+        return sorted(names, key=lambda name: (name != frames.BASELINE, -firsts[name], name))
 
 
 def matrix(table: pd.DataFrame, section: Section) -> Matrix:

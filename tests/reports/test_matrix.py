@@ -8,6 +8,7 @@ import pytest
 from ssmperf.reports import exports, frames, html, ranking, tables
 from ssmperf.reports.matrix import matrix
 from ssmperf.suites.correctness import SECTION
+from ssmperf.suites.throughput import SECTION as THROUGHPUT
 
 META = {"suites": {"correctness": SECTION.to_json()}}
 
@@ -50,3 +51,21 @@ def test_a_run_that_declares_nothing_keeps_its_subjects(run: Any) -> None:
     plain = {name: value for name, value in SECTION.to_json().items() if name not in ("rows", "note")}
     run.meta["suites"] = {"correctness": plain}
     assert "scan[s4d/data]" in str(tables.table([run]))
+
+
+def test_backends_that_win_come_first(fake: Any) -> None:
+    times = {
+        "hgrn": {"sequential": 9.0, "blelloch": 5.0, "cuda": 2.0, "triton": 1.0},
+        "lru": {"sequential": 9.0, "blelloch": 5.0, "cuda": 2.0, "triton": 1.0},
+        "gateloop": {"sequential": 9.0, "blelloch": 5.0, "cuda": 1.0, "triton": 2.0},
+    }
+    records = [
+        fake.timed(seconds, model=model, backend=backend)
+        for model, backends in times.items()
+        for backend, seconds in backends.items()
+    ]
+    table = ranking.ranked(frames.frame([fake.run(records)]), THROUGHPUT.rank)
+    assert matrix(table, THROUGHPUT).backends == ["sequential", "triton", "cuda", "blelloch"]
+    records.append(fake.failed("wrong", "off", model="lru", backend="triton", pass_="backward"))
+    table = ranking.ranked(frames.frame([fake.run(records)]), THROUGHPUT.rank)
+    assert matrix(table, THROUGHPUT).backends == ["sequential", "cuda", "triton", "blelloch"]
