@@ -100,3 +100,15 @@ def test_complex_gates_on_a_gpu(regime: str, K: int, V: int, T: int, dtype: str,
 @pytest.mark.parametrize(("gate", "phase"), [("none", "key"), ("const", "const key"), ("scalar", "key")])
 def test_a_gate_and_a_phase_of_two_shapes_on_a_gpu(gate: str, phase: str) -> None:
     assert_matches(mixed(gate, phase, dtype="bfloat16"), "bfloat16")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["key", "key_complex"])
+def test_wide_chunks_between_others_on_a_gpu(kind: str, dtype: str) -> None:
+    operands = case(T=64 * 20 + 5, H=4, K=128, V=128, kind=kind, regime="sigmoid", dtype=dtype)
+    with torch.no_grad():
+        operands["log_a"][:, 64 * 5 : 64 * 6] *= 3
+        operands["log_a"][:, 64 * 14 : 64 * 14 + 32, ::2, 50] *= 3  # one channel is enough
+    assert_matches(operands, dtype)
