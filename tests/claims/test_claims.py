@@ -225,7 +225,8 @@ def test_a_kernel_is_timed_by_the_throughput_suite(tmp_path: Path) -> None:
     choices: dict[str, Any] = {"models": "mingru", "axis": ["B=1", "T=8", "C=2"], "pass_": "forward"}
     found = _timing.timed(setting, "times", backends=["blelloch", "mamba_ssm"], **choices)
     (case,) = [each for each in found["cases"] if each["backend"] == "blelloch"]
-    assert case["status"] == "ok" and (case["model"], case["T"], case["pass"]) == ("mingru", 8, "forward")
+    assert case["status"] == "ok", case
+    assert (case["model"], case["T"], case["pass"]) == ("mingru", 8, "forward")
     time = _timing.latency(found, backend="blelloch", T=8)
     assert time is not None and 0 < time.value < 1
     assert _timing.latency(found, backend="triton") is None
