@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -49,11 +48,6 @@ class Cell:
         return rank is None and self.status not in ("ok", "unsupported")
 
     @property
-    def competes(self) -> bool:
-        """Whether its speedup counts beside those of others."""
-        return self.status not in ranking.INCORRECT and not self.mark and not math.isnan(self.speedup)
-
-    @property
     def partial(self) -> bool:
         """Whether some of its cases ended ok and some did not."""
         return 0 < self.ok < self.cases
@@ -63,10 +57,12 @@ class Cell:
 class Matrix:
     """Cells by row and backend; a pair without cases has no cell.
 
+    backends: the baseline, then those with the most first places, the rest by name.
     elsewhere: the models on whose operands the times of a row were measured, if those are not its own.
     """
 
     cells: Mapping[tuple[str, str], Cell]
+    backends: Sequence[str]
     elsewhere: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -78,23 +74,16 @@ class Matrix:
         """Give a row's name, and as which models it was timed: "mingru (as hgrn)"."""
         return f"{row} (as {self.elsewhere[row]})" if row in self.elsewhere else row
 
-    @property
-    def backends(self) -> list[str]:
-        """List the backends: the baseline, then those that are the fastest in most rows, the rest by name."""
-        firsts: Counter[str] = Counter()
-        for row in self.rows:
-            own = {name: cell for (of, name), cell in self.cells.items() if of == row and cell.competes}
-            if own:
-                firsts[max(own, key=lambda name: own[name].speedup)] += 1
-        names = {name for _, name in self.cells}
-        return sorted(names, key=lambda name: (name != frames.BASELINE, -firsts[name], name))
-
 
 def matrix(table: pd.DataFrame, section: Section) -> Matrix:
     """Make the matrix of a frame that `ranked` returned, with the rows and the note that a section names."""
     groups = table.groupby([section.rows, "backend"], sort=True)
     cells = {(str(row), str(name)): _cell(rows, section.note) for (row, name), rows in groups}
-    return Matrix(cells, _elsewhere(table, section))
+    wins = ranking.wins(table)
+    backends = sorted(
+        {name for _, name in cells}, key=lambda name: (name != frames.BASELINE, -wins.get(name, 0), name)
+    )
+    return Matrix(cells, backends, _elsewhere(table, section))
 
 
 def _elsewhere(table: pd.DataFrame, section: Section) -> dict[str, str]:
