@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import C, assert_matches, attention, case, cut_into, tiny
+from support.attention import C, assert_matches, attention, case, cut_into, gpu, tiny
 from support.table import detached, evaluate
 from torch import Tensor
 
@@ -127,6 +127,23 @@ def test_a_walk_takes_chunks_of_any_decay(kind: str, monkeypatch: pytest.MonkeyP
 
 
 @tiny
+@pytest.mark.usefixtures("small_walk")
+@pytest.mark.parametrize("gates", ["log_a", "log_b"])
+def test_chunks_may_decay_together_by_more_than_float32_holds(
+    gates: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a chunk of 50 nats is in bfloat16's range; e^-100, between two middles, is 0 in float32."""
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setitem(walking.LIMITS, torch.float32, 60.0)
+    operands = case(T=3 * C, kind="key")
+    steep = operands.pop("log_a").detach() * 0.1
+    steep[:, C // 2 : C + C // 2, :, ::2] = -50 / (C // 2)
+    operands[gates] = steep.requires_grad_()
+    assert_matches(operands)
+
+
+@tiny
 @pytest.mark.parametrize("bytes_of_device", [49_152, 101_376, 166_912, 232_448])
 @pytest.mark.parametrize("K", [16, 64, 128, 256, 512, 1024])
 def test_a_walk_fits_the_shared_memory_of_any_device(
@@ -205,3 +222,13 @@ def test_a_walk_repeats_to_the_bit_and_the_past_sees_only_rounding_of_the_future
     for name in ("q", "k", "v", "log_a"):
         operands[name][:, 21:] *= 3
     torch.testing.assert_close(output[:, :21], attention(**operands)[0][:, :21], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("kind", ["key", "key_complex"])
+def test_chunks_decay_together_by_more_than_float32_holds_on_a_gpu(kind: str) -> None:
+    operands = case(T=64 * 5, H=3, K=128, V=128, kind=kind, dtype="bfloat16", regime="gla")
+    with torch.no_grad():
+        operands["log_a"][:, 64 + 32 : 128 + 32, :, ::8] = -55 / 32
+    assert_matches(operands, "bfloat16")

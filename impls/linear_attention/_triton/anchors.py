@@ -83,10 +83,10 @@ def la_anchor(
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
 
-    factors: (B·H, chunks, 3, K) float32. The state is multiplied by the first before it is read, by the
-    second before the chunk's keys are added, by the third after. wide: (B·H, chunks) int32. Queries and keys
-    of wide chunks are left to `la_scores_key`; COPY: they stay as they are. LATE, EARLY: whether there are
-    queries, and keys.
+    factors: (B·H, chunks, 3, K) float32. The state is multiplied by the square of the first before it is
+    read, by the second before the chunk's keys are added, and by the square of the third after. wide:
+    (B·H, chunks) int32. Queries and keys of wide chunks are left to `la_scores_key`; COPY: they stay as they
+    are. LATE, EARLY: whether there are queries, and keys.
 
     The steps of a chunk are in an order in which sums inside one of its parts stay in a thread: see
     `sums_of_rows`. Both parts of complex channels, K = 2 KG, share the sums.
@@ -121,9 +121,9 @@ def la_anchor(
     tl.store(wide + at, far.to(tl.int32))
     for half in tl.static_range(K // KG):
         cells = factors + at * 3 * K + half * KG + keys
-        tl.store(cells, tl.where(far, 1.0, exponential(first, NVIDIA)), mask=keys < KG)
+        tl.store(cells, tl.where(far, 1.0, exponential(0.5 * first, NVIDIA)), mask=keys < KG)
         tl.store(cells + K, tl.where(far, exponential(first + second, NVIDIA), 1.0), mask=keys < KG)
-        tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(second, NVIDIA)), mask=keys < KG)
+        tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, NVIDIA)), mask=keys < KG)
 
     # in a wide chunk, no decay: its rows are written only as copies
     scale = tl.where(far, 0.0, 1.4426950408889634)

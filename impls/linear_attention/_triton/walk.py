@@ -70,17 +70,20 @@ def la_walk(
             some = (keys < K) & live
             before = tl.load(factors + at * 3 * K + keys, mask=some, other=1.0)
             end = tl.load(factors + at * 3 * K + 2 * K + keys, mask=some, other=1.0)
-            state = state * (after * (end if REVERSE else before))[:, None]
+            # twice by the root: the product of two chunks' factors may be too small for float32
+            root = (after * (end if REVERSE else before))[:, None]
+            state = state * root * root
             after = before if REVERSE else end
             if EXACT or not EMIT:
                 between = tl.load(factors + at * 3 * K + K + keys, mask=some, other=1.0)
             if not EMIT:
-                passed += tl.log(before) + tl.log(between) + tl.log(end)
+                passed += 2 * (tl.log(before) + tl.log(end)) + tl.log(between)
         if VALUED:
             some = (values < V) & live
             column_before = tl.load(columns + at * 3 * V + values, mask=some, other=1.0)
             column_end = tl.load(columns + at * 3 * V + 2 * V + values, mask=some, other=1.0)
-            state = state * (column_after * (column_end if REVERSE else column_before))[None, :]
+            root = (column_after * (column_end if REVERSE else column_before))[None, :]
+            state = state * root * root
             column_after = column_before if REVERSE else column_end
         if GATE == SCALAR:
             span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, live, C)
@@ -141,9 +144,9 @@ def la_walk(
         if GATE == SCALAR and not EXACT:
             state = state * tl.exp(-span_start if REVERSE else span_end)
     if GATE == KEY:
-        state = state * after[:, None]
+        state = state * after[:, None] * after[:, None]
     if VALUED:
-        state = state * column_after[None, :]
+        state = state * column_after[None, :] * column_after[None, :]
     tl.store(last + edge + inside, state, mask=mask)
     if not EMIT and GATE != NONE:  # noqa: SIM102, as only this test is of constants
         if tile == 0:
