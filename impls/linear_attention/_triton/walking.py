@@ -56,8 +56,13 @@ class Walk(Schedule):
 
     @property
     def fits(self) -> bool:
-        """Whether heads are to be walked, and a program of it fits on the device."""
-        return self.tiles.walk > 0 and self.strip[0] > 0
+        """Whether heads are to be walked, and a program of it fits on the device.
+
+        Triton 3.6 miscompiles the exact walk of scalar gates in strips of 16 with one stage: on Hopper it
+        reads outside of its operands.
+        """
+        fewest = 2 if self.gate == SCALAR else 1
+        return self.tiles.walk > 0 and self.strip[1] >= fewest
 
     @property
     def segments(self) -> tuple[int, int]:
