@@ -96,15 +96,18 @@ def partners(keys, K: tl.constexpr):
 
 @triton.jit
 def decay(
-    log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr, TO_END: tl.constexpr
-):
+    log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr, GATE: tl.constexpr, TO_END: tl.constexpr,
+    AFTER: tl.constexpr = False,
+):  # fmt: skip
     """Log of the decay from before step `start` to each of C steps, or (TO_END) from each to the last.
 
-    [C, cols] for key gates, [C, 1] for scalar ones.
+    [C, cols] for key gates, [C, 1] for scalar ones. AFTER: from after step `start`.
     """
     rows = tl.arange(0, C)
     t = start + rows
     inside = t < T
+    if AFTER:
+        inside = inside & (rows > 0)
     if TO_END:
         t = t + 1
         inside = (rows < C - 1) & (t < T)
@@ -115,6 +118,16 @@ def decay(
     else:
         gates = tl.load(log_a + t * stride, mask=inside, other=0.0)
         return tl.cumsum(gates, axis=0, reverse=TO_END)[:, None]
+
+
+@triton.jit
+def first_decay(log_a, start, T, stride, cols, K: tl.constexpr, GATE: tl.constexpr):
+    """Decay factor of step `start`: [cols] for key gates, a scalar for scalar ones."""
+    if GATE == KEY:
+        gates = tl.load(log_a + start * stride + cols, mask=(cols < K) & (start < T), other=0.0)
+    else:
+        gates = tl.load(log_a + start * stride, mask=start < T, other=0.0)
+    return tl.exp(gates)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from .blocks import (
     SCALAR,
     block_starts,
     decay,
+    first_decay,
     gate_base,
     gate_columns,
     gate_stride,
@@ -78,9 +79,13 @@ def la_increment(
     if GATE != NONE:
         base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
         gated = gate_columns(keys, K, KG)
-        factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, not REVERSE))
+        # REVERSE: from the first step, whose own decay may leave too little for half types
+        factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, not REVERSE, REVERSE))
         x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
     acc = tl.dot(tl.trans(x_tile), y_tile, input_precision=PRECISION)
+    if GATE != NONE and REVERSE:
+        first = first_decay(base, chunk * C, T, stride, gated, KG, GATE)
+        acc = acc * (first[:, None] if GATE == KEY else first)
     at = (bh * NT + chunk) * K * V + keys[:, None] * V + values[None, :]
     tl.store(increments + at, acc, mask=(keys < K)[:, None] & (values < V)[None, :])
     if GATE != NONE and not REVERSE:  # noqa: SIM102, as only this test is of constants
