@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -123,6 +123,7 @@ class Plan:
         self.steps: list[Step] = []
         self.launches: list[Launch] = []
         self.compiling = ExitStack()
+        self.expected: list[tuple[Planned, tuple[Slot | None, ...], dict[str, Any]]] = []
         self.schedule: list[tuple[Step, list[tuple[int, Callable[[], Tensor]]], list[int]]] = []
         self.pick: Pick = tuple
         self.pick_together: Pick = tuple
@@ -165,6 +166,16 @@ class Plan:
         self.launches.append(Launch(kernel, grid, arguments, constants))
         self.steps.append(self.launches[-1])
 
+    def expect(self, planned: Planned, *slots: Slot | None, **flags: Any) -> None:
+        """Plan another call that is likely to follow, such as a backward pass, beside this plan.
+
+        Its kernels are compiled together with those of this plan. If that fails, nothing happens: the call
+        meets the failure again and reports it.
+
+        slots: its operands, also buffers of this plan.
+        """
+        self.expected.append((planned, slots, flags))
+
     def _buffer(self, slot: Slot, make: Callable[[], Tensor]) -> Slot:
         self.makers.append(make)
         return replace(slot, index=self.operands + len(self.makers) - 1)
@@ -182,6 +193,10 @@ class Plan:
         """
         if not self.steps:
             raise ValueError("a plan launches at least one kernel")
+        for planned, slots, flags in self.expected:
+            with suppress(Exception):  # whatever it is, the call that is expected meets it again
+                planned.prepare(*slots, **flags)
+        self.expected.clear()
         self.compiling.close()
         for launch in self.launches:
             launch.settle()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ssmperf.impls.linear_attention._triton import function, value_gates
 from support.attention import DEVICE, KINDS, C, assert_matches, attention, case, cut_into, gpu, tiny
 from support.table import REGIMES, detached, error, evaluate
 from torch import Tensor
@@ -45,6 +46,21 @@ def walked_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("small_tiles")
 def test_outputs_and_all_gradients_match_the_definition(kind: str, T: int) -> None:
     assert_matches(case(T=T, kind=kind))
+
+
+@tiny
+@pytest.mark.parametrize("kind", ["none", "scalar", "key_complex", "both"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.usefixtures("small_tiles")
+def test_a_forward_pass_plans_its_backward_pass(kind: str, dtype: str) -> None:
+    """So that a first call compiles the kernels of both passes beside each other."""
+    module = value_gates if kind == "both" else function
+    operands = case(T=C + 1, kind=kind, dtype=dtype)
+    o, _ = attention(**operands)
+    plans = dict(module.backward_pass.plans)
+    assert len(plans) == 1
+    o.backward(torch.ones_like(o))
+    assert module.backward_pass.plans == plans
 
 
 @tiny

@@ -209,6 +209,37 @@ def test_a_buffer_lives_from_its_first_launch_to_its_last_one() -> None:
     assert living == [[True, False, False], [True, False, True], [False, True, True], [False, True, True]]
 
 
+class TestExpectedCalls:
+    @staticmethod
+    def expecting(follower: Planned, x: Tensor) -> None:
+        """Run a planned function that expects the follower to be called with its result."""
+
+        def plan_it(plan: Plan, given: Slot) -> tuple[Any, ...]:
+            to = plan.like(given)
+            plan.steps.append(Note(given, to))
+            plan.expect(follower, to)
+            return (to,)
+
+        (found,) = Planned(plan_it)(x)
+        assert torch.equal(found, x)
+
+    def test_a_call_as_expected_needs_no_plan_of_its_own(self, adder: Adder) -> None:
+        x = torch.rand(4)
+        self.expecting(adder.call, x)
+        assert adder.planned == 1 and not adder.streams
+        assert torch.equal(adder.call(x)[0], x)
+        assert adder.planned == 1
+
+    def test_a_failure_is_left_to_the_call(self) -> None:
+        def refuse(plan: Plan, given: Slot) -> tuple[Any, ...]:
+            raise UsageError("refused")
+
+        follower = Planned(refuse)
+        self.expecting(follower, torch.rand(4))
+        with pytest.raises(UsageError, match="refused"):
+            follower(torch.rand(4))
+
+
 def test_a_plan_that_launches_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Planned(lambda plan, x: (plan.like(x),))(torch.rand(2))

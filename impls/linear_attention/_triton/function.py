@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ def forward_pass(
     width = whole_width(v)
     first = first and padded(plan, first, width)
     both = pairs or phase is not None
-    channels = q.shape[-1] * 2 if both and not pairs else q.shape[-1]
+    given, do = q.shape[-1], replace(v, aligned=True)
+    channels = given * 2 if both and not pairs else given
     schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels)
     angles = spin = None
     if phase is not None:
@@ -41,13 +43,19 @@ def forward_pass(
         else:
             q, k = frames.turn(q, k, angles)
     if schedule.fits:
+        totals = None
         o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
-        return o, last, None, states, schedule.tiles, q, k, v, angles
-    v = padded(plan, v, width)
-    totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
-    increments = schedule.increments(k, v, log_a, totals, reverse=False)
-    states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
-    o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
+    else:
+        v = padded(plan, v, width)
+        totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
+        increments = schedule.increments(k, v, log_a, totals, reverse=False)
+        states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
+        o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
+    if keep:
+        plan.expect(
+            backward_pass, q, k, v, log_a, phase, angles, totals, states, do, None,
+            cut=schedule.tiles, pairs=pairs, turning=phase is not None, channels=given,
+        )  # fmt: skip
     return o, last, totals, states, schedule.tiles, q, k, v, angles
 
 

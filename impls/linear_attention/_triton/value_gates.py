@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def forward_pass(
 
     keep, by_value: see `Valued.forward_valued`.
     """
-    angles = None
+    angles, do = None, replace(v, aligned=True)
     if phase is not None:
         frames = Frames.of(plan, q, phase, q.shape[-1] // 2 if pairs else q.shape[-1], steps=FRAME)
         angles = frames.angles()
@@ -35,6 +36,11 @@ def forward_pass(
     o, last, states, made = schedule.forward_valued(
         q, k, v, log_a, log_b, first, keep=keep, by_value=by_value
     )
+    if keep:
+        plan.expect(
+            backward_pass, q, k, v, log_a, log_b, phase, angles, first, states, made, do, None,
+            cut=schedule.tiles, pairs=pairs, wanted=(log_a is not None, by_value, phase is not None),
+        )  # fmt: skip
     return o, last, states, made, q, k, angles, schedule.tiles
 
 
