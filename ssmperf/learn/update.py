@@ -6,6 +6,7 @@ update, so there one update is captured as a CUDA graph, which is replayed for a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ AHEAD = 32  # updates that the host prepares, at least, before it waits for the 
 WARM_UPS = 3  # updates before a capture, in which kernels are compiled and libraries set up
 
 Work = Callable[[], Tensor]
+_spoiled: list[Any] = []  # graphs whose capture the driver broke off; torch still has pointers to them
 
 
 def make_updates(network: nn.Module, backend: str, device: str, *, decay: float) -> Updates:
@@ -218,8 +220,11 @@ class CudaGraphs:
     """Does work on a stream of its own, on which it is captured too.
 
     A backward pass runs on the stream of its forward pass, and the default stream cannot be captured. Work
-    begins after what the current stream has been given, which waits for it. A failed capture never returns
-    its memory, so what waits for the device is found before.
+    begins after what the current stream has been given, which waits for it.
+
+    A capture that the driver breaks off leaves torch's allocator as if it went on. So work that waits for the
+    device is found before. Where a capture is broken off nevertheless, its pool is closed, and no other one
+    is tried in this process.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -257,38 +262,61 @@ class CudaGraphs:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # if its cause is another one, doing it again raises it again
-            reason = first_line(error)
+            reason = described(error)
         if reason:
             raise CannotRecord(reason)
         self._needs_bytes = torch.cuda.max_memory_allocated(self.device) - before
         return result
 
     def record(self, work: Work) -> tuple[Callable[[], None], Tensor]:
-        torch.cuda.synchronize(self.device)
-        torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info(self.device)
-        if free < HEADROOM * self._needs_bytes:
-            needed = f"{self._needs_bytes / 2**30:.1f} GiB"
-            raise CannotRecord(f"a graph's {needed} do not fit beside the allocated memory")
-        graph = torch.cuda.CUDAGraph()
+        reason = self._unfit()
+        if reason:
+            raise CannotRecord(reason)
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         current = torch.cuda.current_stream(self.device)
-        reason = ""
         try:
             with (
                 torch.cuda.device(self.device),
                 torch.cuda.stream(current),  # restores the stream, which a failed capture does not
-                torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"),
             ):
                 result = work()
         except Exception as error:  # any exception that is raised under capture is the reason
-            reason = f"{type(error).__name__}: {first_line(error)}"
-        if reason:
-            graph.reset()
-            torch.cuda.synchronize(self.device)
-            self._stream = torch.cuda.Stream(self.device)
+            reason = described(error)
+        if reason:  # here no frame of the failed work is left
+            self._give_up(graph, pool)
             raise CannotRecord(reason)
         return graph.replay, result
 
+    def _unfit(self) -> str:
+        """Say why a capture would fail, without trying it; nothing if it may work."""
+        if _spoiled:
+            return "not tried: an earlier capture in this process was broken off"
+        try:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+        except RuntimeError as error:
+            return described(error)
+        free, _ = torch.cuda.mem_get_info(self.device)
+        if free < HEADROOM * self._needs_bytes:
+            return f"a graph's {self._needs_bytes / 2**30:.1f} GiB do not fit beside the allocated memory"
+        return ""
 
-def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    def _give_up(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """Clean up after a failed capture."""
+        self._stream = torch.cuda.Stream(self.device)
+        try:
+            graph.pool()
+        except RuntimeError:  # the capture itself was broken off, not only the work
+            _spoiled.append(graph)
+            index = self._stream.device_index
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(index, pool)
+                torch._C._cuda_releasePool(index, pool)
+        graph.reset()
+        torch.cuda.synchronize(self.device)
+
+
+def described(error: Exception) -> str:
+    """Give an error's type and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
