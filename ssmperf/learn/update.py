@@ -280,9 +280,13 @@ class CudaGraphs:
                 torch.cuda.stream(current),  # restores the stream, which a failed capture does not
                 torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local"),
             ):
-                result = work()
-        except Exception as error:  # any exception that is raised under capture is the reason
-            reason = described(error)
+                try:
+                    result = work()
+                except Exception as error:  # any exception that is raised under capture is the reason
+                    reason = described(error)
+                    raise  # the end of a capture that was broken off raises another one
+        except Exception as error:
+            reason = reason or described(error)
         if reason:  # here no frame of the failed work is left
             self._give_up(graph, pool)
             raise CannotRecord(reason)
