@@ -199,6 +199,7 @@ def tested(trials: Trials, plan: Plan, setting: ClaimSetting) -> Iterator[dict[s
             "by_reach": {str(T): of_seed for T, (of_seed,) in found.by_reach.items()},
             "loss_curve": each.curve(PARTS),
             "train_s": each.train_s,
+            "without_graph": each.without_graph or None,
         }
 
 

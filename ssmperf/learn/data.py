@@ -10,8 +10,11 @@ from torch import Tensor
 
 from ssmperf.layers.task import IGNORED, Draw, Examples, Task
 
-BLOCK_ROWS = 4096  # of a training set that are drawn and kept at a time
+BLOCK_ROWS = 4096  # of a training set that are drawn at a time
+KEPT_BYTES = 256 << 20  # of blocks, since a long training runs through all of them many times
 TRAINING, ORDER, VALIDATION, TEST = range(4)  # what a seed is for
+
+Block = tuple[Tensor, Tensor]  # tokens and targets of its rows
 
 
 def seed_for(seed: int, *purpose: int) -> int:
@@ -36,19 +39,42 @@ class TrainingRows:
         block_rows = max(self.batch, min(self.task.rows, BLOCK_ROWS))
         self.blocks = max(1, self.task.rows // block_rows)
         self.block_rows = block_rows
-        self._number: int | None = None
+        self._turn: int | None = None
+        self._kept: dict[int, Block] = {}
 
     def rows_of(self, update: int) -> tuple[Tensor, Tensor]:
         """Give the tokens and targets of an update."""
         turn, within = divmod(update, self.block_rows // self.batch)
-        if self._number != turn % self.blocks:
-            self._number = turn % self.blocks
-            seed = seed_for(self.draw.seed, TRAINING, self._number)
-            self._examples = self.task.sample(replace(self.draw, rows=self.block_rows, seed=seed))
-        generator = torch.Generator().manual_seed(seed_for(self.draw.seed, ORDER, turn) % 2**63)
-        order = torch.randperm(len(self._examples.tokens), generator=generator)
-        chosen = order[(within * self.batch + torch.arange(self.batch)) % len(order)]
-        return self._examples.tokens[chosen], self._examples.targets[chosen]
+        if self._turn != turn:
+            self._block = self._draw(turn % self.blocks)
+            generator = torch.Generator().manual_seed(seed_for(self.draw.seed, ORDER, turn) % 2**63)
+            self._order = torch.randperm(len(self._block[0]), generator=generator)
+            self._turn = turn
+        tokens, targets = self._block
+        chosen = self._order[(within * self.batch + torch.arange(self.batch)) % len(self._order)]
+        return tokens[chosen].long(), targets[chosen].long()
+
+    def _draw(self, number: int) -> Block:
+        """Draw a block, or take it from those that are kept: the first ones, as many as KEPT_BYTES hold."""
+        if number in self._kept:
+            return self._kept[number]
+        seed = seed_for(self.draw.seed, TRAINING, number)
+        drawn = self.task.sample(replace(self.draw, rows=self.block_rows, seed=seed))
+        block = narrowed(drawn.tokens), narrowed(drawn.targets)
+        if sum(bytes_of(each) for each in (*self._kept.values(), block)) <= KEPT_BYTES:
+            self._kept[number] = block
+        return block
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """Give integers in 16 bits if they fit, which makes them quicker to pick and smaller to keep."""
+    low, high = (int(each) for each in x.aminmax())
+    limits = torch.iinfo(torch.int16)
+    return x.to(torch.int16) if limits.min <= low and high <= limits.max else x
+
+
+def bytes_of(block: Block) -> int:
+    return sum(each.nbytes for each in block)
 
 
 def scored(targets: Tensor) -> Tensor:

@@ -18,15 +18,16 @@ from ssmperf import registry
 from ssmperf.layers.network import Network
 from ssmperf.layers.task import Draw, Examples, Task
 from ssmperf.learn.data import VALIDATION, TrainingRows, scored, unseen
+from ssmperf.learn.update import Updates, logits, make_updates
 
 VALIDATION_ROWS = 64
 TOKENS_AT_ONCE = 1 << 17  # in a forward pass without gradients
-BETAS, DECAY, WARM_UP, CLIP = (0.9, 0.98), 0.05, 0.1, 1.0
+DECAY, WARM_UP = 0.05, 0.1
 ENOUGH = 0.99  # accuracy at which a training ends
 CHECKS = 20  # looks at losses and accuracy in a training
 SAVE_S = 20.0  # least time between two checkpoints
 CURVE = 8  # points of a loss curve
-FORMAT = 2  # of a checkpoint
+FORMAT = 3  # of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Learned:
     every_loss: the mean loss of each update, in nats per target.
     accuracy: on validation rows at the length of the training, at its end.
     train_s: seconds, those before an interruption included.
+    without_graph: why a GPU made updates one by one instead of replaying a CUDA graph; empty if it did not.
     """
 
     job: Job
@@ -80,6 +82,7 @@ class Learned:
     every_loss: tuple[float, ...]
     accuracy: float
     train_s: float
+    without_graph: str = ""
 
     @property
     def updates(self) -> int:
@@ -127,7 +130,8 @@ def train(
 ) -> Learned:
     """Train with AdamW, a warm-up and a cosine to zero, until the validation rows are answered right.
 
-    On one device the same job gives the same network, also if it is interrupted and goes on.
+    On one device the same job gives the same network, also if it is interrupted and goes on; on a GPU, up to
+    kernels that do not repeat their bits. There most updates replay a CUDA graph: see `update.py`.
 
     checkpoint: file from which to go on, and in which to keep the state of the training, its end included.
     on_step: called at times with a text about the state of the training.
@@ -138,10 +142,10 @@ def train(
     """
     task = registry.task(job.task)
     network = build(job, task)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=job.rate, betas=BETAS, weight_decay=job.decay)
+    updates = make_updates(network, job.backend, job.device, decay=job.decay)
     state = _State()
     if checkpoint is not None:
-        state = _load(checkpoint, job, network, optimizer)
+        state = _load(checkpoint, job, network, updates)
     if state.diverged:
         raise Diverged(state.diverged)
     rows = TrainingRows(task, job.draw, job.sizes["B"])
@@ -149,10 +153,10 @@ def train(
     began_s, saved_s = time.monotonic() - state.train_s, time.monotonic()
     pending: list[Tensor] = []
     while not state.ended:
-        pending.append(_update(network, optimizer, rows, state.updates + len(pending), job))
-        if (state.updates + len(pending)) % max(1, job.updates // CHECKS) and (
-            state.updates + len(pending) < job.updates
-        ):
+        update = state.updates + len(pending)
+        rate = job.rate * pace(update, job.updates, job.warm_up)
+        pending.append(updates(*rows.rows_of(update), rate))
+        if (update + 1) % max(1, job.updates // CHECKS) and update + 1 < job.updates:
             continue
         losses = torch.stack(pending).tolist()  # waits for the device
         bad = next((place for place, loss in enumerate(losses) if not math.isfinite(loss)), None)
@@ -166,13 +170,16 @@ def train(
             state.accuracy = float(right(network, validation, job.backend, job.device)[0].float().mean())
         state.ended = bool(state.diverged or state.updates >= job.updates or state.accuracy >= ENOUGH)
         state.train_s = time.monotonic() - began_s
+        state.without_graph = updates.without_graph or state.without_graph
         if checkpoint is not None and (state.ended or time.monotonic() - saved_s >= SAVE_S):
-            _save(checkpoint, job, state, network, optimizer)
+            _save(checkpoint, job, state, network, updates)
             saved_s = time.monotonic()
-        on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}")
+        how = f", without a CUDA graph: {state.without_graph}" if state.without_graph else ""
+        on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}{how}")
         if state.diverged:
             raise Diverged(state.diverged)
-    return Learned(job, network, tuple(state.losses), state.accuracy, state.train_s)
+    updates.release()
+    return Learned(job, network, tuple(state.losses), state.accuracy, state.train_s, state.without_graph)
 
 
 def pace(update: int, updates: int, warm_up: int | None = None) -> float:
@@ -181,14 +188,6 @@ def pace(update: int, updates: int, warm_up: int | None = None) -> float:
     if update < warm_up:
         return (update + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (update - warm_up) / max(1, updates - warm_up)))
-
-
-def logits(network: nn.Module, tokens: Tensor, places: Tensor, backend: str) -> Tensor:
-    """Compute the logits at places of the flattened tokens alone: (places, classes)."""
-    assert isinstance(network, Network)
-    hidden, _ = network.hidden(tokens, backend=backend)
-    found: Tensor = network.head(hidden.flatten(0, 1)[places])
-    return found
 
 
 def right(network: nn.Module, examples: Examples, backend: str, device: str) -> tuple[Tensor, float]:
@@ -211,23 +210,6 @@ def pieces(examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(examples.tokens.split(rows), examples.targets.split(rows), strict=True)
 
 
-def _update(
-    network: Network, optimizer: torch.optim.Optimizer, rows: TrainingRows, update: int, job: Job
-) -> Tensor:
-    """Make one update; return its loss, on the device."""
-    tokens, targets = rows.rows_of(update)
-    places = scored(targets)
-    given = logits(network, tokens.to(job.device), places.to(job.device), job.backend)
-    loss = functional.cross_entropy(given, targets.flatten()[places].to(job.device))
-    for group in optimizer.param_groups:
-        group["lr"] = job.rate * pace(update, job.updates, job.warm_up)
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-    optimizer.step()
-    return loss.detach()
-
-
 def _validation(job: Job) -> Draw:
     draw = job.draw
     return Draw(VALIDATION_ROWS, draw.T, draw.trained, draw.seed, corpus=draw.corpus)
@@ -243,6 +225,7 @@ class _State:
     train_s: float = 0.0
     ended: bool = False
     diverged: str = ""
+    without_graph: str = ""
 
 
 def has_ended(path: Path, job: Job) -> bool:
@@ -253,23 +236,23 @@ def has_ended(path: Path, job: Job) -> bool:
     return bool(kept["job"] == job.fingerprint and kept["state"]["ended"])
 
 
-def _save(path: Path, job: Job, state: _State, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save(path: Path, job: Job, state: _State, network: nn.Module, updates: Updates) -> None:
     """Write a checkpoint; the file is always a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
-    parts = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    parts = {"network": network.state_dict(), "updates": updates.state()}
     torch.save({"job": job.fingerprint, "state": asdict(state), **parts}, temporary)
     temporary.replace(path)
 
 
-def _load(path: Path, job: Job, network: nn.Module, optimizer: torch.optim.Optimizer) -> _State:
+def _load(path: Path, job: Job, network: nn.Module, updates: Updates) -> _State:
     """Read a checkpoint of this job; a file of another one, or none, means the beginning."""
     if not path.exists():
         return _State()
-    # runs no code of the file; on the CPU, since the optimiser counts its steps there
+    # runs no code of the file; on the CPU, from where each part goes to the device that it needs
     kept = torch.load(path, map_location="cpu", weights_only=True)
     if kept["job"] != job.fingerprint:
         return _State()
     network.load_state_dict(kept["network"])
-    optimizer.load_state_dict(kept["optimizer"])
+    updates.load(kept["updates"])
     return _State(**kept["state"])

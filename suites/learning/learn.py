@@ -37,6 +37,7 @@ def learn(case: Case, context: Context) -> Record:
     accuracies: by `test_lengths`, averaged over seeds; None for a length that the backend refuses.
     accuracies_by_reach: by test length, and by how many tokens back the answer depends on.
     chances, majority_accuracies: what guessing, and always giving the most frequent answer, would have.
+    without_graph: why a GPU made updates one by one instead of replaying a CUDA graph, if it did.
     verdict: what was learned and up to where it holds, as a sentence; `learned` and `holds_to` are its parts.
     """
     assert case.model is not None
@@ -96,6 +97,7 @@ def described(task: Task, trials: Trials, backend: str) -> dict[str, Any]:
         "updates_done": [first.updates * part // parts for part in range(1, parts + 1)],
         "final_loss": first.losses[-1],
         "train_s": math.fsum(each.train_s for each in trials.learned),
+        "without_graph": next((each.without_graph for each in trials.learned if each.without_graph), None),
     }
 
 

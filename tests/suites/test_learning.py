@@ -226,6 +226,17 @@ def test_a_forecast_grows_with_the_updates_and_shrinks_side_by_side() -> None:
     assert expected_s([case], training=replace(many, side_by_side=4)) < expected_s([case], training=many) / 2
 
 
+def test_trainings_side_by_side_take_turns_on_a_gpu_in_a_forecast() -> None:
+    """Only what an update takes beside its backend's calls is shared out."""
+    (case, *_) = learned(cases(models=("mingru",), regimes=("task/mqar",)))
+    on_gpu, training = replace(case, device="cuda"), replace(TRAINING, updates=10**5)
+    alone, four, beside = (
+        expected_s([on_gpu], training=replace(training, seeds=seeds, side_by_side=at_once))
+        for seeds, at_once in ((1, 1), (4, 1), (4, 4))
+    )
+    assert alone < beside < four
+
+
 def test_the_quickest_is_exact_and_not_refused() -> None:
     selection = Selection.of(Device("cpu"))
     several = learned(cases(models=("hgrn",), backends=("logspace", "triton", "sequential")))

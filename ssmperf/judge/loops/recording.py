@@ -69,7 +69,7 @@ class GraphRecorder:
     def check(self, work: Callable[[], Results]) -> Results:
         """Do the work. Raises CannotRecord if it waits for the device."""
         try:
-            with _no_waiting():
+            with no_waiting():
                 return work()
         except torch.OutOfMemoryError:
             raise
@@ -111,7 +111,7 @@ class GraphRecorder:
 
 
 @contextmanager
-def _no_waiting() -> Iterator[None]:
+def no_waiting() -> Iterator[None]:
     """Have torch raise a RuntimeError where the host would wait for the device."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
