@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
 from support.table import detached, evaluate
 from torch import Tensor
 
@@ -18,6 +18,12 @@ from ssmperf import registry
 def small_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, where heads are walked."""
     cut_into(monkeypatch, walk=16)
+
+
+@pytest.fixture
+def wide_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In strips of 64 values, beside which a few columns are a tail, as they are in the gradients."""
+    cut_into(monkeypatch, walk=64, inner=64)
 
 
 @tiny
@@ -50,23 +56,73 @@ def test_odd_widths_of_half_precision(kind: str, T: int, options: dict[str, Any]
     assert_matches(case(T=T, kind=kind, **options), "float16")
 
 
-FADING = [
-    *((kind, T, False) for kind in ("const", "scalar") for T in (1, C + 1, 3 * C)),
-    ("scalar", 4 * C + 3, True),  # a wide chunk beside such that are not
+TAILED = [
+    *((kind, 2 * C + 3, {"V": 129}) for kind in ("none", "const", "scalar", "key", "key_complex")),
+    *((kind, T, {"V": 65, "K": 20}) for kind in ("scalar", "key") for T in (1, C + 1)),
+    *((kind, C + 1, {"V": 144, "H": 2}) for kind in ("none", "scalar", "key")),  # 16 columns, without padding
+    ("scalar", 2 * C, {"V": 129, "regime": "reset"}),
+    ("key", 2 * C, {"V": 129, "regime": "retnet"}),
 ]
 
 
 @tiny
-@pytest.mark.parametrize(("kind", "T", "reset"), FADING)
-@pytest.mark.usefixtures("small_walk")
+@pytest.mark.parametrize(("kind", "T", "options"), TAILED)
+@pytest.mark.usefixtures("wide_walk")
+def test_a_few_columns_behind_whole_strips(kind: str, T: int, options: dict[str, Any]) -> None:
+    assert_matches(case(T=T, kind=kind, dtype="float16", **{"regime": "gla", **options}), "float16")
+
+
+@tiny
+@pytest.mark.parametrize("kind", ["none", "scalar", "key"])
+def test_a_few_columns_in_segments(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=64, inner=64, fill=6)
+    assert_matches(case(T=4 * C + 3, kind=kind, V=129, dtype="float16", regime="gla"), "float16")
+
+
+@tiny
+@pytest.mark.usefixtures("wide_walk")
+def test_value_gates_take_a_few_columns_as_a_strip() -> None:
+    operands = case(T=C + 3, kind="none", V=72)
+    gates = torch.linspace(-0.2, 0, (C + 3) * 72).reshape(1, C + 3, 1, 72)
+    operands["log_b"] = gates.to(DEVICE).requires_grad_()
+    assert_matches(operands)
+
+
+@tiny
+@pytest.mark.parametrize(("K", "V", "width", "tail", "strips"), [
+    (128, 129, 64, 16, 2), (128, 144, 64, 16, 2), (64, 65, 64, 16, 1), (128, 145, 64, 0, 3),
+    (128, 128, 64, 0, 2), (128, 33, 64, 0, 1), (256, 129, 32, 0, 5),
+])  # fmt: skip
+def test_where_a_few_columns_are_a_tail(K: int, V: int, width: int, tail: int, strips: int) -> None:
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import padded, valued, walking
+
+    q, v = (Slot.of(torch.empty(1, 64, 2, size, dtype=torch.bfloat16)) for size in (K, V))
+    for kind, expected in ((walking.Walk, tail), (valued.Valued, 0)):
+        schedule = kind.of(Plan([q]), q, v, None, pairs=False, width=padded.whole_width(v))
+        assert width == schedule.BW
+        assert schedule.tail(width) == expected
+        assert schedule.strips(width) == (strips if expected == tail else strips + 1)
+
+
+FADING = [
+    *((kind, T, 33, False) for kind in ("const", "scalar") for T in (1, C + 1, 3 * C)),
+    *((kind, C + 1, V, False) for kind in ("const", "scalar") for V in (65, 129)),
+    *(("scalar", 4 * C + 3, V, True) for V in (33, 129)),  # a wide chunk beside such that are not
+]
+
+
+@tiny
+@pytest.mark.parametrize(("kind", "T", "V", "reset"), FADING)
 def test_odd_widths_bring_scalar_decay_into_values(
-    kind: str, T: int, reset: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, T: int, V: int, reset: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As bfloat16 does, which the interpreter lacks: float16 has room for two nats."""
     from ssmperf.impls.linear_attention._triton import schedule
 
+    cut_into(monkeypatch, walk=16 if V < 64 else 64, inner=16 if V < 64 else 64)
     monkeypatch.setitem(schedule.SCALAR_LIMITS, torch.float16, 2.0)
-    operands = case(T=T, kind=kind, H=2, V=33, dtype="float16", regime="gla")
+    operands = case(T=T, kind=kind, H=2, V=V, dtype="float16", regime="gla")
     if reset:
         with torch.no_grad():
             operands["log_a"][:, 2 * C + 5] = -math.inf
@@ -103,14 +159,15 @@ def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytes
 
 
 @tiny
-@pytest.mark.usefixtures("small_walk")
+@pytest.mark.parametrize("V", [16, 129])
 @pytest.mark.parametrize("kind", ["scalar", "key"])
-def test_a_walk_takes_chunks_of_any_decay(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_takes_chunks_of_any_decay(kind: str, V: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head has chunks beyond the operands' range beside others, and a reset; the other head has neither."""
     from ssmperf.impls.linear_attention._triton import walking
 
+    cut_into(monkeypatch, walk=min(64, V), inner=min(64, V))
     monkeypatch.setitem(walking.LIMITS, torch.float32, 10.0)
-    operands = case(T=4 * C, kind=kind, H=2)
+    operands = case(T=4 * C, kind=kind, H=2, V=V)
     gates = operands["log_a"].detach().clone()
     gates[:, :C] *= 0.3
     gates[:, 2 * C : 3 * C] *= 0.3
@@ -172,12 +229,12 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
 
 @tiny
 @pytest.mark.parametrize(("K", "V", "heads", "stages"), [
-    (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 64, 2), (256, 256, 256, 3),
+    (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 66, 3), (128, 129, 67, 2), (256, 256, 256, 3),
 ])  # fmt: skip
 def test_two_programs_share_a_multiprocessor_where_there_are_more_than_those(
     K: int, V: int, heads: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On 132 multiprocessors, two strips of 64 values a head; with 256 channels two programs do not fit."""
+    """On 132 multiprocessors, two strips of 64 values per head; with 256 channels two programs do not fit."""
     from ssmperf.impls._triton.plan import Plan, Slot
     from ssmperf.impls.linear_attention._triton import walking
 
@@ -231,4 +288,30 @@ def test_chunks_decay_together_by_more_than_float32_holds_on_a_gpu(kind: str) ->
     operands = case(T=64 * 5, H=3, K=128, V=128, kind=kind, dtype="bfloat16", regime="gla")
     with torch.no_grad():
         operands["log_a"][:, 64 + 32 : 128 + 32, :, ::8] = -55 / 32
+    assert_matches(operands, "bfloat16")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("V", [129, 144])
+@pytest.mark.parametrize("kind", ["none", "const", "scalar", "key", "scalar_complex"])
+def test_a_few_columns_behind_whole_strips_on_a_gpu(kind: str, V: int, dtype: str) -> None:
+    assert_matches(case(T=64 * 5 + 3, H=3, K=128, V=V, kind=kind, dtype=dtype, regime="gla"), dtype)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("K", "V", "H"), [(128, 129, 160), (64, 65, 300)])
+@pytest.mark.parametrize("kind", ["none", "scalar", "key"])
+def test_a_few_columns_of_many_heads_on_a_gpu(kind: str, K: int, V: int, H: int) -> None:
+    """More programs than multiprocessors, which take whole heads, in fewer stages."""
+    assert_matches(case(T=64 * 3 + 1, H=H, K=K, V=V, kind=kind, dtype="bfloat16", regime="gla"), "bfloat16")
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("kind", ["scalar", "key"])
+def test_a_few_columns_after_resets_on_a_gpu(kind: str) -> None:
+    operands = case(T=64 * 5, H=3, K=128, V=129, kind=kind, dtype="bfloat16", regime="reset")
     assert_matches(operands, "bfloat16")

@@ -272,7 +272,7 @@ def linear_attention_cases() -> Iterator[Case]:
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
             main=data is BFLOAT and gate in ("key", "scalar", "key value complex"),
-            processors=ONE if V % 2 else H * V // 64,  # more programs than these have fewer stages
+            processors=H * V // 64,  # more programs than these have fewer stages
         )
         if gate in ("key", "scalar") and data is BFLOAT and V % 2 == 0:
             name = f"{SHORT[data]} K{K} V{V} {gate} chunks"

@@ -15,35 +15,51 @@ from ..._triton.plan import Plan, Slot
 WORD = 4  # bytes; the least that an asynchronous copy takes
 VECTOR = 16  # bytes
 ROWS = 16  # of a program
+REST = 16  # columns; the most that a second tile takes
+
+
+@triton.jit
+def pad_columns(
+    x, out, factor, rows, columns, inside, V: tl.constexpr, WIDTH: tl.constexpr, FADE: tl.constexpr
+):
+    """Copy some columns of rows of V numbers into rows of WIDTH numbers, (FADE) times a factor per row."""
+    numbers = tl.load(x + rows * V + columns, mask=inside & (columns < V), other=0.0)
+    if FADE:
+        numbers = numbers.to(tl.float32) * factor[:, None]
+    tl.store(out + rows * WIDTH + columns, numbers.to(out.dtype.element_ty), mask=inside & (columns < WIDTH))
 
 
 @triton.jit(do_not_specialize=("count", "T", "H", "NT"))
 def la_pad(
     x, out, spans, wide, count, T, H, NT,
     V: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, BV: tl.constexpr,
-    FADE: tl.constexpr, REVERSE: tl.constexpr,
+    REST: tl.constexpr, FADE: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """Rows of V numbers as rows of WIDTH numbers, with zeros behind.
 
+    BV: width of the first tile of columns. REST: width of a second one behind it, or 0; a single one of twice
+    BV would be nearly half masked.
     FADE: rows (B, T, H) of values get the decay of scalar gates to the chunk's middle, or (REVERSE) those of
     do the decay from there, unless the chunk is wide: see `anchors.la_spans`.
     """
-    begin = tl.program_id(0).to(tl.int64) * ROWS
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, BV)[None, :]
-    inside = rows < count - begin
-    cells = rows[:, None] * V + columns
-    numbers = tl.load(x + begin * V + cells, mask=inside[:, None] & (columns < V), other=0.0)
+    rows, begin = tl.arange(0, ROWS), tl.program_id(0).to(tl.int64) * ROWS
+    some = rows < count - begin
+    factor = some  # unused unless FADE
     if FADE:
-        token, head = (begin + rows) // H, (begin + rows) % H
+        number = tl.program_id(0) * ROWS + rows  # in 32 bits: division of 64 takes many instructions
+        token, head = number // H, number % H
         t = token % T
-        at = (token // T * H + head) * NT + t // C
-        span = tl.load(spans + at * C + t % C, mask=inside, other=0.0)
-        near = tl.load(wide + at, mask=inside, other=0) == 0
+        at = (token // T * H + head).to(tl.int64) * NT + t // C
+        span = tl.load(spans + at * C + t % C, mask=some, other=0.0)
+        near = tl.load(wide + at, mask=some, other=0) == 0
         factor = tl.where(near, tl.exp(span if REVERSE else -span), 1.0)
-        numbers = numbers.to(tl.float32) * factor[:, None]
-    cells = rows[:, None] * WIDTH + columns
-    numbers = numbers.to(out.dtype.element_ty)
-    tl.store(out + begin * WIDTH + cells, numbers, mask=inside[:, None] & (columns < WIDTH))
+    inside = some[:, None]
+    source, target = x + begin * V, out + begin * WIDTH
+    columns = tl.arange(0, BV)[None, :]
+    pad_columns(source, target, factor, rows[:, None], columns, inside, V, WIDTH, FADE)
+    if REST:
+        columns = BV + tl.arange(0, REST)[None, :]
+        pad_columns(source, target, factor, rows[:, None], columns, inside, V, WIDTH, FADE)
 
 
 def whole_width(v: Slot) -> int:
@@ -51,6 +67,14 @@ def whole_width(v: Slot) -> int:
     V, size = v.shape[-1], v.dtype.itemsize
     whole = triton.cdiv(V * size, VECTOR) * VECTOR // size
     return whole if V * size % WORD else V
+
+
+def tiles_of(width: int) -> tuple[int, int]:
+    """Widths of a row's tiles: the largest power of two and a short rest, or one for all columns and 0."""
+    whole = triton.next_power_of_2(width)
+    main = whole // 2
+    rest = triton.next_power_of_2(width - main)
+    return (main, rest) if width < whole and rest <= REST else (whole, 0)
 
 
 def padded(plan: Plan, x: Slot, width: int) -> Slot:
@@ -73,8 +97,9 @@ def _launch(
     V = x.shape[-1]
     out = plan.empty((*x.shape[:-1], width), x.dtype)
     rows = x.numel() // V
+    BV, rest = tiles_of(width)
     plan.launch(
         la_pad, (triton.cdiv(rows, ROWS),), x, out, *(gates or (x, x)), rows, *sizes, V=V, WIDTH=width, C=C,
-        ROWS=ROWS, BV=triton.next_power_of_2(width), FADE=gates is not None, REVERSE=reverse, num_warps=4,
+        ROWS=ROWS, BV=BV, REST=rest, FADE=gates is not None, REVERSE=reverse, num_warps=4,
     )  # fmt: skip
     return out

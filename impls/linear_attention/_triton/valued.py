@@ -79,6 +79,9 @@ class Valued(Walk):
     def slack(self) -> int:
         return super().slack + 1024  # 8 bytes for each column of a strip
 
+    def tail(self, width: int) -> int:
+        return 0  # the columns' factors belong to whole strips
+
     def fade(self, x: Slot | None, w: Slot | None, log_b: Slot) -> tuple[Slot, Slot, Slot, Slot]:
         """x ⊙ exp(G), w ⊙ exp(-G) in the operands' dtype, the columns' factors, and flags of wide chunks."""
         given = x or w

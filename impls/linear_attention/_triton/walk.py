@@ -6,6 +6,15 @@ chunk's operands are read once and its scores never leave the chip.
 Of the two kinds of the kernel, the plain one walks through segments without a wide chunk, the exact one
 through the others: it takes the scores of wide chunks under key gates from memory, and decides pair by pair
 under scalar ones whether a reset lies between.
+
+A few columns of values behind whole strips are a tail: every program takes them through the same loop as a
+second, narrow tile, and the first program of a head writes them. So there is no branch around products, which
+would end the pipelining of loads. The functions before the kernel are the parts of a chunk that both tiles go
+through. Their `decay` depends on the gate:
+
+- KEY: the state's factors between the chunk's edges, where the kernel has loaded them;
+- SCALAR: the sums of log gates from the middle to each step, to before the first one and to the last one;
+- SCALAR, EXACT: factors of rows that are read, of values that are added, and of the state.
 """
 
 from __future__ import annotations
@@ -17,12 +26,68 @@ from .anchors import linked, load_spans
 from .blocks import FLAGS, KEY, NONE, SCALAR, head_offset, load_rows, locate
 
 
+@triton.jit
+def scaled(x, factor):
+    """Multiply each row of x by its factor; keep the dtype of x."""
+    return (x.to(tl.float32) * factor[:, None]).to(x.dtype)
+
+
+@triton.jit
+def to_middle(
+    state, y_tile, decay, GATE: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr, FADED: tl.constexpr
+):
+    """Bring scalar decay from or to the chunk's middle into the state and y, unless y has it."""
+    if GATE == SCALAR and not EXACT:
+        span, span_start, span_end = decay
+        if not FADED:
+            y_tile = scaled(y_tile, tl.exp(span if REVERSE else -span))
+        state = state * tl.exp(span_end if REVERSE else -span_start)
+    return state, y_tile
+
+
+@triton.jit
+def read_state(
+    x_tile, held, weights, y_tile, decay,
+    GATE: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute x times the state `held`, plus weights times y, with the decay of scalar gates."""
+    acc = tl.dot(x_tile, held, input_precision=PRECISION)
+    if GATE == SCALAR and EXACT:
+        acc = acc * decay[0][:, None]
+    if GATE == SCALAR and not EXACT:
+        span, span_start, span_end = decay
+        acc = acc * tl.exp(span_end if REVERSE else -span_start)
+    acc = tl.dot(weights, y_tile, acc, input_precision=PRECISION)
+    if GATE == SCALAR and not EXACT:
+        acc = acc * tl.exp(-span if REVERSE else span)[:, None]
+    return acc
+
+
+@triton.jit
+def add_chunk(
+    state, w_tile, y_tile, decay,
+    GATE: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr, EMIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute the state after a chunk: let it decay, and add the keys w times the values y."""
+    if GATE == KEY and (EXACT or not EMIT):
+        state = state * decay[0][:, None]
+    if GATE == SCALAR and EXACT:
+        state = state * decay[2]
+        y_tile = scaled(y_tile, decay[1])
+    state = tl.dot(tl.trans(w_tile), y_tile, state, input_precision=PRECISION)
+    if GATE == SCALAR and not EXACT:
+        _, span_start, span_end = decay
+        state = state * tl.exp(-span_start if REVERSE else span_end)
+    return state
+
+
 @triton.jit(do_not_specialize=("T", "H", "NT", "NS"))
 def la_walk(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
     T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr, EMIT: tl.constexpr,
-    KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
+    TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
+    EMIT: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
@@ -32,9 +97,10 @@ def la_walk(
     KEEP: write the state that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
     EXACT: see the module; a program whose segment is of the other kind ends at once. VALUED: value gates have
     their decay in y and out (see `valued`), and in columns what factors is for keys. FADED: y has the decay
-    of scalar gates from the chunk's middle in it, where the chunk is not wide.
+    of scalar gates from the chunk's middle in it, where the chunk is not wide. TAIL: width of the tile
+    for the columns behind the last whole strip, or 0; never with VALUED.
     """
-    tile, segment, bh = locate(H, NS, tl.cdiv(V, BV))
+    tile, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
     if GATE == SCALAR or (GATE == KEY and EMIT):
         flags = tl.zeros((FLAGS,), dtype=tl.int32)
         for begin in range(0, PER, FLAGS):
@@ -53,19 +119,31 @@ def la_walk(
     state = tl.zeros((BK, BV), dtype=tl.float32)
     if HAS_FIRST:
         state += tl.load(first + edge + inside, mask=mask, other=0.0)
+    if TAIL:
+        rest_values = V // BV * BV + tl.arange(0, TAIL)
+        rest_inside = keys[:, None] * V + rest_values[None, :]
+        rest_mask = (keys < K)[:, None] & ((rest_values < V) & (tile == 0))[None, :]
+        rest = tl.zeros((BK, TAIL), dtype=tl.float32)
+        if HAS_FIRST:
+            rest += tl.load(first + edge + rest_inside, mask=rest_mask, other=0.0)
     ordered = steps[:, None] <= steps[None, :] if REVERSE else steps[:, None] >= steps[None, :]
     passed = tl.zeros((BK,), dtype=tl.float32)
     after = tl.full((BK,), 1.0, dtype=tl.float32)
     column_after = tl.full((BV,), 1.0, dtype=tl.float32)
+    # with a tail, numbers of steps have 32 bits, and 64 once multiplied by this: that takes fewer registers
+    heads = H.to(tl.int64) if TAIL else H
     for step in tl.range(PER, num_stages=STAGES):
         number = segment * PER + step
         live = number < NT
         chunk = tl.where(live, NT - 1 - number if REVERSE else number, NT)
         at = bh * NT + chunk
-        t = chunk * C + steps
-        x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
-        w_tile = load_rows(w + row * K, t, T, H * K, keys, K)
-        y_tile = load_rows(y + row * V, t, T, H * V, values, V)
+        t = (chunk * C).to(tl.int32) + steps if TAIL else chunk * C + steps
+        x_tile = load_rows(x + row * K, t, T, heads * K, keys, K)
+        w_tile = load_rows(w + row * K, t, T, heads * K, keys, K)
+        y_tile = load_rows(y + row * V, t, T, heads * V, values, V)
+        if TAIL:
+            y_rest = load_rows(y + row * V, t, T, heads * V, rest_values, V)
+        decay = ()
         if GATE == KEY:
             some = (keys < K) & live
             before = tl.load(factors + at * 3 * K + keys, mask=some, other=1.0)
@@ -73,9 +151,12 @@ def la_walk(
             # twice by the root: the product of two chunks' factors may be too small for float32
             root = (after * (end if REVERSE else before))[:, None]
             state = state * root * root
+            if TAIL:
+                rest = rest * root * root
             after = before if REVERSE else end
             if EXACT or not EMIT:
                 between = tl.load(factors + at * 3 * K + K + keys, mask=some, other=1.0)
+                decay = (between,)
             if not EMIT:
                 passed += 2 * (tl.log(before) + tl.log(end)) + tl.log(between)
         if VALUED:
@@ -91,24 +172,23 @@ def la_walk(
                 from_start = linked(span_start, 0, span, reset)
                 to_end = linked(span, reset, span_end, reset_end)
                 total = linked(span_start, 0, span_end, reset_end)
+                decay = (to_end, from_start, total) if REVERSE else (from_start, to_end, total)
                 if not EMIT:
                     passed += tl.log(total)
-            elif not EMIT:
-                passed += span_end - span_start
+            else:
+                decay = (span, span_start, span_end)
+                if not EMIT:
+                    passed += span_end - span_start
         if FADED and EXACT:
             near = tl.load(wide + at, mask=live, other=1) == 0
             factor = tl.where(near, tl.exp(-span if REVERSE else span), 1.0)
-            y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(y.dtype.element_ty)
+            y_tile = scaled(y_tile, factor)
+            if TAIL:
+                y_rest = scaled(y_rest, factor)
         held = state.to(x.dtype.element_ty)
         if KEEP:
             tl.store(states + at * K * V + inside, held, mask=mask & live)
-        if GATE == SCALAR and not EXACT:
-            # the decay from the middle lies in y, and its inverse in the rows of what is read
-            if not FADED:
-                factor = tl.exp(span if REVERSE else -span)
-                y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(y.dtype.element_ty)
-            to_middle = tl.exp(span_end if REVERSE else -span_start)
-            state = state * to_middle
+        state, y_tile = to_middle(state, y_tile, decay, GATE, REVERSE, EXACT, FADED)
         if EMIT:
             weights = tl.dot(x_tile, tl.trans(w_tile), input_precision=PRECISION)
             if GATE == SCALAR and EXACT:
@@ -125,29 +205,33 @@ def la_walk(
                 )
                 given = tl.load(scores + at * C * C + cells, mask=ordered & far, other=0.0)
                 weights = tl.where(far, given, weights)
-            acc = tl.dot(x_tile, held, input_precision=PRECISION)
-            if GATE == SCALAR:
-                acc = acc * ((to_end if REVERSE else from_start)[:, None] if EXACT else to_middle)
-            acc = tl.dot(weights, y_tile, acc, input_precision=PRECISION)
-            if GATE == SCALAR and not EXACT:
-                acc = acc * tl.exp(-span if REVERSE else span)[:, None]
-            rows = row * V + t[:, None] * H * V + values[None, :]
+        if TAIL:  # before the strip: fewer registers spill than the other way round
+            held_rest = rest.to(x.dtype.element_ty)
+            if KEEP:
+                tl.store(states + at * K * V + rest_inside, held_rest, mask=rest_mask & live)
+            rest, y_rest = to_middle(rest, y_rest, decay, GATE, REVERSE, EXACT, FADED)
+            if EMIT:
+                acc = read_state(x_tile, held_rest, weights, y_rest, decay, GATE, REVERSE, EXACT, PRECISION)
+                rows = row * V + t[:, None] * (heads * V) + rest_values[None, :]
+                outside = (t < T)[:, None] & ((rest_values < V) & (tile == 0))[None, :]
+                tl.store(out + rows, acc.to(out.dtype.element_ty), mask=outside)
+            rest = add_chunk(rest, w_tile, y_rest, decay, GATE, REVERSE, EXACT, EMIT, PRECISION)
+        if EMIT:
+            acc = read_state(x_tile, held, weights, y_tile, decay, GATE, REVERSE, EXACT, PRECISION)
+            by_row = t[:, None] * (heads * V) if TAIL else t[:, None] * H * V
+            rows = row * V + by_row + values[None, :]
             outside = (t < T)[:, None] & (values < V)[None, :]
             tl.store(out + rows, acc.to(out.dtype.element_ty), mask=outside)
-        if GATE == KEY and (EXACT or not EMIT):
-            state = state * between[:, None]
-        if GATE == SCALAR and EXACT:
-            state = state * total
-            factor = from_start if REVERSE else to_end
-            y_tile = (y_tile.to(tl.float32) * factor[:, None]).to(x.dtype.element_ty)
-        state = tl.dot(tl.trans(w_tile), y_tile, state, input_precision=PRECISION)
-        if GATE == SCALAR and not EXACT:
-            state = state * tl.exp(-span_start if REVERSE else span_end)
+        state = add_chunk(state, w_tile, y_tile, decay, GATE, REVERSE, EXACT, EMIT, PRECISION)
     if GATE == KEY:
         state = state * after[:, None] * after[:, None]
+        if TAIL:
+            rest = rest * after[:, None] * after[:, None]
     if VALUED:
         state = state * column_after[None, :] * column_after[None, :]
     tl.store(last + edge + inside, state, mask=mask)
+    if TAIL:
+        tl.store(last + edge + rest_inside, rest, mask=rest_mask)
     if not EMIT and GATE != NONE:  # noqa: SIM102, as only this test is of constants
         if tile == 0:
             if GATE == KEY:

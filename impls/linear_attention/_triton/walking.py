@@ -19,6 +19,7 @@ from .walk import la_walk
 from .walk_grads import la_grads
 
 SLACK = 3072  # bytes
+TAIL = 16  # columns; the least that a product takes
 
 Spin = tuple[Frames, Slot]  # and its angles
 
@@ -67,7 +68,7 @@ class Walk(Schedule):
     @property
     def segments(self) -> tuple[int, int]:
         """How many segments a head has, and their chunks: as many as fill the device."""
-        programs = self.B * self.H * triton.cdiv(self.V, self.BW)
+        programs = self.B * self.H * self.strips(self.BW)
         wanted = self.tiles.fill * processors(self.plan.device) // programs
         length = triton.cdiv(self.chunks, max(1, min(wanted, self.chunks)))
         return triton.cdiv(self.chunks, length), length
@@ -76,6 +77,18 @@ class Walk(Schedule):
     def BW(self) -> int:
         """Width of the strip of values that a program walks with."""
         return self.strip[0]
+
+    def tail(self, width: int) -> int:
+        """Width of the tile for columns behind whole strips of a width; 0 if these are strips, too.
+
+        Beside a narrow strip a tail costs more than it saves: its products wait for each other, too.
+        """
+        few = 0 < self.V % width <= TAIL and width < self.V
+        return TAIL if few and width >= 4 * TAIL else 0
+
+    def strips(self, width: int) -> int:
+        """Count the strips of some width that the values of a head take, a tail left out."""
+        return triton.cdiv(self.V - self.tail(width), width)
 
     @property
     def limit(self) -> float:
@@ -104,7 +117,9 @@ class Walk(Schedule):
     def needed(self, width: int, stages: int) -> int:
         """Bytes of shared memory for a program that walks with a strip of some width."""
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
-        return (C * (2 * BK + width) * stages + (BK + C) * width) * self.dtype.itemsize + self.slack
+        # a tail's state is in the place where the strip's results will be
+        rows = C * (2 * BK + width + self.tail(width)) * stages
+        return (rows + (BK + C) * width) * self.dtype.itemsize + self.slack
 
     @property
     def stages(self) -> int:
@@ -114,7 +129,7 @@ class Walk(Schedule):
         the other, each of which waits less.
         """
         width, most = self.strip
-        crowded = self.B * self.H * triton.cdiv(self.V, width) > processors(self.plan.device)
+        crowded = self.B * self.H * self.strips(width) > processors(self.plan.device)
         shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
         return 2 if crowded and shared else most
 
@@ -200,13 +215,13 @@ class Walk(Schedule):
         for exact in kinds:
             stages = min(self.stages, max(1, self.strip[1] - exact))
             self.plan.launch(
-                la_walk, (self.B * self.H * count * triton.cdiv(self.V, self.BW),),
+                la_walk, (self.B * self.H * count * self.strips(self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
-                GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None, EMIT=out is not None, KEEP=keep,
-                EXACT=exact, VALUED=ready.columns is not None, FADED=ready.faded,
-                PRECISION=self.tiles.precision, STAGES=stages,
+                TAIL=self.tail(self.BW), GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None,
+                EMIT=out is not None, KEEP=keep, EXACT=exact, VALUED=ready.columns is not None,
+                FADED=ready.faded, PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
@@ -221,6 +236,8 @@ class Walk(Schedule):
             # the terms of the phase's gradient take the registers of half a tile; and Triton 3.6 has
             # miscompiled such tiles where V takes one pass
             BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
+        # a single tile would be no loop, which is not known to be compiled right; phases take registers
+        tail = self.tail(BV) if self.V > 2 * BV and not self.turning else 0
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
         by_channel = self.gate == KEY
@@ -236,7 +253,7 @@ class Walk(Schedule):
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
-            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
+            BV=BV, TAIL=tail, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
             PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
