@@ -10,13 +10,16 @@ from torch import Tensor
 
 from ssmperf import UsageError
 
-from ..scan.common import named_after, one_by_one, shared_heads
+from ..scan.common import check_heads, named_after, one_by_one, shared_heads
 
 Result = tuple[Tensor, Any]  # o, and S_T or None
 
 
-def whole_signature(function: Callable[..., Result]) -> Callable[..., Any]:
-    """Give a function of whole sequences with equal heads packed sequences, and keys that heads share."""
+def whole_signature(function: Callable[..., Result], *, shares_heads: bool = False) -> Callable[..., Any]:
+    """Give a function of whole sequences packed ones, and keys that heads share.
+
+    shares_heads: whether the function takes fewer key heads itself; otherwise they are repeated.
+    """
 
     def backend(
         q: Tensor,
@@ -31,7 +34,10 @@ def whole_signature(function: Callable[..., Result]) -> Callable[..., Any]:
         read: str = "post",
         cu_seqlens: Tensor | None = None,
     ) -> Result:
-        q, k = shared_heads(q, k, v.shape[2])
+        if shares_heads:
+            check_heads(q, k, v.shape[2])
+        else:
+            q, k = shared_heads(q, k, v.shape[2])
         operands = {
             "q": q, "k": k, "v": v, "log_a": log_a, "log_b": log_b, "phase": phase, "bonus": bonus
         }  # fmt: skip

@@ -7,13 +7,15 @@ A complex gate is turned away, so that the kernels see real gates and channels o
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from triton import knobs
 
 from ssmperf import Unsupported, backend
 
-from ..scan.common import differentiates
+from ..scan.common import differentiates, shared_heads
 from ._signature import whole_signature
 from ._triton.decode import decode
 from ._triton.function import LinearAttention, attended
@@ -37,7 +39,7 @@ from ._triton.value_gates import ValuedAttention, attended_valued
         "linear_attention_forward_decode",
     ),
 )
-@whole_signature
+@partial(whole_signature, shares_heads=True)
 def triton(
     q: Tensor,
     k: Tensor,
@@ -63,8 +65,14 @@ def triton(
         operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
+    per_head = log_a is None or log_a.dim() in (1, 3)
+    if per_head and operands.itemsize == 2 and log_b is None and phase is None and read == "post":
+        q, k = _few_heads(q, k, v.shape[2])
+    else:
+        q, k = shared_heads(q, k, v.shape[2])
     every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
     if q.shape[1] == 1 and not operands.is_complex and not differentiates(*every):
+        q, k = shared_heads(q, k, v.shape[2])
         return decode(q, k, v, log_a, phase, log_b, bonus, initial_state, read)
     if log_b is not None:
         log_b = log_b.expand(v.shape)
@@ -75,6 +83,13 @@ def triton(
     else:
         o, state = _complex(q, k, v, log_a, log_b, initial_state, phase, operands)
     return (o if o.is_complex() or o.dtype == v.dtype else o.to(v.dtype)), state
+
+
+def _few_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
+    """q and k with the heads that are in memory: one head that was expanded to all is taken once."""
+    if H > 1 and q.shape[2] == k.shape[2] == H and q.stride(2) == k.stride(2) == 0:
+        return q[:, :, :1], k[:, :, :1]
+    return q, k
 
 
 def _real(
@@ -94,9 +109,9 @@ def _real(
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
     q, k, v = _contiguous(q, dtype), _contiguous(k, dtype), _contiguous(v, dtype)
     if log_a is not None:
-        log_a = _contiguous(_by_channel(log_a, q), torch.float32)
+        log_a = _contiguous(_by_channel(log_a, v), torch.float32)
     if phase is not None:
-        phase = _contiguous(_by_channel(phase, q), phase.dtype)
+        phase = _contiguous(_by_channel(phase, v), phase.dtype)
     if state is not None:
         state = _contiguous(state, torch.float32)
     traced = differentiates(q, k, v, log_a, log_b, phase, state)
@@ -110,12 +125,12 @@ def _real(
     return o, last, angles
 
 
-def _by_channel(gate: Tensor, q: Tensor) -> Tensor:
+def _by_channel(gate: Tensor, v: Tensor) -> Tensor:
     """View a gate as (H, K|1) or (B, T, H, K|1)."""
     if gate.dim() in (1, 3):
         gate = gate.unsqueeze(-1)
-    if gate.dim() == 4 and gate.shape[:3] != q.shape[:3]:
-        gate = gate.expand(*q.shape[:3], -1)
+    if gate.dim() == 4 and gate.shape[:3] != v.shape[:3]:
+        gate = gate.expand(*v.shape[:3], -1)
     return gate
 
 

@@ -201,15 +201,21 @@ def shared_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
     Raises:
         UsageError: H is no multiple of Hk, or q and k have different heads.
     """
-    Hk = k.shape[2]
-    if q.shape[2] == Hk == H:
+    check_heads(q, k, H)
+    if k.shape[2] == H:
         return q, k
-    if q.shape[2] != Hk or Hk == 0 or H % Hk:
+    times = H // k.shape[2]
+    return _repeat_heads(q, times), _repeat_heads(k, times)
+
+
+def check_heads(q: Tensor, k: Tensor, H: int) -> None:
+    """Raise UsageError unless q and k (B, T, Hk, K) have H heads, or the same divisor of H."""
+    Hk = k.shape[2]
+    if q.shape[2] != Hk or (Hk != H and (Hk == 0 or H % Hk)):
         raise UsageError(
             f"q and k must have as many heads as v, or both the same divisor of them, "
             f"got {q.shape[2]} and {Hk}, and {H} of v"
         )
-    return _repeat_heads(q, H // Hk), _repeat_heads(k, H // Hk)
 
 
 def _repeat_heads(x: Tensor, times: int) -> Tensor:

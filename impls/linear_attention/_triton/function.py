@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
+from .heads import repeated
 from .padded import padded, whole_width
 from .schedule import NONE, SCALAR
 from .tiles import Tiles
@@ -46,6 +47,7 @@ def forward_pass(
         totals = None
         o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
     else:
+        q, k = repeated(plan, q, schedule.H), repeated(plan, k, schedule.H)
         v = padded(plan, v, width)
         totals = schedule.per_chunk(schedule.K if schedule.by_channel else 1)
         increments = schedule.increments(k, v, log_a, totals, reverse=False)
@@ -95,7 +97,7 @@ def backward_pass(
 
 
 class LinearAttention(torch.autograd.Function):
-    """(o, S_T, angles) of contiguous operands of one real dtype.
+    """(o, S_T, angles) of contiguous operands of one real dtype; q and k may have fewer heads than v.
 
     log_a (float32) and phase: None, (H, K|1) or (B, T, H, K|1). pairs: q and k are (B, T, H, 2 K), complex
     channels as `_triton.turns` lays them out. With pairs or a phase, states are (B, H, 2 K, V); with a phase,
@@ -115,7 +117,7 @@ class LinearAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        ctx.channels, ctx.values = q.shape[-1], v.shape[-1]
+        ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
         o, last, totals, states, cut, q, k, v, angles = forward_pass(
             q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
@@ -138,6 +140,7 @@ class LinearAttention(torch.autograd.Function):
             q, k, v, log_a, phase, angles, totals, states, do, dlast,
             cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4], channels=ctx.channels,
         )  # fmt: skip
+        dq, dk = (each if each.shape[2] == ctx.heads else shared_sum(each, ctx.heads) for each in (dq, dk))
         dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
         return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
 
@@ -154,6 +157,11 @@ def attended(
 def narrowed(x: Tensor, width: int) -> Tensor:
     """The first `width` columns, all of which may be there."""
     return x if x.shape[-1] == width else x[..., :width]
+
+
+def shared_sum(x: Tensor, heads: int) -> Tensor:
+    """Add up the gradients (B, T, H, K) of the heads that share a key head."""
+    return x.unflatten(2, (heads, -1)).sum(3)
 
 
 def whole(parts: Tensor | None, gates: Tensor | None) -> Tensor | None:

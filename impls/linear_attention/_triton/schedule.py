@@ -57,7 +57,7 @@ class Schedule:
 
         width: of values, where these are to be padded. channels: of q and k, where these are to be turned.
         """
-        B, T, H, K = *q.shape[:3], channels or q.shape[-1]
+        B, T, H, K = *v.shape[:3], channels or q.shape[-1]
         V, gated = width or v.shape[-1], K // 2 if pairs else K
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
         chosen = tiles(K, V, wide=q.dtype == torch.float32)  # records say what backward runs with, too

@@ -24,6 +24,7 @@ import triton.language as tl
 
 from .anchors import linked, load_spans
 from .blocks import FLAGS, KEY, NONE, SCALAR, head_offset, load_rows, locate
+from .heads import key_head_offset
 
 
 @triton.jit
@@ -88,7 +89,7 @@ def la_walk(
     T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
     EMIT: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
 
@@ -98,7 +99,8 @@ def la_walk(
     EXACT: see the module; a program whose segment is of the other kind ends at once. VALUED: value gates have
     their decay in y and out (see `valued`), and in columns what factors is for keys. FADED: y has the decay
     of scalar gates from the chunk's middle in it, where the chunk is not wide. TAIL: width of the tile
-    for the columns behind the last whole strip, or 0; never with VALUED.
+    for the columns behind the last whole strip, or 0; never with VALUED. SHARED: heads per key head; 1 for
+    key gates.
     """
     tile, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
     if GATE == SCALAR or (GATE == KEY and EMIT):
@@ -132,14 +134,17 @@ def la_walk(
     column_after = tl.full((BV,), 1.0, dtype=tl.float32)
     # with a tail, numbers of steps have 32 bits, and 64 once multiplied by this: that takes fewer registers
     heads = H.to(tl.int64) if TAIL else H
+    key_row, key_heads = row, heads
+    if SHARED > 1:
+        key_row, key_heads = key_head_offset(bh, T, H, SHARED), heads // SHARED
     for step in tl.range(PER, num_stages=STAGES):
         number = segment * PER + step
         live = number < NT
         chunk = tl.where(live, NT - 1 - number if REVERSE else number, NT)
         at = bh * NT + chunk
         t = (chunk * C).to(tl.int32) + steps if TAIL else chunk * C + steps
-        x_tile = load_rows(x + row * K, t, T, heads * K, keys, K)
-        w_tile = load_rows(w + row * K, t, T, heads * K, keys, K)
+        x_tile = load_rows(x + key_row * K, t, T, key_heads * K, keys, K)
+        w_tile = load_rows(w + key_row * K, t, T, key_heads * K, keys, K)
         y_tile = load_rows(y + row * V, t, T, heads * V, values, V)
         if TAIL:
             y_rest = load_rows(y + row * V, t, T, heads * V, rest_values, V)
@@ -169,12 +174,12 @@ def la_walk(
         if GATE == SCALAR:
             span, reset, span_start, span_end, reset_end = load_spans(spans, resets, edges, at, live, C)
             if EXACT:
-                from_start = linked(span_start, 0, span, reset)
                 to_end = linked(span, reset, span_end, reset_end)
+                from_start = linked(span_start, 0, span, reset)
                 total = linked(span_start, 0, span_end, reset_end)
-                decay = (to_end, from_start, total) if REVERSE else (from_start, to_end, total)
                 if not EMIT:
                     passed += tl.log(total)
+                decay = (to_end, from_start, total) if REVERSE else (from_start, to_end, total)
             else:
                 decay = (span, span_start, span_end)
                 if not EMIT:

@@ -23,6 +23,7 @@ from .blocks import (
     store_starts,
 )
 from .chunks import COUNTS
+from .heads import key_head_offset
 
 
 @triton.jit
@@ -51,7 +52,7 @@ def la_grads(
     dq, dk, dlog_a, dphase, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     TAIL: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, FADED: tl.constexpr,
-    PRECISION: tl.constexpr, PART: tl.constexpr,
+    SHARED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
@@ -61,7 +62,8 @@ def la_grads(
     `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and turns,
     with J (see the module `turns`) before queries, and -J before keys and states. FADED: v and do have the
     decay of scalar gates from the chunk's middle in them, where the chunk is not wide. TAIL: width of a
-    tile for the columns behind the last whole tile of values, or 0; never with TURN.
+    tile for the columns behind the last whole tile of values, or 0; never with TURN. SHARED: heads per key
+    head, 1 for key gates; dq and dk are those of each head.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
@@ -87,8 +89,12 @@ def la_grads(
         if TURN:
             across = load_rows(states + at * K * V, partner, K, V, values, V).to(tl.float32)
             turn_ends -= tl.sum(across * adjoint.to(tl.float32), axis=1) * sign
-    x_tile = load_chunk(x + begin * K, left, H * K, keys, C, K)
-    w_tile = load_chunk(w + begin * K, left, H * K, keys, C, K)
+    key_begin, key_heads = begin, H
+    if SHARED > 1:
+        key_heads = H // SHARED
+        key_begin = key_head_offset(bh, T, H, SHARED) + chunk * C * key_heads
+    x_tile = load_chunk(x + key_begin * K, left, key_heads * K, keys, C, K)
+    w_tile = load_chunk(w + key_begin * K, left, key_heads * K, keys, C, K)
     if TAIL:
         rest = V // BV * BV + tl.arange(0, TAIL)
         do_rest = load_chunk(do + begin * V, left, H * V, rest, C, V)

@@ -221,7 +221,7 @@ class Walk(Schedule):
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 TAIL=self.tail(self.BW), GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None,
                 EMIT=out is not None, KEEP=keep, EXACT=exact, VALUED=ready.columns is not None,
-                FADED=ready.faded, PRECISION=self.tiles.precision, STAGES=stages,
+                FADED=ready.faded, SHARED=self.H // x.shape[2], PRECISION=self.tiles.precision, STAGES=stages,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
@@ -239,7 +239,7 @@ class Walk(Schedule):
         # a single tile would be no loop, which is not known to be compiled right; phases take registers
         tail = self.tail(BV) if self.V > 2 * BV and not self.turning else 0
         key_tiles = triton.cdiv(self.K, BK)
-        dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
+        dq, dk = (self.plan.empty((self.B, self.T, self.H, self.K), self.gradients_dtype) for _ in range(2))
         by_channel = self.gate == KEY
         width = self.K if by_channel else key_tiles
         dlog_a = self.plan.empty((self.B, self.T, self.H, width), torch.float32)
@@ -254,7 +254,7 @@ class Walk(Schedule):
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
             BV=BV, TAIL=tail, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
-            PRECISION=self.tiles.precision, PART=part(q.dtype),
+            SHARED=self.H // ready.late.shape[2], PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
         if by_channel and log_a is not None:

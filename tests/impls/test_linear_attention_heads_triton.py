@@ -1,0 +1,75 @@
+"""Key heads that several heads of values share, in the Triton kernels of linear_attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ssmperf.impls.linear_attention._triton import function
+from support.attention import C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.table import Operands
+
+H = 4
+
+
+def fewer(operands: Operands, heads: int) -> Operands:
+    """Keep so many heads of q and k."""
+    kept = {name: operands[name].detach()[:, :, :heads].clone().requires_grad_() for name in "qk"}
+    return {**operands, **kept}
+
+
+@tiny
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("kind", ["none", "const", "scalar", "key"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_shared_keys_match_the_definition(
+    kind: str, heads: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, walk=16, fill=3)
+    operands = case(T=4 * C + 3, kind=kind, H=H, dtype=dtype, regime="gla")
+    assert_matches(fewer(operands, heads), dtype)
+
+
+@tiny
+@pytest.mark.parametrize("regime", ["reset", "small"])
+def test_shared_keys_beside_strong_decay(regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C, kind="scalar", H=H, dtype="float16", regime=regime)
+    assert_matches(fewer(operands, 2), "float16")
+
+
+@tiny
+def test_shared_keys_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no walk fits, they are repeated."""
+    cut_into(monkeypatch, walk=0)
+    operands = case(T=C + 3, kind="scalar", H=H, K=20, dtype="float16", regime="gla")
+    assert_matches(fewer(operands, 2), "float16")
+
+
+@tiny
+def test_an_expanded_head_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Mamba-2 has it: views of one head, of which no call makes copies."""
+    cut_into(monkeypatch, walk=16)
+    taken = []
+    original = function.forward_pass
+    monkeypatch.setattr(
+        function,
+        "forward_pass",
+        lambda q, k, *rest, **flags: taken.append((q, k)) or original(q, k, *rest, **flags),
+    )
+    operands = case(T=C + 3, kind="scalar", H=H, dtype="float16", regime="gla")
+    one = fewer(operands, 1)
+    expanded = {**one, **{name: one[name].detach().expand(-1, -1, H, -1) for name in "qk"}}
+    with torch.no_grad():
+        found, expected = attention(**expanded), attention(**one)
+    assert [x.shape[2] for pair in taken for x in pair] == [1, 1, 1, 1]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("heads", "T"), [(1, 1000), (4, 67)])
+@pytest.mark.parametrize("kind", ["none", "const", "scalar"])
+@pytest.mark.parametrize("regime", ["gla", "reset"])
+def test_shared_keys_on_a_gpu(kind: str, heads: int, T: int, regime: str) -> None:
+    operands = case(T=T, kind=kind, H=8, K=128, V=64, dtype="bfloat16", regime=regime)
+    assert_matches(fewer(operands, heads), "bfloat16")
