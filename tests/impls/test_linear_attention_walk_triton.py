@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
-from support.table import detached, evaluate
+from support.table import detached, error, evaluate, oracle
 from torch import Tensor
 
 from ssmperf import registry
@@ -39,6 +39,19 @@ def wide_walk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_walk")
 def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any]) -> None:
     assert_matches(case(T=T, kind=kind, **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize("kind", ["const", "scalar", "const_complex"])
+@pytest.mark.parametrize("walk", [0, 16])
+def test_small_gates_leave_half_precision_s_adjoints_their_digits(
+    kind: str, walk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that reaches the initial state's gradient has decayed through the first step."""
+    cut_into(monkeypatch, walk=walk)
+    operands = case(T=2 * C + 3, kind=kind, dtype="float16", regime="small")
+    got, expected = evaluate(attention, operands), oracle("linear_attention", operands)
+    assert error(got.gradients["initial_state"], expected.gradients["initial_state"]) < 1e-3
 
 
 ODD = [
@@ -103,6 +116,19 @@ def test_where_a_few_columns_are_a_tail(K: int, V: int, width: int, tail: int, s
         assert width == schedule.BW
         assert schedule.tail(width) == expected
         assert schedule.strips(width) == (strips if expected == tail else strips + 1)
+
+
+@tiny
+@pytest.mark.parametrize(
+    ("K", "gated", "walked"), [(128, True, True), (256, True, True), (512, True, False), (512, False, True)]
+)
+def test_scalar_gates_are_walked_with_pipelined_loads_alone(K: int, gated: bool, walked: bool) -> None:
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import walking
+
+    q, v = (Slot.of(torch.empty(1, 64, 2, size, dtype=torch.bfloat16)) for size in (K, 128))
+    gates = Slot.of(torch.empty(1, 64, 2, 1)) if gated else None
+    assert walking.Walk.of(Plan([q]), q, v, gates, pairs=False).fits == walked
 
 
 FADING = [

@@ -14,7 +14,8 @@ through. Their `decay` depends on the gate:
 
 - KEY: the state's factors between the chunk's edges, where the kernel has loaded them;
 - SCALAR: the sums of log gates from the middle to each step, to before the first one and to the last one;
-- SCALAR, EXACT: factors of rows that are read, of values that are added, and of the state.
+- SCALAR, EXACT: factors of rows that are read, of values that are added, and of the state; REVERSE: the last
+  two from after the chunk's first step, and the factor of that step.
 """
 
 from __future__ import annotations
@@ -77,13 +78,16 @@ def add_chunk(
         state = state * decay[2]
         y_tile = scaled(y_tile, decay[1])
     state = tl.dot(tl.trans(w_tile), y_tile, state, input_precision=PRECISION)
+    if GATE == SCALAR and EXACT and REVERSE:
+        state = state * decay[3]
     if GATE == SCALAR and not EXACT:
         _, span_start, span_end = decay
         state = state * tl.exp(-span_start if REVERSE else span_end)
     return state
 
 
-@triton.jit(do_not_specialize=("T", "H", "NT", "NS"))
+# A loop that is known to have one step would not be pipelined: see `Walk.fits`.
+@triton.jit(do_not_specialize=("T", "H", "NT", "NS", "PER"))
 def la_walk(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
     T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
@@ -179,7 +183,16 @@ def la_walk(
                 total = linked(span_start, 0, span_end, reset_end)
                 if not EMIT:
                     passed += tl.log(total)
-                decay = (to_end, from_start, total) if REVERSE else (from_start, to_end, total)
+                if REVERSE:
+                    # everything decays through the first step, which would leave too little for half types
+                    first_span = tl.load(spans + at * C, mask=live, other=0.0)
+                    first_reset = tl.load(resets + at * C, mask=live, other=0)
+                    from_first = linked(first_span, first_reset, span, reset)
+                    rest_of_chunk = linked(first_span, first_reset, span_end, reset_end)
+                    through_first = linked(span_start, 0, first_span, first_reset)
+                    decay = (to_end, from_first, rest_of_chunk, through_first)
+                else:
+                    decay = (from_start, to_end, total)
             else:
                 decay = (span, span_start, span_end)
                 if not EMIT:

@@ -59,8 +59,8 @@ class Walk(Schedule):
     def fits(self) -> bool:
         """Whether heads are to be walked, and a program of it fits on the device.
 
-        Triton 3.6 miscompiles the exact walk of scalar gates in strips of 16 with one stage: on Hopper it
-        reads outside of its operands.
+        Under scalar gates with pipelined loads: without, Triton 3.6 has made kernels for Hopper that read
+        outside of memory.
         """
         fewest = 2 if self.gate == SCALAR else 1
         return self.tiles.walk > 0 and self.strip[1] >= fewest
@@ -213,7 +213,7 @@ class Walk(Schedule):
             ready.columns)]  # fmt: skip
         kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
         for exact in kinds:
-            stages = min(self.stages, max(1, self.strip[1] - exact))
+            stages = min(self.stages, max(2, self.strip[1] - exact))
             self.plan.launch(
                 la_walk, (self.B * self.H * count * self.strips(self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,

@@ -1,0 +1,26 @@
+"""The walk's machine code, compiled without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from support.compiled_cases import FLOAT, HALF, TritonCase
+
+K = V = 128
+
+
+def walks(T: int) -> set[bytes]:
+    """Compile the walks of scalar gates over T steps."""
+    operands = {name: ((1, T, 2, width), HALF) for name, width in (("q", K), ("k", K), ("v", V))}
+    case = TritonCase("linear_attention/triton", "", {**operands, "log_a": ((1, T, 2), FLOAT)})
+    if reason := case.missing():
+        pytest.skip(reason)
+    return {
+        kernel.asm["cubin"]
+        for name, kernel in case.kernels(90).items()
+        if name.partition(" ")[0] == "la_walk"
+    }
+
+
+def test_a_single_chunk_is_walked_by_the_kernels_of_several() -> None:
+    """A loop that is known to have one step would not be pipelined, and kernels like that have failed."""
+    assert walks(64) == walks(640)
