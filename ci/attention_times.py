@@ -195,12 +195,13 @@ def call_of(subject: str, given: Given, pass_: str) -> Call:
         for name, x in named.items()
     }
     wanted = [x for x in named.values() if isinstance(x, Tensor) and x.requires_grad]
-    with torch.no_grad():
-        output = tensors(function(**named))[0]
-    cotangent = torch.randn_like(output)
+    cotangents: list[Tensor] = []  # made in the first call, which so compiles nothing but its own kernels
 
     def train() -> Any:
-        return torch.autograd.grad(tensors(function(**named))[0], wanted, cotangent, allow_unused=True)
+        output = tensors(function(**named))[0]
+        if not cotangents:
+            cotangents.append(torch.randn_like(output))
+        return torch.autograd.grad(output, wanted, cotangents[0], allow_unused=True)
 
     return train
 

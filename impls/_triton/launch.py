@@ -37,10 +37,12 @@ class Blocks:
 
 
 @contextmanager
-def compiling_together() -> Iterator[None]:
+def compiling_together(beside: Callable[[], object] | None = None) -> Iterator[None]:
     """Compile kernels in the background until the block ends, which waits for all of them.
 
     Most of a compilation holds no lock of Python's. A failed one raises when its launch is settled.
+
+    beside: something else to do meanwhile; its result and its failure are dropped.
     """
     if active_mode.get() is not None:  # the caller's own
         yield
@@ -48,6 +50,8 @@ def compiling_together() -> Iterator[None]:
     try:
         pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         with pool, AsyncCompileMode(pool, ignore_errors=True):
+            if beside is not None:
+                pool.submit(beside)
             yield
     finally:
         active_mode.set(None)  # which an interrupt while it waits leaves undone

@@ -162,9 +162,15 @@ class Plan:
         from .launch import Launch, compiling_together
 
         if not self.launches:
-            self.compiling.enter_context(compiling_together())
+            self.compiling.enter_context(compiling_together(self._beside()))
         self.launches.append(Launch(kernel, grid, arguments, constants))
         self.steps.append(self.launches[-1])
+
+    def _beside(self) -> Callable[[], object] | None:
+        """Give what the first plan on a GPU needs besides its kernels: the launcher, which is C."""
+        from .together import launcher, on_gpu
+
+        return launcher if on_gpu(self.device) else None
 
     def expect(self, planned: Planned, *slots: Slot | None, **flags: Any) -> None:
         """Plan another call that is likely to follow, such as a backward pass, beside this plan.
