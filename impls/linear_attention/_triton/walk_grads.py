@@ -37,22 +37,13 @@ def summed(ones, x, PART: tl.constexpr):
     return tl.dot(ones, low, tl.dot(ones, high, input_precision="ieee"), input_precision="ieee")
 
 
-@triton.jit
-def add_values(do_tile, v_tile, state, adjoint, dscore, dx, dw, PRECISION: tl.constexpr):
-    """Add to the gradients of scores, queries and keys what comes from some columns of values."""
-    dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=PRECISION)
-    dx = tl.dot(do_tile, tl.trans(state), dx, input_precision=PRECISION)
-    dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=PRECISION)
-    return dscore, dx, dw
-
-
 @triton.jit(do_not_specialize=COUNTS)
 def la_grads(
     x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, turns,
     dq, dk, dlog_a, dphase, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    TAIL: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, FADED: tl.constexpr,
-    SHARED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
+    GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, FADED: tl.constexpr, SHARED: tl.constexpr,
+    PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
@@ -61,8 +52,7 @@ def la_grads(
     dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from which
     `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and turns,
     with J (see the module `turns`) before queries, and -J before keys and states. FADED: v and do have the
-    decay of scalar gates from the chunk's middle in them, where the chunk is not wide. TAIL: width of a
-    tile for the columns behind the last whole tile of values, or 0; never with TURN. SHARED: heads per key
+    decay of scalar gates from the chunk's middle in them, where the chunk is not wide. SHARED: heads per key
     head, 1 for key gates; dq and dk are those of each head.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
@@ -77,13 +67,15 @@ def la_grads(
     if TURN:
         partner, sign = partners(keys, K)
         turn_ends = tl.zeros((BK,), dtype=tl.float32)
-    for first in range(0, V // BV * BV if TAIL else V, BV):
+    for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
         do_tile = load_chunk(do + begin * V, left, H * V, values, C, V)
         v_tile = load_chunk(v + begin * V, left, H * V, values, C, V)
         state = load_rows(states + at * K * V, keys, K, V, values, V)
         adjoint = load_rows(adjoints + at * K * V, keys, K, V, values, V)
-        dscore, dx, dw = add_values(do_tile, v_tile, state, adjoint, dscore, dx, dw, PRECISION)
+        dscore = tl.dot(do_tile, tl.trans(v_tile), dscore, input_precision=PRECISION)
+        dx = tl.dot(do_tile, tl.trans(state), dx, input_precision=PRECISION)
+        dw = tl.dot(v_tile, tl.trans(adjoint), dw, input_precision=PRECISION)
         if GATE != NONE:
             ends += tl.sum(state.to(tl.float32) * adjoint.to(tl.float32), axis=1)
         if TURN:
@@ -95,15 +87,6 @@ def la_grads(
         key_begin = key_head_offset(bh, T, H, SHARED) + chunk * C * key_heads
     x_tile = load_chunk(x + key_begin * K, left, key_heads * K, keys, C, K)
     w_tile = load_chunk(w + key_begin * K, left, key_heads * K, keys, C, K)
-    if TAIL:
-        rest = V // BV * BV + tl.arange(0, TAIL)
-        do_rest = load_chunk(do + begin * V, left, H * V, rest, C, V)
-        v_rest = load_chunk(v + begin * V, left, H * V, rest, C, V)
-        state_rest = load_rows(states + at * K * V, keys, K, V, rest, V)
-        adjoint_rest = load_rows(adjoints + at * K * V, keys, K, V, rest, V)
-        dscore, dx, dw = add_values(do_rest, v_rest, state_rest, adjoint_rest, dscore, dx, dw, PRECISION)
-        if GATE != NONE:
-            ends += tl.sum(state_rest.to(tl.float32) * adjoint_rest.to(tl.float32), axis=1)
     dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
     inside = (steps < left)[:, None] & (keys < K)[None, :]
     rows = begin * K + (steps[:, None] * (H * K) + keys[None, :])

@@ -236,8 +236,6 @@ class Walk(Schedule):
             # the terms of the phase's gradient take the registers of half a tile; and Triton 3.6 has
             # miscompiled such tiles where V takes one pass
             BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
-        # a single tile would be no loop, which is not known to be compiled right; phases take registers
-        tail = self.tail(BV) if self.V > 2 * BV and not self.turning else 0
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = (self.plan.empty((self.B, self.T, self.H, self.K), self.gradients_dtype) for _ in range(2))
         by_channel = self.gate == KEY
@@ -253,7 +251,7 @@ class Walk(Schedule):
             la_grads, (self.programs * key_tiles,),
             ready.late, ready.early, k, v, do, *absent, states, adjoints, dscores, boundary, turns, dq, dk,
             dlog_a, dphase, *self.sizes, K=self.K, KG=self.gated, V=self.V, C=C, BK=BK,
-            BV=BV, TAIL=tail, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
+            BV=BV, GATE=self.gate, CONST=self.const, TURN=self.turning, FADED=ready.faded,
             SHARED=self.H // ready.late.shape[2], PRECISION=self.tiles.precision, PART=part(q.dtype),
             num_warps=self.tiles.grad_warps, num_stages=max(1, self.tiles.grad_stages - (self.gate == NONE)),
         )  # fmt: skip
