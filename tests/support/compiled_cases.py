@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -95,7 +96,7 @@ class TritonCase(Case):
         if self.changes:
             table = configurations.table(self.backend)
             rows = {(table.name, key): replace(table.row(key), **self.changes) for key in table}
-        with multiprocessors(folder, self.processors), configurations.using(rows):
+        with multiprocessors(folder, self.processors), configurations.using(rows), called_alone():
             yield call
 
     def kernels(self, arch: int) -> dict[str, Any]:
@@ -105,6 +106,13 @@ class TritonCase(Case):
 
     def usage(self, arch: int) -> dict[str, Usage]:
         return {name: Usage.of_triton(kernel) for name, kernel in self.kernels(arch).items()}
+
+
+def called_alone() -> AbstractContextManager[object]:
+    """Plan what is called, and no call that is expected to follow."""
+    from ssmperf.impls._triton.plan import Plan
+
+    return mock.patch.object(Plan, "expect", lambda *_, **__: None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +260,7 @@ def linear_attention_cases() -> Iterator[Case]:
         (128, 128, BFLOAT, "key complex"),
         (128, 64, BFLOAT, "scalar"),
         (128, 129, BFLOAT, "scalar"),
+        (128, 64, BFLOAT, "scalar shared"),
         (64, 64, BFLOAT, "scalar complex"),
         (128, 128, BFLOAT, "key value"),
         (128, 128, BFLOAT, "key value complex"),
@@ -259,7 +268,8 @@ def linear_attention_cases() -> Iterator[Case]:
         (128, 128, FLOAT, "key"),
         (64, 64, FLOAT, "scalar"),
     ):
-        operands: dict[str, Operand] = dict.fromkeys("qk", ((B, T, H, K), data))
+        heads = 1 if "shared" in gate else H
+        operands: dict[str, Operand] = dict.fromkeys("qk", ((B, T, heads, K), data))
         operands |= {"v": ((B, T, H, V), data), "initial_state": ((B, H, K, V), FLOAT)}
         if gate != "none":
             operands["log_a"] = ((B, T, H) if "scalar" in gate else (B, T, H, K), FLOAT)
