@@ -284,9 +284,9 @@ def linear_attention_cases() -> Iterator[Case]:
             main=data is BFLOAT and gate in ("key", "scalar", "key value complex"),
             processors=H * V // 64,  # more programs than these have fewer stages
         )
-        if gate in ("key", "scalar") and data is BFLOAT and V % 2 == 0:
+        if gate in ("key", "scalar", "scalar shared") and data is BFLOAT and V % 2 == 0:
             name = f"{SHORT[data]} K{K} V{V} {gate} chunks"
-            main = gate == "key"
+            main = gate != "scalar"
             yield TritonCase("linear_attention/triton", name, operands, main=main, changes={"walk": 0})
         if data is BFLOAT and gate == "key":
             one = dict.fromkeys("qkv", ((B, 1, H, K), data))
