@@ -42,7 +42,7 @@ def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any
 
 
 @tiny
-@pytest.mark.parametrize("kind", ["const", "scalar", "const_complex"])
+@pytest.mark.parametrize("kind", ["const", "scalar", "key", "const_complex", "key_complex"])
 @pytest.mark.parametrize("walk", [0, 16])
 def test_small_gates_leave_half_precision_s_adjoints_their_digits(
     kind: str, walk: int, monkeypatch: pytest.MonkeyPatch

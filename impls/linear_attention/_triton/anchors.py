@@ -78,7 +78,7 @@ def la_anchor(
     q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
-    TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr,
+    TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr, LEAD: tl.constexpr,
     NVIDIA: tl.constexpr,
 ):  # fmt: skip
     """Prepared queries `late` and keys `early`, as q and k, and what happens to the state in a chunk.
@@ -94,6 +94,10 @@ def la_anchor(
     TURN: turn queries and keys of FROM channels, too (see `turns`), with the angles at the chunks' starts and
     phases (B, T, H, KP), or (FIXED) (H, KP). Sums inside a chunk are of turns within ±½, in float32.
     NVIDIA: exponentials, cosines and sines by its instructions, exact enough for half types.
+
+    LEAD: queries of wide chunks decay from after the first step, whose decay is the square of their first
+    factor, as a reverse walk wants it: everything decays through that step, which would leave too little for
+    half types.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
@@ -119,10 +123,19 @@ def la_anchor(
     first, second = tl.reduce((tl.where(begins, totals, 0.0), tl.where(begins, 0.0, totals)), 0, add_both)
     far = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=0) > LIMIT
     tl.store(wide + at, far.to(tl.int32))
+    if LEAD:
+        lead = tl.load(base + keys, mask=keys < KG, other=0.0).to(tl.float32)
+        lead = tl.maximum(lead, LEAST, propagate_nan=tl.PropagateNan.ALL)
     for half in tl.static_range(K // KG):
         cells = factors + at * 3 * K + half * KG + keys
-        tl.store(cells, tl.where(far, 1.0, exponential(0.5 * first, NVIDIA)), mask=keys < KG)
-        tl.store(cells + K, tl.where(far, exponential(first + second, NVIDIA), 1.0), mask=keys < KG)
+        if LEAD:
+            begin = exponential(0.5 * tl.where(far, lead, first), NVIDIA)
+            between = tl.where(far, exponential(first + second - lead, NVIDIA), 1.0)
+        else:
+            begin = tl.where(far, 1.0, exponential(0.5 * first, NVIDIA))
+            between = tl.where(far, exponential(first + second, NVIDIA), 1.0)
+        tl.store(cells, begin, mask=keys < KG)
+        tl.store(cells + K, between, mask=keys < KG)
         tl.store(cells + 2 * K, tl.where(far, 1.0, exponential(0.5 * second, NVIDIA)), mask=keys < KG)
 
     # in a wide chunk, no decay: its rows are written only as copies

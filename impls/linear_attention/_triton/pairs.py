@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .anchors import LEAST
 from .blocks import (
     KEY,
     SUB,
@@ -47,12 +48,13 @@ def from_middle(gates, LIMIT: tl.constexpr):
 def la_scores_key(
     q, k, log_a, wide, late, early, scores, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
-    PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
+    PRECISION: tl.constexpr, WALK: tl.constexpr, LEAD: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """scores[i, j] = Σ_c q_ic k_jc · decay_c from j to i for j ≤ i; a program has SUB rows i and all of K.
 
     WALK: of wide chunks only, whose queries with the decay from the chunk's start, `late`, and keys with that
-    to its end, `early`, are made, too; a program has a whole chunk, so that few have nothing to do.
+    to its end, `early`, are made, too; a program has a whole chunk, so that few have nothing to do. LEAD:
+    queries decay from after the chunk's first step, unless that is a reset, behind which nothing counts.
     """
     part, chunk, bh = locate(H, NT, 1 if WALK else C // SUB)
     if WALK:  # noqa: SIM102, as only this test is of constants
@@ -63,6 +65,9 @@ def la_scores_key(
     steps, keys = tl.arange(0, SUB), tl.arange(0, BK)
     gated = gate_columns(keys, K, KG)
     passed = tl.zeros((BK,), dtype=tl.float32)
+    if WALK and LEAD:
+        lead = load_row(base, chunk * C, T, stride, gated, KG)
+        passed -= tl.where(lead > LEAST, lead, 0.0)
     for block in range(part, C // SUB if WALK else part + 1):
         start = chunk * C + block * SUB
         out = scores + (bh * NT + chunk) * C * C + block * SUB * C

@@ -118,19 +118,21 @@ class Schedule:
         return out
 
     def scores_key(
-        self, q: Slot, k: Slot, log_a: Slot, walked: tuple[Slot, Slot, Slot] | None = None
-    ) -> Slot:
+        self, q: Slot, k: Slot, log_a: Slot, walked: tuple[Slot, Slot, Slot] | None = None, *,
+        lead: bool = False,
+    ) -> Slot:  # fmt: skip
         """Σ_c q_ic k_jc decay_c, (B·H, chunks, C, C). Above the diagonal nothing is written.
 
-        walked: flags of the wide chunks, which alone are written, and their prepared queries and keys.
+        walked: flags of the wide chunks, which alone are written, and their prepared queries and keys. lead:
+        these queries decay from after the chunk's first step.
         """
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
         out = self.per_chunk(C, C, dtype=q.dtype)
         self.plan.launch(
             la_scores_key, (self.programs * (C // SUB if walked is None else 1),),
             q, k, log_a, *(walked or (q, q, q)), out, *self.sizes, K=self.K, KG=self.gated, C=C, BK=BK,
-            CONST=self.const, PRECISION=self.tiles.precision, WALK=walked is not None, LIMIT=LIMITS[q.dtype],
-            num_warps=min(8, max(1, BK * q.element_size() ** 2 // 256)), num_stages=1,
+            CONST=self.const, PRECISION=self.tiles.precision, WALK=walked is not None, LEAD=lead,
+            LIMIT=LIMITS[q.dtype], num_warps=min(8, max(1, BK * q.element_size() ** 2 // 256)), num_stages=1,
         )  # fmt: skip
         return out
 

@@ -28,13 +28,14 @@ from .walking import Prepared, Walk, part
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_values(
-    o, do, v, dv, early_keys, factors, states, adjoints, dlog_b, T, H, NT,
+    o, do, v, dv, early_keys, factors, wide, states, adjoints, dlog_b, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     KEYED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """The gradient of log b by channel, float32 (B, T, H, V).
 
-    o, do, v, dv, early_keys: as the walks took and made them; KEYED: under key gates, with factors.
+    o, do, v, dv, early_keys: as the walks took and made them; KEYED: under key gates, with factors and flags
+    of a reverse walk.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(V, BV))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
@@ -49,7 +50,10 @@ def la_grad_values(
         through = tl.dot(k_tile, adjoint, through, input_precision=PRECISION)
         state = load_rows(states + at * K * V, keys, K, V, values, V).to(tl.float32)
         if KEYED:
-            state *= tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)[:, None]
+            between = tl.load(factors + at * 3 * K + K + keys, mask=keys < K, other=0.0)
+            begin_factor = tl.load(factors + at * 3 * K + keys, mask=keys < K, other=0.0)
+            lead = tl.where(tl.load(wide + at) != 0, begin_factor * begin_factor, 1.0)
+            state *= (between * lead)[:, None]
         ends += tl.sum(state * adjoint.to(tl.float32), axis=0)
     v_tile = load_chunk(v + begin * V, left, H * V, values, C, V).to(tl.float32)
     ends += tl.sum(v_tile * through, axis=0)
@@ -130,7 +134,7 @@ class Valued(Walk):
             dphase = self.turned()
         else:
             late, early, columns, wide = self.fade(do, v, log_b)
-            ready = replace(self.prepare(q, k, log_a), columns=columns)
+            ready = replace(self.prepare(q, k, log_a, reverse=True), columns=columns)
             faded, dfirst, adjoints = self.walk(ready, late, dlast, reverse=True, keep=True, exact=by_value)
             dq, dk, dlog_a, dphase = self.gradients(q, k, early, late, log_a, ready, states, adjoints)
             _, dv, *_ = self.fade(None, faded, log_b)
@@ -148,7 +152,7 @@ class Valued(Walk):
         BV = self.width(self.V, self.tiles.value)
         self.plan.launch(
             la_grad_values, (self.programs * triton.cdiv(self.V, BV),), o, do, v, dv, ready.early,
-            ready.factors or v, states, adjoints, dlog_b, *self.sizes, K=self.K, V=self.V,
+            ready.factors or v, ready.wide or v, states, adjoints, dlog_b, *self.sizes, K=self.K, V=self.V,
             C=self.tiles.chunk, BK=self.width(self.K, self.tiles.inner), BV=BV, KEYED=self.by_channel,
             PRECISION=self.tiles.precision, PART=part(self.dtype), num_warps=4, num_stages=2,
         )  # fmt: skip

@@ -103,9 +103,12 @@ def la_grads(
             tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
             to_end = tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, True))
             dw = dw * to_end
+            begin_factor = tl.load(factors + at * 3 * K + keys, mask=keys < K, other=0.0)
+            ends = ends * begin_factor * begin_factor
             k_tile = load_chunk(k + begin * K, left, H * K, keys, C, K).to(tl.float32)
             store_starts(boundary, block_starts(k_tile * dw, ends, C, BK), at, keys, True, K, C)
             if TURN:
+                turn_ends = turn_ends * begin_factor * begin_factor
                 k_tile = load_chunk(k + begin * K, left, H * K, partner, C, K).to(tl.float32) * sign[None, :]
                 store_starts(turns, block_starts(-k_tile * dw, turn_ends, C, BK), at, keys, True, K, C)
             dx = dx * tl.exp(decay(base, 0, left, stride, gated, KG, C, KEY, False))

@@ -133,8 +133,14 @@ class Walk(Schedule):
         shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
         return 2 if crowded and shared else most
 
-    def prepare(self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None) -> Prepared:
-        """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too."""
+    def prepare(
+        self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None, *, reverse: bool = False
+    ) -> Prepared:
+        """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too.
+
+        reverse: for a walk from the end.
+        """
+        lead = reverse and self.dtype == torch.float16  # the range of other types needs no such care
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
@@ -149,9 +155,9 @@ class Walk(Schedule):
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
         late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
         factors = self.per_chunk(3, self.K)
-        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin)
+        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin, lead=lead)
         turned = None if spin is None else spin[0].turn(q, k, spin[1], wide=wide)
-        scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early))
+        scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early), lead=lead)
         return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
 
     def bring(self, ready: Prepared, y: Slot, *, reverse: bool) -> tuple[Prepared, Slot]:
@@ -164,7 +170,7 @@ class Walk(Schedule):
 
     def anchor(
         self, x: Slot | None, w: Slot | None, gate: Slot, late: Slot, early: Slot, factors: Slot, wide: Slot,
-        *, copy: bool = False, spin: Spin | None = None,
+        *, copy: bool = False, spin: Spin | None = None, lead: bool = False,
     ) -> None:  # fmt: skip
         """Run `la_anchor` on queries x and keys w, or on one of them alone."""
         given = x or w
@@ -176,7 +182,7 @@ class Walk(Schedule):
             la_anchor, (self.programs,), x or given, w or given, gate, phase, angles, late, early, factors,
             wide, *self.sizes, K=K, KG=KG, C=C, BK=BK, PARTS=min(16, C // 2), CONST=gate.dim() == 2,
             LATE=x is not None, EARLY=w is not None, COPY=copy, LIMIT=self.limit, TURN=spin is not None,
-            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2, NVIDIA=flush(),
+            FROM=given.shape[-1], KP=phase.shape[-1], FIXED=phase.dim() == 2, LEAD=lead, NVIDIA=flush(),
             num_warps=min(32, BK // 16),
         )  # fmt: skip
 
@@ -275,7 +281,7 @@ class Walk(Schedule):
         spin: Spin | None = None,
     ) -> tuple[Slot, ...]:  # fmt: skip
         """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
-        ready, do = self.bring(self.prepare(q, k, log_a, spin), do, reverse=True)
+        ready, do = self.bring(self.prepare(q, k, log_a, spin, reverse=True), do, reverse=True)
         q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
         dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
