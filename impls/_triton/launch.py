@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .keys import settle_key
+from .parsing import parse_in_turn
 from .plan import Pick, Slot, picker
 
 
@@ -84,6 +85,7 @@ class Launch:
             self._order()
 
     def _compile(self) -> Any:
+        parse_in_turn()
         settle_key(self.kernel)
         arguments, constants = self._given(lambda slot: slot)
         compiled = self.kernel.run(*arguments, grid=self.grid, warmup=True, **constants)
