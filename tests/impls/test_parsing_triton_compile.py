@@ -21,12 +21,14 @@ def nothing(x):
 def test_two_threads_do_not_parse_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parse, inside, most = ast.parse, [0], [0]
 
-    def slow(source: str) -> Any:
+    def slow(source: Any, *rest: Any, **options: Any) -> Any:
+        if source != nothing._src:  # pytest parses, too
+            return parse(source, *rest, **options)
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         time.sleep(0.02)
         inside[0] -= 1
-        return parse(source)
+        return parse(source, *rest, **options)
 
     parse_in_turn()
     parse_in_turn()
