@@ -170,7 +170,7 @@ class Attempt:
     if a size fails for another reason than a lack of memory.
 
     run: runs a size and returns when the device has done it. budget_s: the time of the search.
-    known: a size, and the seconds that its call took. exponent: how the time grows with the size.
+    known: a size, and the seconds that its call took. exponent: power of the size by which the time grows.
     reason: why the search ended early, if it did. broken: whether an error may have damaged the process.
     """
 
@@ -192,7 +192,10 @@ class Attempt:
     def __call__(self, size: int) -> bool:
         begin = self._clock()
         before, took_s = self._last
-        if begin + took_s * (size / before) ** self._exponent > self._end:
+        needs_s = took_s * (size / before) ** self._exponent
+        if needs_s > self._budget_s:
+            raise self._ended(f"not searched further: a call at {size} would take {needs_s:.2g} s")
+        if begin + needs_s > self._end:
             raise self._ended(f"the search ended after {self._budget_s:g} s")
         fits = self._fits(size)
         self._last = (size, self._clock() - begin)
@@ -285,13 +288,15 @@ def largest_sizes(
     capacity_bytes: int,
     small: int,
     call_s: float,
-    tries: bool,
+    work_exponent: float = 1.0,
+    untried: str | None = None,
 ) -> dict[str, Any]:
     """Find the largest size of a dimension that fits: by growth, by declarations, and by running it.
 
     declared_bytes: the memory that a size needs by the backend's declarations; None if it declares none.
     small: a size at which operands are drawn to be repeated. call_s: how long the case's call took.
-    tries: whether sizes are run; on a CPU none is.
+    work_exponent: the power of the size by which the work of a call grows.
+    untried: why no size is run; on a CPU none is.
     """
     own = case.shape[dimension]
     doubling = dimension == "T" and context.backend(case).lengths is not None
@@ -307,12 +312,12 @@ def largest_sizes(
     }
     if not context.device.startswith("cuda"):
         return {**found, f"largest_{dimension}_reason": ON_CPU}
-    if not tries:
-        return {**found, f"largest_{dimension}_reason": f"not tried: a call takes {call_s:.2g} s"}
+    if untried:
+        return {**found, f"largest_{dimension}_reason": f"not tried: {untried}"}
     if context.spoiled:
         return {**found, f"largest_{dimension}_reason": "not tried: an earlier call may have left errors"}
     run = run_at(case, context, dimension, small)
-    exponent = 1.0 if growth is None else growth.exponent
+    exponent = work_exponent if growth is None else max(work_exponent, growth.exponent)
     attempt = Attempt(_emptying(run), known=(own, call_s), exponent=exponent)
     start = own if predicted is None or doubling else predicted
     largest, failed = search(attempt, start, doubling=doubling, near=predicted is not None)

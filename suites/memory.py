@@ -20,8 +20,7 @@ from ssmperf import (
     suite,
 )
 
-from .largest_size import SEARCH_S
-from .memory_numbers import PASSES, is_slow, measure_memory
+from .memory_numbers import PASSES, compiles_per_shape, is_slow, measure_memory
 
 SECTION = Section(
     title="Memory",
@@ -51,8 +50,11 @@ SECTION = Section(
     ),
 )
 
-# How many calls of a case at its T take its time; a slow one is called at fewer lengths.
-CALLS, SLOW_CALLS = 8, 4
+# Of a case on an H200, by records: predicted calls at its T, where those of loops over time take two to three
+# times longer; the two searches, which often end early; compilation at another length.
+CALLS, SLOW_CALLS = 8, 7
+SEARCHES_S = 0.7
+COMPILE_S = 2.8
 
 
 @suite(
@@ -72,7 +74,8 @@ class MemoryUse:
     are measured only where they are named. If all models are measured, those whose operands have the same
     specs are measured once, and shown "as" the first of them: what a call allocates depends on the shapes
     and dtypes of its operands, not on their values. A case whose call is predicted to take long is measured
-    at two lengths instead of three, and its largest sizes are predicted but not tried.
+    at two lengths instead of three, and its largest sizes are predicted but not tried. Nor are those of a
+    backend that is compiled anew for each shape, unless backends or sizes are named.
 
     At level block, a model's whole layer is measured, with the gradients of all its parameters.
 
@@ -110,7 +113,9 @@ class MemoryUse:
             return None
         slow = is_slow(case)
         calls_s = (SLOW_CALLS if slow else CALLS) * predicted_call_s(case)
-        return self.case_s[case.device] + calls_s + (0.0 if slow else 2 * SEARCH_S)
+        if compiles_per_shape(case):
+            return self.case_s[case.device] + calls_s + COMPILE_S
+        return self.case_s[case.device] + calls_s + (0.0 if slow else SEARCHES_S)
 
     def measure(self, case: Case, context: Context) -> Record:
         return measure_memory(case, context)

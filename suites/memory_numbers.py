@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from ssmperf import (
     declared_bytes,
     is_out_of_memory,
     predicted_call_s,
+    registry,
     saved_bytes,
+    specs,
     trace,
 )
 
@@ -32,6 +35,7 @@ PASSES = ("forward_backward", "forward")  # the widest first
 DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
 SLOW_DIVISORS = (4, 1)  # those of a case whose calls take long
 LONG_CALL_S = 0.1
+COMPILES = "compiled anew for each shape (name it with --backends to try)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +66,23 @@ def measure_memory(case: Case, context: Context) -> Record:
     forward_peak_bytes: the peak of a forward call without a graph.
     saved_bytes: distinct storages that autograd saved for backward, without the operands.
     graph_bytes: everything held between forward and backward: results, and what no hook sees.
-    left_bytes: still held after a second call, when its results are gone: a cache, or a leak. The first one
-        at this length counts if a call takes long.
+    left_bytes: still held after a second call, when its results are gone: a cache, or a leak. If a call takes
+        long, it is the first one at this length.
     state_bytes: the final state of the recurrence; that of attention grows with T.
     operand_bytes, parameter_bytes: the operands; at level block x alone, and the parameters apart.
     growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`. At level block it is
         the p of peak = constant + c·T^p, since the gradients of parameters do not grow.
     batch_exponent: the same for B, fitted to two batches.
+    batch_T: the length of these batches, the shortest if a call takes long. Their memory at the case's length
+        is then taken to be as many times larger as that of the case's own batch.
     largest_T, largest_B: the largest size that ran, within an eighth, the other sizes being the case's.
     predicted_largest_T, predicted_largest_B: the largest size that fits by a constant and a power of it,
         fitted to the same peaks.
     declared_largest_T, declared_largest_B: the same by the declarations.
 
-    The backend is verified at the shortest of the lengths only, because the oracle takes memory and time.
+    The backend is verified at the shortest of the lengths only, because the oracle takes memory and time. One
+    that is compiled anew for each shape is called at two lengths and one batch, unless backends or sizes are
+    named.
     """
     lengths = measured_lengths(case, context)
     verdict, buffers = Judging(at_size(case, "T", lengths[0]), context).first()
@@ -84,10 +92,11 @@ def measure_memory(case: Case, context: Context) -> Record:
         return context.record(case, verdict)
     numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
     slow, uses = is_slow(case), list[Use]()
+    spared = COMPILES if spares_shapes(case, context) else None
     for length in lengths:
         there = at_size(case, "T", length)
         values = context.subject(there).values(0, with_state=False)
-        used, reason = use_of(there, context, values, "T", again=not slow or length == lengths[0])
+        used, reason = use_of(there, context, values, "T", again=not slow)
         if used is None:
             return context.record(case, verdict, **numbers, peak_bytes_reason=reason)
         uses.append(used)
@@ -99,7 +108,6 @@ def measure_memory(case: Case, context: Context) -> Record:
         "declared_peak_bytes": declared,
         "peak_over_declared": last.memory.peak_bytes / declared if declared else None,
         "left_bytes": last.memory.left_bytes,
-        "state_bytes": _state_bytes(case, context, values),
         "lengths": list(lengths),
         "peaks_bytes": [used.memory.peak_bytes for used in uses],
         "declared_peaks_bytes": declared
@@ -107,12 +115,15 @@ def measure_memory(case: Case, context: Context) -> Record:
         "growth_exponent": _exponent(uses, growth if case.level == "block" else None),
         "operand_bytes": sum(each.nbytes for each in _operands(case, values)),
         "parameter_bytes": last.parameter_bytes,
-        **_forward_and_graph(case, context, values, again=not slow),
+        **_forward_and_graph(case, context, values, last, again=not slow),
     }
+    work = {dimension: flops_exponent(case, context, values, dimension) for dimension in ("T", "B")}
     del values
-    batches = _batches(case, context, last, again=not slow)
+    base = uses[0] if slow else last  # fewer steps take a loop less time, and fewer sequences do not
+    batches = [] if spared else _batches(at_size(case, "T", base.size), context, base, again=not slow)
+    numbers |= {"batch_exponent": _exponent(batches, None), "batch_T": base.size if batches else None}
+    batches = [scaled(used, base, last) for used in batches]
     batch_growth = growth_of(batches)
-    numbers["batch_exponent"] = _exponent(batches, None)
     context.spoiled |= _keeps_memory(context, [*uses, *batches])
     capacity = free_bytes(context.device)
     for dimension, grown, small in (("T", growth, uses), ("B", batch_growth, batches)):
@@ -125,17 +136,28 @@ def measure_memory(case: Case, context: Context) -> Record:
             capacity_bytes=capacity,
             small=small[0].size if small else 1,
             call_s=last.call_s,
-            tries=not slow,
+            work_exponent=work[dimension],
+            untried=spared or (f"a call takes {last.call_s:.2g} s" if slow else None),
         )
     return context.record(case, verdict, capacity_bytes=capacity, **numbers)
 
 
 def measured_lengths(case: Case, context: Context) -> tuple[int, ...]:
-    """List the case's length, and its half and quarter if the backend takes these lengths."""
-    divisors = SLOW_DIVISORS if is_slow(case) else DIVISORS
+    """List the case's length, and its half and quarter, or the latter alone, if the backend takes them."""
+    divisors = SLOW_DIVISORS if is_slow(case) or spares_shapes(case, context) else DIVISORS
     lengths = sorted({max(1, case.shape["T"] // divisor) for divisor in divisors})
     refused = context.backend(case).lengths
     return tuple(T for T in lengths if case.shape["T"] == T or refused is None or refused(T) is None)
+
+
+def spares_shapes(case: Case, context: Context) -> bool:
+    """Tell whether a case is measured at few shapes, since a GPU's code is compiled for each."""
+    return compiles_per_shape(case) and not context.specific
+
+
+def compiles_per_shape(case: Case) -> bool:
+    """Tell whether a case's backend is compiled anew for each shape."""
+    return case.device != "cpu" and registry.backend(case.owner, case.backend).compiles_per_shape
 
 
 def is_slow(case: Case) -> bool:
@@ -231,18 +253,36 @@ def _traced(
     return memory, reason, time.monotonic() - begin
 
 
-def _batches(case: Case, context: Context, last: Use, *, again: bool) -> list[Use]:
+def scaled(used: Use, base: Use, last: Use) -> Use:
+    """Scale the memory of a batch from one length to another, by that of another batch at both lengths.
+
+    base, last: the memory of that batch at the length of `used`, and at the other.
+    """
+
+    def bytes_of(measured: int, before: int, after: int) -> int:
+        return round(measured * after / before) if before else measured
+
+    peak = bytes_of(used.memory.peak_bytes, base.memory.peak_bytes, last.memory.peak_bytes)
+    return replace(
+        used,
+        input_bytes=bytes_of(used.input_bytes, base.input_bytes, last.input_bytes),
+        result_bytes=bytes_of(used.result_bytes, base.result_bytes, last.result_bytes),
+        memory=replace(used.memory, peak_bytes=peak),
+    )
+
+
+def _batches(case: Case, context: Context, own: Use, *, again: bool) -> list[Use]:
     """Measure the batch and its half, or its double if the half is one sequence; leave out what does not fit.
 
     One sequence says little of many: tensors of one are views where those of many are copies.
 
-    last: the memory of the case itself.
+    own: the memory of the case itself.
     """
     B = case.shape["B"]
     found = []
     for size in (2, 4) if B == 1 else (B // 2, B) if B > 3 else (B, 2 * B):
         if size == B:
-            found.append(replace(last, size=B))
+            found.append(replace(own, size=B))
             continue
         there = at_size(case, "B", size)
         try:
@@ -256,32 +296,64 @@ def _batches(case: Case, context: Context, last: Use, *, again: bool) -> list[Us
     return found
 
 
-def _forward_and_graph(case: Case, context: Context, values: Values, *, again: bool) -> dict[str, Any]:
-    """Measure the memory that a forward call takes without a graph, and that one with a graph keeps."""
+def _forward_and_graph(
+    case: Case, context: Context, values: Values, last: Use, *, again: bool
+) -> dict[str, Any]:
+    """Measure the memory of a forward call without a graph, what one with a graph keeps, and the final state.
+
+    last: the memory of the case itself, which may be such a forward call.
+    """
+    if not case.gradients:
+        return {
+            "forward_peak_bytes": last.memory.peak_bytes,
+            "state_bytes": _state_bytes(case, context, values),
+        }
     function = context.function(case)
     forward, _, _ = _traced(call_of("forward", function, values), context, again=again)
-    numbers: dict[str, Any] = {"forward_peak_bytes": forward.peak_bytes if forward else None}
-    if not case.gradients:
-        return numbers
     leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
     held: list[Any] = []
-    graph, _ = trace(lambda: held.append(function(**{**values.operands, **leaves})), context.device)
+    saved: list[int] = []
+
+    def call() -> None:
+        held.append(function(**{**values.operands, **leaves}))
+
+    def hold() -> None:
+        saved.append(saved_bytes(call, values.tensors.values()))
+
+    graph, _ = trace(hold, context.device)
+    state = held[0][1] if case.level == "op" else None
+    state_bytes = state.nbytes if isinstance(state, Tensor) else None
     held.clear()
-    numbers["graph_bytes"] = graph.left_bytes if graph else None
-    numbers["saved_bytes"] = saved_bytes(
-        lambda: function(**{**values.operands, **leaves}), values.tensors.values()
-    )
-    return numbers
+    return {
+        "forward_peak_bytes": forward.peak_bytes if forward else None,
+        "graph_bytes": graph.left_bytes if graph else None,
+        "saved_bytes": saved[0],
+        "state_bytes": _state_bytes(case, context, values) if state_bytes is None else state_bytes,
+    }
 
 
 def _state_bytes(case: Case, context: Context, values: Values) -> int:
     """Count the bytes of the final state that the backend returns; a recurrence without one has none."""
+    if not context.recurrence(case).has_state:
+        return 0
     operands = context.subject(case).lower(values.operands)
     with torch.no_grad():
         _, state = context.backend(case).function(
             **{name: value for name, value in operands.items() if name != "initial_state"}
         )
     return state.nbytes if isinstance(state, Tensor) else 0
+
+
+def flops_exponent(case: Case, context: Context, values: Values, dimension: str) -> float:
+    """Find the power of a dimension's size by which the work of the recurrence grows, from its cost."""
+    known = specs(context.subject(case).lower(values.operands))
+    cost = context.recurrence(case).cost
+
+    def flops(size: int) -> float:
+        return cost(context.operand_shape(at_size(case, dimension, size)), known, case.pass_).flops
+
+    once, twice = flops(case.shape[dimension]), flops(2 * case.shape[dimension])
+    return math.log2(twice / once) if once > 0 else 1.0
 
 
 def _keeps_memory(context: Context, uses: Sequence[Use]) -> bool:

@@ -65,7 +65,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     return 8 * element_bytes(shape, itemsize)
 
 
-@backend("delta_rule", name="torch_scan", launches=launches, workspace=workspace)
+@backend("delta_rule", name="torch_scan", compiles_per_shape=True, launches=launches, workspace=workspace)
 @as_backend
 def torch_scan(x: Operands) -> tuple[Tensor, Tensor]:
     """torch's associative_scan over pairs (K × K transition, write)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssmperf import backend
 
-from ..scan.logspace import error_bound, log_scan
+from ..scan.logspace import error_bound, log_scan, serial_steps
 from .common import Operands, as_backend, by_scanning, copies_of_all_states
 
 
@@ -18,6 +18,7 @@ from .common import Operands, as_backend, by_scanning, copies_of_all_states
     name="logspace",
     error_bound=error_bound,
     launches=lambda shape: 36,
+    serial_steps=serial_steps,
     workspace=copies_of_all_states(8),
 )
 @as_backend

@@ -32,6 +32,11 @@ def _check_span(log_gate: Tensor | None, dtype: torch.dtype) -> None:
         raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
 
 
+def serial_steps(shape: Shape, gate_kind: str) -> float:
+    """Sums over time, a strided axis, for the product of the gates and for its inverse."""
+    return (4 if gate_kind.endswith("_complex") else 2) * shape["T"]
+
+
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """The scores, and the scaled queries, keys and values."""
     tokens = shape["B"] * shape["H"] * shape["T"]
@@ -43,6 +48,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     name="surrogate_raw",
     error_bound=error_bound,
     launches=lambda shape: 35,
+    serial_steps=serial_steps,
     workspace=workspace,
 )
 @as_backend

@@ -16,6 +16,7 @@ from .common import Operands, as_backend, by_scanning, copies_of_all_states
 @backend(
     "linear_attention",
     name="torch_scan",
+    compiles_per_shape=True,
     launches=lambda shape: 24,
     workspace=copies_of_all_states(6),
 )

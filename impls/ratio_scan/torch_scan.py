@@ -48,7 +48,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     return 14 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
-@backend("ratio_scan", name="torch_scan", launches=launches, workspace=workspace)
+@backend("ratio_scan", name="torch_scan", compiles_per_shape=True, launches=launches, workspace=workspace)
 @as_backend
 def torch_scan(x: Operands) -> State:
     """torch's associative_scan over elements (λ, m, u, z), compiled for CUDA tensors.

@@ -72,12 +72,24 @@ def launches(shape: Shape) -> float:
     return 24
 
 
+def serial_steps(shape: Shape, gate_kind: str) -> float:
+    """Sums over time, a strided axis: of the gates, the phases, and the two or four positive streams."""
+    return (6 if gate_kind.endswith("_complex") else 3) * shape["T"]
+
+
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """L, the inputs, and the logs and sums of two streams."""
     return 6 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
-@backend("scan", name="logspace", error_bound=error_bound, launches=launches, workspace=workspace)
+@backend(
+    "scan",
+    name="logspace",
+    error_bound=error_bound,
+    launches=launches,
+    serial_steps=serial_steps,
+    workspace=workspace,
+)
 @as_backend
 def logspace(x: Operands) -> Tensor:
     """Heinsen's scan: a cumulative sum and a logcumsumexp; its error grows with the decay span.

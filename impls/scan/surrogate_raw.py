@@ -22,6 +22,11 @@ def error_bound(span: float, dtype: str) -> float:
     return max(floor, (1e-15 if dtype == "float64" else 4e-7) * span)
 
 
+def serial_steps(shape: Shape, gate_kind: str) -> float:
+    """Sums over time, a strided axis: of the gates, the phases and the scaled inputs."""
+    return (3 if gate_kind.endswith("_complex") else 2) * shape["T"]
+
+
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """The product, its inverse, the scaled inputs and their sum."""
     return 5 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
@@ -32,6 +37,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     name="surrogate_raw",
     error_bound=error_bound,
     launches=lambda shape: 18,
+    serial_steps=serial_steps,
     workspace=workspace,
 )
 @as_backend

@@ -77,7 +77,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     return 5 * shape["B"] * shape["T"] * shape["C"] * max(4, itemsize)
 
 
-@backend("scan", name="torch_scan", launches=launches, workspace=workspace)
+@backend("scan", name="torch_scan", compiles_per_shape=True, launches=launches, workspace=workspace)
 @as_backend
 def torch_scan(x: Operands) -> Tensor:
     """torch's associative_scan over pairs (gate, input), compiled for CUDA tensors.

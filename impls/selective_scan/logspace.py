@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ssmperf import backend
 
-from ..scan.logspace import error_bound, log_scan
+from ..scan.logspace import error_bound, log_scan, serial_steps
 from .common import FORMING, Operands, Result, by_scanning, copies, of_logs, takes_operands
 
 
@@ -15,6 +15,7 @@ from .common import FORMING, Operands, Result, by_scanning, copies, of_logs, tak
     name="logspace",
     error_bound=error_bound,
     launches=lambda shape: 22 + FORMING,
+    serial_steps=serial_steps,
     workspace=copies(9),
 )
 @takes_operands

@@ -79,6 +79,7 @@ class Context:
     training: how networks are trained.
     partner: takes samples in turns with this process; None if there is none.
     unfinished: folder for `kept`; None if nothing is to be kept.
+    specific: whether the run names backends or sizes; a suite then leaves out nothing to save time.
     spoiled: set by a suite whose case may have damaged this process, or left memory behind.
     first_call_s: seconds of each backend's first call in this process, compilation included.
     """
@@ -97,6 +98,7 @@ class Context:
     training: Training = PRESETS[ON_CPU].training
     partner: Partner | None = None
     unfinished: Path | None = None
+    specific: bool = False
     spoiled: bool = False
     first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _waited_s: float = 0.0  # for the partner

@@ -65,6 +65,7 @@ class LocalExecutor:
     options: the run's options, for the commands that repeat its cases.
     nonce: the run's secret, added to the number of every draw of values.
     partner: takes turns with the worker, of which there is one then; None if there is none.
+    specific: whether the run names backends or sizes; see `Context`.
     """
 
     devices: Sequence[str]
@@ -77,6 +78,7 @@ class LocalExecutor:
     nonce: int = 0
     unfinished: Path | None = None
     partner: Partner | None = None
+    specific: bool = False
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -187,6 +189,7 @@ class Processes:
             nonce=executor.nonce,
             training=executor.preset.training.to_json(),
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
+            specific=executor.specific,
         )
         return WorkerProcess(
             config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner

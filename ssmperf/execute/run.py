@@ -138,6 +138,7 @@ def open_run(
         options=options,
         nonce=request.nonce or 0,
         partner=partner,
+        specific=request.selection.is_specific,
     )
     try:
         with executor.session() as session:

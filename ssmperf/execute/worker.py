@@ -215,6 +215,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         training=Training.from_json(config["training"]),
         partner=Partner(config["partner"]) if "partner" in config else None,
         unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
+        specific=config["specific"],
     )
     return context, environment
 

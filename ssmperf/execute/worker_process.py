@@ -44,7 +44,7 @@ class WorkerConfig:
     options: the run's options, for the commands that repeat cases.
     threads: number of torch's threads on a CPU; None means torch's default.
     training: how networks are trained, as `Training.to_json` gives it.
-    unfinished: see `LocalExecutor`.
+    unfinished, specific: see `LocalExecutor`.
     """
 
     device: str
@@ -62,6 +62,7 @@ class WorkerConfig:
     nonce: int
     training: Mapping[str, Any]
     unfinished: str | None = None
+    specific: bool = False
 
 
 class WorkerProcess:

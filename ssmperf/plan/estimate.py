@@ -2,7 +2,7 @@
 
 A case takes what cases of its suite usually take, and as many calls as they make, each as long as its
 backend's declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is
-compiled takes that time once for each of its kinds of operands.
+compiled takes that time once for each of its kinds of operands, or for each of their shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ssmperf.plan.refusal import gate_kind, predicted_call_s
 from ssmperf.registry.presets import ON_CPU, PRESETS, Training
 
 START_S = {"cpu": 3.0, "cuda": 8.0}  # until the first case of a round runs
-COMPILE_S = 3.0
+COMPILE_S = 2.0  # as in records of an H200
+SHAPE_S = 1.4  # of a backend that is compiled for each shape: a scan forward, or one backward
 COMPILED_BESIDE = 4  # kernels, where a suite has them compiled before its cases
 LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
 
@@ -29,16 +30,22 @@ def expected_s(
     """
     how = PRESETS[ON_CPU].training if training is None else training
     first, start_s, kernels = 0.0, 0.0, set()
+    shapes: dict[tuple[object, ...], float] = {}
     for case in cases:
         start_s = START_S[case.device]
         suite = registry.suite(case.suite)
         own_s = suite.forecast_s(case, how) if hasattr(suite, "forecast_s") else None
         usual_s = suite.case_s[case.device] + suite.case_calls * predicted_call_s(case)
         first += usual_s if own_s is None else own_s
-        if case.device == "cuda" and registry.backend(case.owner, case.backend).kernels:
-            passes = "forward" if case.pass_ in ("forward", "decode") else "backward"
+        backend = registry.backend(case.owner, case.backend)
+        if case.device == "cuda" and backend.compiles_per_shape:
+            passes = 2 if case.gradients else 1
+            kind = str(gate_kind(case)).endswith("_complex")
+            shapes[case.recurrence, case.backend, kind, case.shape, passes] = passes * SHAPE_S
+        if case.device == "cuda" and backend.kernels:
+            direction = "forward" if case.pass_ in ("forward", "decode") else "backward"
             beside = COMPILED_BESIDE if suite.compiles_ahead else 1
-            kernels.add((beside, case.recurrence, case.backend, gate_kind(case), case.dtype, passes))
-    compiled = sum(COMPILE_S / beside for beside, *_ in kernels)
+            kernels.add((beside, case.recurrence, case.backend, gate_kind(case), case.dtype, direction))
+    compiled = sum(COMPILE_S / beside for beside, *_ in kernels) + sum(shapes.values())
     work = first * (1 + LATER_ROUNDS * (rounds - 1)) + compiled
     return rounds * start_s + work / devices

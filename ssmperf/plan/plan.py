@@ -80,8 +80,17 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             raise UsageError(
                 f"axis {axis.name!r} is no dimension of the selected models: {dimensions_of(owners)}"
             )
-    planned = [Planned(case, refusal(case, selection)) for case in cases.values()]
+    planned = [Planned(case, _why_not(case, selection)) for case in cases.values()]
     return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+
+
+def _why_not(case: Case, selection: Selection) -> str | None:
+    """Say why a case is not run: it cannot be, or its suite leaves it out to save time; None if it is run."""
+    reason = refusal(case, selection)
+    suite = registry.suite(case.suite)
+    if reason is None and hasattr(suite, "left_out"):
+        reason = suite.left_out(case, selection)
+    return reason
 
 
 def _cases_of(name: str, selection: Selection) -> Iterable[Case]:

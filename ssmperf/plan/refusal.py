@@ -10,6 +10,7 @@ from ssmperf.registry.declarations import Backend
 LONGEST_CALL_S = 1.0
 LONGEST_CHOSEN_S = 10.0  # where sizes were chosen but no backends
 SECONDS_PER_LAUNCH = 8e-6
+SECONDS_PER_SERIAL_STEP = 4e-7  # of a kernel that reads one step after another, on an H200
 BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
 CPU_BYTES_PER_SECOND = 4e9  # the same on a core
 BACKWARD_FACTOR = 2.5  # workspace of a forward and backward pass, relative to the forward pass
@@ -112,7 +113,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
 
 
 def predicted_call_s(case: Case) -> float:
-    """Predict the seconds of a call from its backend's declarations of launches and workspace.
+    """Predict the seconds of a call from its backend's declarations of launches, serial steps and workspace.
 
     It is 0 for a known answer, whose shape may be that of another recurrence.
     """
@@ -120,10 +121,13 @@ def predicted_call_s(case: Case) -> float:
         return 0.0
     backend = registry.backend(case.owner, case.backend)
     launches = backend.launches(case.shape) if backend.launches else 0.0
-    traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, gate_kind(case) or "")
+    kind = gate_kind(case) or ""
+    serial = backend.serial_steps(case.shape, kind) if backend.serial_steps and case.device == "cuda" else 0.0
+    traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, kind)
     factor = BACKWARD_LAUNCHES if case.gradients else 1.0
     rate = CPU_BYTES_PER_SECOND if case.device == "cpu" else BYTES_PER_SECOND
-    return factor * launches * SECONDS_PER_LAUNCH + traffic / rate
+    serial_s = (BACKWARD_FACTOR if case.gradients else 1.0) * serial * SECONDS_PER_SERIAL_STEP
+    return factor * launches * SECONDS_PER_LAUNCH + serial_s + traffic / rate
 
 
 def declared_bytes(case: Case) -> float | None:

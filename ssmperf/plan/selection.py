@@ -97,6 +97,11 @@ class Selection:
         return self.choices.get(name)
 
     @property
+    def is_specific(self) -> bool:
+        """Whether backends or sizes are named. A suite then leaves out nothing to save time."""
+        return bool(self.sizes or self.backends)
+
+    @property
     def preset_name(self) -> str:
         return self.preset or (ON_CPU if self.device.type == "cpu" else ON_GPU)
 

@@ -132,12 +132,16 @@ class Backend:
     lengths: maps T to None, or to the reason why that length is refused.
     needs: packages that it imports. capability: least CUDA compute capability.
     kernels: substrings of the names of device kernels that it must launch on a GPU.
+    compiles_per_shape: whether a GPU's code is compiled anew for each shape of its operands, which takes
+        seconds. Suites then call it at few sizes, unless it is named.
     deterministic: whether two calls give the same bits.
     causal: "bitwise", "tolerance" or "none": how exactly outputs stay the same when later inputs change.
     error_bound: for an approximate backend, (decay span, dtype) -> relative error bound.
     equivalent: False for a deliberately different function (a baseline). It is judged by its own literal
         `definition`; without one, its cases are `unsupported`.
     launches: shape -> device launches of a forward call, to predict cases that would take too long.
+    serial_steps: (shape, gate kind) -> steps that the kernels of a forward call take one after another on a
+        GPU, as torch's cumulative sums over a strided axis do, for the same prediction.
     workspace: (shape, itemsize, gate kind) -> bytes of a forward call beyond its operands and results.
     saved: (shape, itemsize, gate kind) -> bytes kept for the backward pass; None means about one and a half
         times the workspace.
@@ -157,12 +161,14 @@ class Backend:
     needs: tuple[str, ...] = ()
     capability: tuple[int, int] | None = None
     kernels: tuple[str, ...] = ()
+    compiles_per_shape: bool = False
     deterministic: bool = True
     causal: str = "bitwise"
     error_bound: Callable[[float, str], float] | None = None
     equivalent: bool = True
     definition: Callable[..., Any] | None = None
     launches: Callable[[Shape], float] | None = None
+    serial_steps: Callable[[Shape, str], float] | None = None
     workspace: Callable[[Shape, int, str], float] | None = None
     saved: Callable[[Shape, int, str], float] | None = None
     prepare: Callable[..., Prepared] | None = None

@@ -142,6 +142,9 @@ def _value(field: Field[Any], value: Any, what: str) -> Any:
 class Suite(Protocol):
     """A suite turns a selection into cases, and a case into a record.
 
+    It may also have `forecast_s(case, training)`, the seconds of a case, None where the usual forecast holds;
+    and `left_out(case, selection)`, the reason why a case is not run to save time, None if it is run.
+
     fresh_process: types of devices on which each case runs in a process that has run no other.
     """
 

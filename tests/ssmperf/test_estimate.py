@@ -9,7 +9,7 @@ import pytest
 
 from ssmperf import registry
 from ssmperf.execute.request import select
-from ssmperf.plan.estimate import COMPILE_S, COMPILED_BESIDE, expected_s
+from ssmperf.plan.estimate import COMPILE_S, COMPILED_BESIDE, SHAPE_S, expected_s
 from ssmperf.plan.plan import make_plan
 
 
@@ -39,3 +39,10 @@ def test_a_kernel_is_compiled_once() -> None:
     elsewhere = [replace(case, suite="correctness") for case in (first, again, other)]
     found = expected_s([elsewhere[0], elsewhere[2]]) - expected_s(elsewhere[:2])
     assert found == pytest.approx(COMPILE_S)  # one after the other
+
+
+def test_a_backend_that_is_compiled_for_each_shape_is_compiled_once_for_each() -> None:
+    selection, _ = select(device="cuda", planning=True, models="gla", backends="torch_scan", regime="model")
+    cases = [c for c in make_plan(selection, ["stability"]).to_run if c.dtype == "float32"]
+    once = expected_s(cases[:1])
+    assert expected_s([cases[0], cases[0]]) - once < SHAPE_S < expected_s(cases[:2]) - once

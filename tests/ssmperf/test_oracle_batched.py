@@ -331,3 +331,19 @@ def test_the_oracle_as_a_backend_is_differentiable_through_many_segments() -> No
     )
     for key, gradient in zip(leaves, found, strict=True):
         assert relative_error(gradient, expected.gradients[key]) < 1e-6, key
+
+
+def test_a_million_float32_steps_without_decay_run_in_parallel() -> None:
+    """As in cosFormer's low-precision evaluation: all terms have one sign, and a phase turns a quarter."""
+    T, C = 2**20, 8
+    definition = registry.recurrence("scan").definition
+    given = {
+        "log_a": torch.zeros(1, T, C),
+        "b": torch.linspace(0.1, 1, C).expand(1, T, C),
+        "phase": torch.full((1, T, C), torch.pi / 2 / T),
+    }
+    step = measure_step(definition, given, tuple(given), None)
+    assert step is not None
+    found = ParallelSegments(Loop(definition, given, tuple(given), T), 2048, step)
+    found.forward(None)
+    assert found.states is not None

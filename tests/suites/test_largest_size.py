@@ -161,7 +161,7 @@ def test_a_gpu_is_searched_in_either_dimension(dimension: str, monkeypatch: pyte
     def found(capacity_bytes: int) -> dict[str, Any]:
         return largest_sizes(
             case, context, dimension, growth, lambda size: 40 * size,
-            capacity_bytes=capacity_bytes, small=1, call_s=0.0, tries=True,
+            capacity_bytes=capacity_bytes, small=1, call_s=0.0,
         )  # fmt: skip
 
     numbers = found(6000)
@@ -173,6 +173,32 @@ def test_a_gpu_is_searched_in_either_dimension(dimension: str, monkeypatch: pyte
     numbers = found(60000)
     assert "illegal address" in str(numbers[f"largest_{dimension}_reason"]) and context.broken
     assert "not tried" in str(found(6000)[f"largest_{dimension}_reason"])
+
+
+def test_a_call_that_would_take_long_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of attention, whose memory grows with T, and whose work grows with its square."""
+    tried: list[int] = []
+    monkeypatch.setattr(largest_size, "run_at", lambda *arguments: tried.append)
+    case = Case("memory", "scan", "sequential", Shape(B=4, T=64, C=4), "hgrn", device="cuda")
+    growth = Growth(64, 640, 10, 640, 0, 1.0)
+    for power, sizes in ((1.0, [640, 720]), (2.0, [])):
+        context = Context("cuda", "env", Settings(), CEILINGS)
+        found = largest_sizes(
+            case, context, "T", growth, None,
+            capacity_bytes=12800, small=1, call_s=0.02, work_exponent=power,
+        )  # fmt: skip
+        assert tried[:2] == sizes and found["predicted_largest_T"] == 640
+        assert power == 1.0 or "a call at 640 would take 2 s" in found["largest_T_reason"]
+        tried.clear()
+
+
+def test_why_no_size_is_tried_is_recorded() -> None:
+    case = Case("memory", "scan", "sequential", Shape(B=4, T=64, C=4), "hgrn", device="cuda")
+    context = Context("cuda", "env", Settings(), CEILINGS)
+    found = largest_sizes(
+        case, context, "B", None, None, capacity_bytes=1, small=1, call_s=0.0, untried="for a reason"
+    )
+    assert found["largest_B"] is None and found["largest_B_reason"] == "not tried: for a reason"
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "time_last"])

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from ssmperf.suites import memory_numbers
 from ssmperf.suites.memory import longest
-from support.in_process import records_of
+from support.in_process import CEILINGS, records_of
 
 import ssmperf
-from ssmperf import Record, Run, Shape, Status, build_block
+from ssmperf import Case, Record, Run, Shape, Status, build_block, registry
+from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.lane import needs_fresh_process
 from ssmperf.execute.request import select
 from ssmperf.plan.plan import make_plan
@@ -195,3 +197,46 @@ def test_the_standard_run_on_a_gpu_has_one_dtype_and_no_process_per_case() -> No
     assert {case.dtype for case in cases} <= {"bfloat16", "float32"}  # the latter for complex operands
     assert not any(map(needs_fresh_process, cases))
     assert all(needs_fresh_process(replace(case, device="cpu")) for case in cases)
+
+
+def test_a_slow_case_varies_its_batch_at_its_shortest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted from that is what is predicted from batches at its own length."""
+    choices: dict[str, Any] = {"models": "hgrn", "backends": "sequential", "axis": ["B=4", "T=64", "C=32"]}
+    usual = only(**choices)
+    monkeypatch.setattr(memory_numbers, "is_slow", lambda case: True)
+    slow = only(**choices)
+    assert (usual["batch_T"], slow["batch_T"]) == (64, 16) and slow["lengths"] == [16, 64]
+    assert slow["batch_exponent"] == pytest.approx(usual["batch_exponent"], rel=0.05)
+    assert slow["predicted_largest_B"] == pytest.approx(usual["predicted_largest_B"], rel=0.1)
+    for name in ("peak_bytes", "saved_bytes", "graph_bytes", "state_bytes", "forward_peak_bytes"):
+        assert slow[name] == usual[name]
+
+
+def test_a_backend_compiled_for_each_shape_is_called_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilation takes seconds on a GPU: two lengths, one batch, and no search, unless it is named."""
+    backends = {(name, "torch_scan") for name in registry.recurrences()}
+    found = [registry.backend(*key) for key in backends if key[1] in registry.backend_names(key[0])]
+    assert len(found) == 5 and all(backend.compiles_per_shape for backend in found)
+    case = Case("memory", "scan", "torch_scan", Shape(B=8, T=2048, C=8), "hgrn", device="cuda")
+    context, named = (Context("cpu", "env", Settings(), CEILINGS, specific=on) for on in (False, True))
+    assert memory_numbers.measured_lengths(case, context) == (512, 2048)
+    assert memory_numbers.measured_lengths(case, named) == (512, 1024, 2048)
+    monkeypatch.setattr(memory_numbers, "compiles_per_shape", lambda case: True)
+    numbers = only(models="hgrn", backends="sequential", axis=["B=4", "T=64", "C=32"])
+    assert numbers["lengths"] == [16, 64] and numbers["predicted_largest_T"] > 64
+    assert numbers["batch_exponent"] is numbers["batch_T"] is numbers["predicted_largest_B"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "backend", "power"), [("attention", "chunkwise", 2), ("gla", "chunkwise", 1)]
+)
+def test_the_work_of_attention_grows_with_the_square_of_the_length(
+    model: str, backend: str, power: int
+) -> None:
+    entry = registry.model(model)
+    shape = Shape(B=2, T=512, H=2, K=8, V=8)
+    case = Case("memory", entry.recurrence, backend, shape, model, pass_="forward_backward")
+    context = Context("cpu", "env", Settings(), CEILINGS)
+    values = context.subject(case).values(0, with_state=False)
+    assert memory_numbers.flops_exponent(case, context, values, "T") == pytest.approx(power, abs=0.01)
+    assert memory_numbers.flops_exponent(case, context, values, "B") == pytest.approx(1)

@@ -330,5 +330,27 @@ def test_sums_of_phases_in_float32_drift_with_length() -> None:
 def test_a_backend_that_is_named_is_tried_at_every_length() -> None:
     for backends, lengths in ((None, {64, 512}), ("surrogate", {64, 512, 4096})):
         selection, _ = select(device="cpu", models="gla", backends=backends, regime="model")
-        cases = [item.case for item in make_plan(selection, ["stability"]).cases]
-        assert {case.shape["T"] for case in cases if case.backend == "surrogate"} == lengths
+        plan = make_plan(selection, ["stability"])
+        assert {case.shape["T"] for case in plan.to_run if case.backend == "surrogate"} == lengths
+        refused = {
+            item.case.shape["T"]: item.refusal for item in plan.refused if item.case.backend == "surrogate"
+        }
+        assert set(refused) == {64, 512, 4096} - lengths
+        assert all("--backends" in str(reason) for reason in refused.values())
+
+
+def test_of_a_million_steps_what_is_slow_is_refused_with_a_reason() -> None:
+    """Kernels that take one step after another take seconds there. All lengths have a status."""
+    gpu = Selection.of(Device("cuda", 140 * 2**30, (9, 0)), models=("hgrn", "gla", "cosformer"))
+    plan = make_plan(gpu, ("stability",))
+    ran, refused = (
+        {(case.model, case.backend) for case in cases if case.shape["T"] == max(LENGTHS)}
+        for cases in (plan.to_run, [item.case for item in plan.refused])
+    )
+    assert {("hgrn", "triton"), ("gla", "triton"), ("gla", "chunkwise"), ("hgrn", "blelloch")} <= ran
+    slow = {(model, "logspace") for model in ("hgrn", "gla", "cosformer")}
+    assert slow | {("hgrn", "sequential"), ("hgrn", "surrogate_raw")} <= refused - ran
+    assert all("s per call is more than" in str(item.refusal) or "GiB" in str(item.refusal)
+               for item in plan.refused if (item.case.model, item.case.backend) in slow)  # fmt: skip
+    named = Selection.of(gpu.device, models=("hgrn",), backends=("surrogate_raw",))
+    assert max(case.shape["T"] for case in make_plan(named, ("stability",)).to_run) == max(LENGTHS)

@@ -27,7 +27,11 @@ from ssmperf.operands.dtypes import differentiable
 
 SHORTEST_SEGMENT = 16  # steps
 FEWEST_SEGMENTS = 8  # with fewer, a batch does not pay
-MOST_RUNS = 3  # of the batch, to refine the initial states; then the segments run sequentially
+# Runs of the batch, to refine the initial states; then the segments run sequentially, which takes a GPU 20 s
+# for a million steps. More runs follow if what is left is a few roundings: sums of a million terms of one
+# sign, in float32, need two more.
+MOST_RUNS, MOST_RUNS_NEAR = 3, 8
+NEAR = 8.0  # so many roundings are a few
 # elements of a state up to which launches take most of a step's time, so that further rows are almost free
 SMALL_STATE = {"cuda": 2**20, "cpu": 2**11}
 SMALL_RECORDED = 2**17  # the same where sequential segments are recorded, so that launches take little time
@@ -120,12 +124,14 @@ class ParallelSegments:
         unit = 2.0 ** math.frexp(largest)[1]  # as large as the states, so that rounding leaves all digits
         factors = (self._run(rows, zeros + unit)[1] - offsets) / unit
         starts = _affine_scan(begin, factors[:, :-1], offsets[:, :-1])
-        for run in range(MOST_RUNS):
+        for run in range(MOST_RUNS_NEAR):
             output, ends = self._run(rows, starts)
             gaps = ends[:, :-1] - starts[:, 1:]
             self.scale = ends.abs().amax(1, keepdim=True)
             if run and self._only_rounding(gaps, self.scale):
                 break
+            if run >= MOST_RUNS - 1 and not self._only_rounding(gaps, NEAR * self.scale):
+                raise Inseparable("segments do not end where the next ones start")
             starts = starts + _affine_scan(torch.zeros_like(begin), factors[:, :-1], gaps)
         else:
             raise Inseparable("segments do not end where the next ones start")
