@@ -1,4 +1,4 @@
-"""What `attention_times.py` times: shapes and gates of linear attention, and the calls of each backend."""
+"""The shapes and gates of linear attention that `attention_times.py` times, and the calls of each backend."""
 
 from __future__ import annotations
 

@@ -86,8 +86,12 @@ def triton(
 
 
 def _few_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
-    """q and k with the heads that are in memory: one head that was expanded to all is taken once."""
-    if H > 1 and q.shape[2] == k.shape[2] == H and q.stride(2) == k.stride(2) == 0:
+    """q and k with the heads that are in memory: one head that was expanded to all is taken once.
+
+    Not where gradients are wanted, which are of each head.
+    """
+    expanded = H > 1 and q.shape[2] == k.shape[2] == H and q.stride(2) == k.stride(2) == 0
+    if expanded and not differentiates(q, k):
         return q[:, :, :1], k[:, :, :1]
     return q, k
 

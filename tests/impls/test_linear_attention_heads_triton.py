@@ -65,6 +65,16 @@ def test_an_expanded_head_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@tiny
+def test_an_expanded_leaf_gets_a_gradient_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=C + 3, kind="scalar", H=H, dtype="float16", regime="gla")
+    for name in "qk":
+        one = operands[name].detach()[:, :, :1].clone()
+        operands[name] = one.expand(-1, -1, H, -1).requires_grad_()
+    assert_matches(operands, "float16")
+
+
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize(("heads", "T"), [(1, 1000), (4, 67)])
