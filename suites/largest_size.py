@@ -23,6 +23,7 @@ from ssmperf import (
 )
 
 SEARCH_S = 1.0  # of the search along one dimension
+PROBE = 0.25  # of that time, at most, for a call at a size between the last one and one that seems too slow
 GRID = 8  # the largest size is known to one part in so many
 LARGEST = 2**26
 ON_CPU = "not tried on a CPU, where memory that runs out takes the machine with it"
@@ -167,7 +168,8 @@ class Attempt:
     """Says whether a size fits, by running it.
 
     An instance raises SearchEnded if a call would outlast the search, judged by the time of the last one, or
-    if a size fails for another reason than a lack of memory.
+    if a size fails for another reason than a lack of memory. Since a small call may take the host's time
+    rather than the device's, sizes between are run before a large one is given up.
 
     run: runs a size and returns when the device has done it. budget_s: the time of the search.
     known: a size, and the seconds that its call took. exponent: power of the size by which the time grows.
@@ -190,13 +192,28 @@ class Attempt:
         self.broken = False
 
     def __call__(self, size: int) -> bool:
-        begin = self._clock()
-        before, took_s = self._last
-        needs_s = took_s * (size / before) ** self._exponent
+        while self._needs_s(size) > self._budget_s and (between := self._probe(size)):
+            self._timed(between)
+        needs_s = self._needs_s(size)
         if needs_s > self._budget_s:
             raise self._ended(f"not searched further: a call at {size} would take {needs_s:.2g} s")
-        if begin + needs_s > self._end:
+        if self._clock() + needs_s > self._end:
             raise self._ended(f"the search ended after {self._budget_s:g} s")
+        return self._timed(size)
+
+    def _needs_s(self, size: int) -> float:
+        before, took_s = self._last
+        return took_s * float((size / before) ** self._exponent)
+
+    def _probe(self, size: int) -> int | None:
+        """Find the largest size, a power of two times the last one, that should take little; None if none."""
+        before, between = self._last[0], self._last[0]
+        while 2 * between < size and self._needs_s(2 * between) <= PROBE * self._budget_s:
+            between *= 2
+        return between if between > before else None
+
+    def _timed(self, size: int) -> bool:
+        begin = self._clock()
         fits = self._fits(size)
         self._last = (size, self._clock() - begin)
         return fits

@@ -124,7 +124,6 @@ def measure_memory(case: Case, context: Context) -> Record:
     numbers |= {"batch_exponent": _exponent(batches, None), "batch_T": base.size if batches else None}
     batches = [scaled(used, base, last) for used in batches]
     batch_growth = growth_of(batches)
-    context.spoiled |= _keeps_memory(context, [*uses, *batches])
     capacity = free_bytes(context.device)
     for dimension, grown, small in (("T", growth, uses), ("B", batch_growth, batches)):
         numbers |= largest_sizes(
@@ -139,6 +138,7 @@ def measure_memory(case: Case, context: Context) -> Record:
             work_exponent=work[dimension],
             untried=spared or (f"a call takes {last.call_s:.2g} s" if slow else None),
         )
+    context.spoiled |= _keeps_memory(context, [*uses, *batches])
     return context.record(case, verdict, capacity_bytes=capacity, **numbers)
 
 
@@ -346,7 +346,8 @@ def _state_bytes(case: Case, context: Context, values: Values) -> int:
 
 def flops_exponent(case: Case, context: Context, values: Values, dimension: str) -> float:
     """Find the power of a dimension's size by which the work of the recurrence grows, from its cost."""
-    known = specs(context.subject(case).lower(values.operands))
+    operands = context.subject(case).lower(values.operands)
+    known = specs({name: each for name, each in operands.items() if isinstance(each, Tensor)})
     cost = context.recurrence(case).cost
 
     def flops(size: int) -> float:

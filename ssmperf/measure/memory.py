@@ -34,7 +34,8 @@ def peak_bytes(call: Callable[[], Any], device: torch.device | str) -> tuple[int
 def trace(call: Callable[[], Any], device: torch.device | str) -> tuple[Memory | None, str | None]:
     """Measure the memory of a call. Returns it, or None and the reason.
 
-    On a GPU the numbers are those of the caching allocator, whose blocks are rounded to 512 bytes. On a CPU
+    On a GPU the numbers are the bytes asked of the caching allocator. The blocks that it gives may be larger,
+    by how much depends on what the process has freed before. On a CPU
     the profiler's allocation events are summed in order, which is exact for memory from torch's allocator.
     """
     device = torch.device(device)
@@ -75,11 +76,12 @@ class _Saved:
 def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_stats(device)
     call()
     torch.cuda.synchronize(device)
-    peak, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
-    return Memory(peak - before, after - before)
+    after = torch.cuda.memory_stats(device)
+    held = before.get(f"{REQUESTED}.current", 0)  # before a process's first allocation there are no numbers
+    return Memory(after[f"{REQUESTED}.peak"] - held, after[f"{REQUESTED}.current"] - held)
 
 
 def _trace_cpu(call: Callable[[], Any]) -> tuple[Memory | None, str | None]:

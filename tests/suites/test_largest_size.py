@@ -128,6 +128,23 @@ def test_a_search_ends_before_a_call_that_would_outlast_it() -> None:
     assert attempt.reason == "the search ended after 4.5 s" and now[0] == 1.0
 
 
+def test_a_small_call_that_takes_the_time_of_its_host_does_not_end_the_search() -> None:
+    """At 100 the host takes 20 ms, and the device 1 µs per unit; judged by that, 100,000 would take 20 s."""
+    now, tried = [0.0], list[int]()
+
+    def run(size: int) -> None:
+        tried.append(size)
+        now[0] += 0.02 + 1e-6 * size
+        if size > 100_000:
+            raise torch.OutOfMemoryError("planted")
+
+    attempt = Attempt(run, known=(100, 0.02), clock=lambda: now[0])
+    assert search(attempt, 100_000, near=True) == (100_000, 112_500)
+    assert 100 < tried[0] < 10_000 and tried[0] % 100 == 0
+    slow = Attempt(run, known=(100, 0.2), clock=lambda: now[0])
+    assert search(slow, 100_000, near=True) == (None, None) and tried[-1] == 112_500
+
+
 @pytest.mark.parametrize(
     ("error", "words", "broken"),
     [
@@ -181,14 +198,15 @@ def test_a_call_that_would_take_long_is_not_tried(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(largest_size, "run_at", lambda *arguments: tried.append)
     case = Case("memory", "scan", "sequential", Shape(B=4, T=64, C=4), "hgrn", device="cuda")
     growth = Growth(64, 640, 10, 640, 0, 1.0)
+    call_s = 0.09
     for power, sizes in ((1.0, [640, 720]), (2.0, [])):
         context = Context("cuda", "env", Settings(), CEILINGS)
         found = largest_sizes(
             case, context, "T", growth, None,
-            capacity_bytes=12800, small=1, call_s=0.02, work_exponent=power,
+            capacity_bytes=12800, small=1, call_s=call_s, work_exponent=power,
         )  # fmt: skip
         assert tried[:2] == sizes and found["predicted_largest_T"] == 640
-        assert power == 1.0 or "a call at 640 would take 2 s" in found["largest_T_reason"]
+        assert power == 1.0 or "a call at 640 would take 9 s" in found["largest_T_reason"]
         tried.clear()
 
 

@@ -240,3 +240,15 @@ def test_the_work_of_attention_grows_with_the_square_of_the_length(
     values = context.subject(case).values(0, with_state=False)
     assert memory_numbers.flops_exponent(case, context, values, "T") == pytest.approx(power, abs=0.01)
     assert memory_numbers.flops_exponent(case, context, values, "B") == pytest.approx(1)
+
+
+def test_the_growth_of_work_is_known_for_every_model() -> None:
+    """Among them models whose operands are not all tensors, and cells that are no recurrence."""
+    selection, _ = select(preset="smoke", device="cpu")
+    cases = {case.model: case for case in make_plan(selection, ["memory"]).to_run}
+    assert len(cases) > 40
+    for case in cases.values():
+        context = Context("cpu", "env", Settings(), CEILINGS)
+        values = context.subject(case).values(0, with_state=False)
+        for dimension in ("T", "B"):
+            assert memory_numbers.flops_exponent(case, context, values, dimension) > 0.5, case.model
