@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.compiled import SHARED_BYTES
 from support.compiled_cases import FLOAT, HALF, TritonCase
 
 K = V = 128
@@ -24,3 +25,14 @@ def walks(T: int) -> set[bytes]:
 def test_a_single_chunk_is_walked_by_the_kernels_of_several() -> None:
     """A loop that is known to have one step would not be pipelined, and kernels like that have failed."""
     assert walks(64) == walks(640)
+
+
+@pytest.mark.parametrize(("K", "V"), [(160, 36), (160, 100), (80, 36), (192, 132)])
+def test_walks_of_rows_that_are_no_whole_vectors_fit_into_shared_memory(K: int, V: int) -> None:
+    """Such rows of states are rearranged through shared memory before they are stored."""
+    operands = {name: ((1, 128, 2, width), HALF) for name, width in (("q", K), ("k", K), ("v", V))}
+    case = TritonCase("linear_attention/triton", "", {**operands, "log_a": ((1, 128, 2, K), FLOAT)})
+    if reason := case.missing():
+        pytest.skip(reason)
+    walked = {name: kernel for name, kernel in case.kernels(90).items() if name.startswith("la_walk")}
+    assert walked and all(kernel.metadata.shared <= SHARED_BYTES[90] for kernel in walked.values())

@@ -119,7 +119,9 @@ class Walk(Schedule):
         C, BK = self.tiles.chunk, self.width(self.K, 1 << 30)
         # a tail's state is in the place where the strip's results will be
         rows = C * (2 * BK + width + self.tail(width)) * stages
-        return (rows + (BK + C) * width) * self.dtype.itemsize + self.slack
+        # rows that are no whole vectors of 16 bytes are rearranged before they are stored
+        stored = max(C, BK) if self.V * self.dtype.itemsize % 16 else C
+        return (rows + (BK + stored) * width) * self.dtype.itemsize + self.slack
 
     @property
     def stages(self) -> int:
