@@ -179,14 +179,16 @@ def run(rows: Sequence[Row], file: Path, subjects: Sequence[str], minutes: float
 def compiled(rows: Sequence[Row], subjects: Sequence[str], jobs: int) -> None:
     """Run every peer's calls once, in processes side by side, to fill the caches of their compilers.
 
-    What a peer finds by timing its configurations beside other work is not kept.
+    What a peer finds by timing its configurations beside other work is not kept. Some of fla's forward kernels
+    choose anew for each number of heads; of its other kernels one process compiles the winner alone.
     """
     kinds: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         for subject in row.subjects:
             if subject != OURS and (not subjects or subject in subjects):
                 for pass_ in row.passes:
-                    kinds.setdefault((row.gate, row.K, row.V, row.T == 1, subject, pass_), row)
+                    heads = row.H if pass_ == "inference" else 0
+                    kinds.setdefault((heads, row.gate, row.K, row.V, row.T == 1, subject, pass_), row)
 
     def once(kind: tuple[Any, ...]) -> str:
         row, subject, pass_ = kinds[kind], kind[-2], kind[-1]
