@@ -179,8 +179,8 @@ def run(rows: Sequence[Row], file: Path, subjects: Sequence[str], minutes: float
 def compiled(rows: Sequence[Row], subjects: Sequence[str], jobs: int) -> None:
     """Run every peer's calls once, in processes side by side, to fill the caches of their compilers.
 
-    What a peer finds by timing its configurations beside other work is not kept. Some of fla's forward kernels
-    choose anew for each number of heads; of its other kernels one process compiles the winner alone.
+    What a peer finds by timing its configurations beside other work is not kept. Some of fla's forward
+    kernels choose anew for each number of heads; of its other kernels a process compiles the winner alone.
     """
     kinds: dict[tuple[Any, ...], Row] = {}
     for row in rows:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ssmperf.measure.provenance import silence
 
+REQUESTED = "requested_bytes.all"  # of the caching allocator's statistics
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
