@@ -81,7 +81,9 @@ def backward_pass(
     if totals is None:
         if phase is not None and angles is not None and schedule.by_channel:
             spin = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk), angles
-        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast, spin=spin)
+        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(
+            q, k, v, log_a, states, do, dlast, spin=spin, channels=channels
+        )
     else:
         do = padded(plan, do, v.shape[-1])
         increments = schedule.increments(q, do, log_a, totals, reverse=True)
@@ -89,7 +91,7 @@ def backward_pass(
         dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
         dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
         dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
-    if phase is not None and angles is not None:
+    if spin is None and phase is not None and angles is not None:
         frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk)
         found = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
         dq, dk, dlog_a, dphase = found

@@ -14,6 +14,7 @@ from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
+from .turned_grads import la_grads_turned
 from .turns import Frames
 from .walk import la_walk
 from .walk_grads import la_grads
@@ -267,6 +268,42 @@ class Walk(Schedule):
             )
         return dq, dk, dlog_a, dphase
 
+    def gradients_turned(
+        self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot, ready: Prepared, states: Slot,
+        adjoints: Slot, spin: Spin, channels: int,
+    ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
+        """dq and dk of so many channels, turned back, d log_a and d phase (B, T, H, gated).
+
+        Under complex key gates. q, k: turned, where chunks are wide.
+        """
+        assert ready.factors is not None and ready.wide is not None
+        frames, angles = spin
+        C, KG = self.tiles.chunk, self.gated
+        BK = self.width(KG, max(16, self.tiles.grad_key // 2))
+        BV = self.width(self.V, self.tiles.inner)
+        if BV > 16 and BV >= self.V:
+            BV //= 2  # Triton 3.6 has miscompiled such kernels where V takes one pass
+        dq, dk = (self.plan.empty((self.B, self.T, self.H, channels), self.dtype) for _ in range(2))
+        parts = self.plan.like(ready.late, torch.float32), self.plan.like(ready.early, torch.float32)
+        dlog_a = self.plan.empty((self.B, self.T, self.H, KG), torch.float32)
+        dphase, dscores = self.turned(KG), self.per_chunk(C, C, dtype=self.dtype)
+        boundary = self.block_starts(KG)
+        turns = self.block_starts(KG) if self.turning else boundary
+        self.plan.launch(
+            la_grads_turned, (self.programs * triton.cdiv(KG, BK),),
+            ready.late, ready.early, k, v, do, log_a, frames.phase, angles, ready.factors, ready.wide, states,
+            adjoints, dscores, boundary, turns, *parts, dq, dk, dlog_a, dphase, *self.sizes,
+            K=self.K, KG=KG, KP=frames.phase.shape[-1], V=self.V, C=C, BK=BK, BV=BV, TO=channels,
+            CONST=self.const, FIXED=frames.const, TURN=self.turning, PRECISION=self.tiles.precision,
+            PART=part(self.dtype), NVIDIA=flush(), num_warps=self.tiles.grad_warps,
+            num_stages=self.tiles.grad_stages,
+        )  # fmt: skip
+        self.grad_key(
+            q, k, log_a, ready.wide, dscores, (boundary, turns), parts, parts, (dlog_a, dphase), both=True
+        )
+        frames.turn_back_wide(parts, angles, (dq, dk), ready.wide)
+        return dq, dk, dlog_a, dphase
+
     def forward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool,
         spin: Spin | None = None,
@@ -278,11 +315,19 @@ class Walk(Schedule):
 
     def backward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-        spin: Spin | None = None,
+        spin: Spin | None = None, *, channels: int,
     ) -> tuple[Slot, ...]:  # fmt: skip
-        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it.
+
+        channels: of dq and dk where these are turned back, which they are with a spin.
+        """
         ready, do = self.bring(self.prepare(q, k, log_a, spin, reverse=True), do, reverse=True)
         q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
-        dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        if spin is None or log_a is None:
+            dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        else:
+            dq, dk, dlog_a, dphase = self.gradients_turned(
+                q, k, v, do, log_a, ready, states, adjoints, spin, channels
+            )
         return dq, dk, dv, dlog_a, dphase, dfirst
