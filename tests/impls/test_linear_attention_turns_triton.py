@@ -83,6 +83,29 @@ def test_a_walk_takes_complex_operands(names: str, regime: str, monkeypatch: pyt
 
 
 @tiny
+@pytest.mark.parametrize(("dtype", "kept"), [("float32", True), ("float16", False)])
+def test_turned_operands_are_kept_for_backward_passes(
+    dtype: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ssmperf.impls.linear_attention._triton import function
+
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind="key_complex", regime="small", dtype=dtype)
+    o, last = attention(**operands)
+    leaves = [x for x in operands.values() if isinstance(x, Tensor)]
+
+    def gradients() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(o.float().sum() + last.abs().sum(), leaves, retain_graph=True)
+
+    first = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+    for plan in function.backward_pass.plans.values():
+        launched = {launch.kernel.fn.__name__ for launch in plan.launches}
+        assert "la_grads_turned" in launched
+        assert ("la_anchor" not in launched) == kept
+
+
+@tiny
 @pytest.mark.parametrize("walk", [0, 16])
 @pytest.mark.parametrize("kind", ["scalar_complex", "key_complex"])
 def test_a_phase_whose_gradient_is_not_wanted(kind: str, walk: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ SLACK = 3072  # bytes
 TAIL = 16  # columns; the least that a product takes
 
 Spin = tuple[Frames, Slot]  # and its angles
+Kept = tuple[Slot, Slot, Slot, Slot]  # `Prepared.late`, early, factors and wide
 
 
 def part(operands: torch.dtype) -> tl.dtype:
@@ -135,17 +136,18 @@ class Walk(Schedule):
         return 2 if crowded and shared else most
 
     def prepare(
-        self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None, *, reverse: bool = False
-    ) -> Prepared:
+        self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None, *, reverse: bool = False,
+        kept: Kept | None = None,
+    ) -> Prepared:  # fmt: skip
         """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too.
 
-        reverse: for a walk from the end.
+        reverse: for a walk from the end. kept: what was made of q and k before.
         """
         lead = reverse and self.dtype == torch.float16  # the range of other types needs no such care
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
-        wide = self.per_chunk(dtype=torch.int32)
+        wide = self.per_chunk(dtype=torch.int32) if kept is None else kept[-1]
         if self.gate == SCALAR:
             spans, resets = self.per_chunk(C), self.per_chunk(C, dtype=torch.int32)
             edges = self.per_chunk(2)
@@ -154,9 +156,12 @@ class Walk(Schedule):
                 K=self.K, C=C, CONST=self.const, LIMIT=SCALAR_LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
-        late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
-        factors = self.per_chunk(3, self.K)
-        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin, lead=lead)
+        if kept is None:
+            late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
+            factors = self.per_chunk(3, self.K)
+            self.anchor(q, k, log_a, late, early, factors, wide, spin=spin, lead=lead)
+        else:
+            late, early, factors, _ = kept
         turned = None if spin is None else spin[0].turn(q, k, spin[1], wide=wide)
         scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early), lead=lead)
         return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
@@ -307,21 +312,28 @@ class Walk(Schedule):
     def forward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool,
         spin: Spin | None = None,
-    ) -> tuple[Slot, Slot, Slot | None, Slot]:  # fmt: skip
-        """o, S_T, (keep) the states that chunks read, and v as the walk has taken it."""
+    ) -> tuple[Slot, Slot, Slot | None, Slot, Kept | None]:  # fmt: skip
+        """o, S_T, (keep) the states that chunks read, v as the walk has taken it, and what to keep beside.
+
+        Turning is worth keeping, except in float16, where a walk from the end wants other factors.
+        """
         ready, v = self.bring(self.prepare(q, k, log_a, spin), v, reverse=False)
         o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
-        return o, last, states if keep else None, v
+        kept = None
+        if keep and spin is not None and self.dtype != torch.float16 and ready.factors and ready.wide:
+            kept = ready.late, ready.early, ready.factors, ready.wide
+        return o, last, states if keep else None, v, kept
 
     def backward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-        spin: Spin | None = None, *, channels: int,
+        spin: Spin | None = None, *, channels: int, kept: Kept | None = None,
     ) -> tuple[Slot, ...]:  # fmt: skip
-        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it.
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v, kept: as `forward` has given them.
 
         channels: of dq and dk where these are turned back, which they are with a spin.
         """
-        ready, do = self.bring(self.prepare(q, k, log_a, spin, reverse=True), do, reverse=True)
+        ready = self.prepare(q, k, log_a, spin, reverse=True, kept=kept)
+        ready, do = self.bring(ready, do, reverse=True)
         q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
         if spin is None or log_a is None:
