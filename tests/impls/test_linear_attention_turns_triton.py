@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import DEVICE, C, assert_matches, case, cut_into, gpu, tiny
-from support.table import Operands
+from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.table import Operands, error
 from torch import Tensor
 
 from ssmperf.tune import tables
@@ -48,13 +48,94 @@ def test_a_gate_and_a_phase_of_any_two_shapes(
 
 
 @tiny
-def test_a_walk_takes_wide_chunks_of_complex_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("T", "options", "sizes"),
+    [
+        (1, {}, {}),
+        (2 * C + 3, {"H": 2, "K": 20, "V": 40}, {"grad_key": 32}),  # the second tile is not full
+        (2 * C + 3, {"K": 40, "V": 33, "dtype": "float16", "regime": "gla"}, {}),
+        (C + 1, {"V": 129, "dtype": "float16", "regime": "retnet"}, {"walk": 64, "inner": 64}),
+        (4 * C + 3, {"H": 2}, {"fill": 3}),  # in segments
+        *((2 * C + 3, {"K": 20, "regime": regime}, {}) for regime in ("small", "reset")),
+        (2 * C + 3, {"K": 20, "dtype": "float16", "regime": "small"}, {}),
+    ],
+)
+def test_a_walk_matches_the_definition(
+    T: int, options: dict[str, Any], sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, **{"walk": 16, **sizes})
+    assert_matches(case(T=T, kind="key_complex", **options), options.get("dtype", "float32"))
+
+
+@tiny
+@pytest.mark.parametrize("regime", ["sigmoid", "small"])
+@pytest.mark.parametrize("names", ["q", "k", "qkv"])
+def test_a_walk_takes_complex_operands(names: str, regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_into(monkeypatch, walk=16)
-    operands = case(T=2 * C + 3, kind="key_complex", regime="small", H=2)
+    operands = case(T=C + 5, kind="key_complex", regime=regime, K=10, V=4)
+    generator = torch.Generator().manual_seed(4)
+    for name in names:
+        imaginary = torch.randn(operands[name].shape, generator=generator).to(DEVICE)
+        operands[name] = torch.complex(operands[name].detach(), imaginary).requires_grad_()
+    state = operands["initial_state"].detach()
+    operands["initial_state"] = state.to(torch.complex64).requires_grad_()
+    assert_matches(operands)
+
+
+@tiny
+@pytest.mark.parametrize(("dtype", "kept"), [("float32", True), ("float16", False)])
+def test_turned_operands_are_kept_for_backward_passes(
+    dtype: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ssmperf.impls.linear_attention._triton import function
+
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind="key_complex", regime="small", dtype=dtype)
+    o, last = attention(**operands)
+    leaves = [x for x in operands.values() if isinstance(x, Tensor)]
+
+    def gradients() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(o.float().sum() + last.abs().sum(), leaves, retain_graph=True)
+
+    first = gradients()
+    assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+    for plan in function.backward_pass.plans.values():
+        launched = {launch.kernel.fn.__name__ for launch in plan.launches}
+        assert "la_grads_turned" in launched
+        assert ("la_anchor" not in launched) == kept
+
+
+@tiny
+@pytest.mark.parametrize("walk", [0, 16])
+@pytest.mark.parametrize("kind", ["scalar_complex", "key_complex"])
+def test_a_phase_whose_gradient_is_not_wanted(kind: str, walk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_into(monkeypatch, walk=walk)
+    operands = case(T=2 * C + 3, kind=kind, regime="reset", H=2)
+    others = [operands[name] for name in ("q", "k", "v", "log_a", "initial_state")]
+
+    def gradients() -> tuple[Tensor, ...]:
+        o, last = attention(**operands)
+        return torch.autograd.grad(o.sum() + last.abs().sum(), others)
+
+    whole = gradients()
+    operands["phase"] = operands["phase"].detach()
+    for value, expected in zip(gradients(), whole, strict=True):
+        assert error(value, expected) < 1e-6
+
+
+@tiny
+@pytest.mark.parametrize(
+    "options", [{}, {"K": 20, "V": 24}, {"dtype": "float16"}], ids=["even", "odd widths", "float16"]
+)
+def test_a_walk_takes_wide_chunks_of_complex_gates(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, walk=16)
+    operands = case(T=2 * C + 3, kind="key_complex", regime="small", H=2, **options)
     with torch.no_grad():
         operands["log_a"][:, : C + 1] *= 1e-3  # the first chunk is not wide, one head has a reset
         operands["log_a"][:, C + 5, 1] = -math.inf
-    assert_matches(operands)
+    assert_matches(operands, options.get("dtype", "float32"))
 
 
 @tiny

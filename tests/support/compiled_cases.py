@@ -281,7 +281,7 @@ def linear_attention_cases() -> Iterator[Case]:
             "linear_attention/triton",
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
-            main=data is BFLOAT and gate in ("key", "scalar", "key value complex"),
+            main=data is BFLOAT and gate in ("key", "key complex", "scalar", "key value complex"),
             processors=H * V // 64,  # more programs than these have fewer stages
         )
         if gate in ("key", "scalar", "scalar shared") and data is BFLOAT and V % 2 == 0:

@@ -27,7 +27,7 @@ def forward_pass(
 
     And q, k and v as they were taken, and the angles of the frame in which they were turned: under key gates
     a walk turns them while it brings the decay in. A walk has no log decays, and states only if they are kept
-    for a backward pass.
+    for a backward pass; with them, what else `Walk.forward` keeps, or None four times.
     """
     width = whole_width(v)
     first = first and padded(plan, first, width)
@@ -36,6 +36,7 @@ def forward_pass(
     channels = given * 2 if both and not pairs else given
     schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels)
     angles = spin = None
+    kept: tuple[Slot | None, ...] | None = None
     if phase is not None:
         frames = Frames.of(plan, q, phase, channels // 2, steps=schedule.tiles.chunk)
         angles = frames.angles()
@@ -45,7 +46,7 @@ def forward_pass(
             q, k = frames.turn(q, k, angles)
     if schedule.fits:
         totals = None
-        o, last, states, v = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
+        o, last, states, v, kept = schedule.forward(q, k, v, log_a, first, keep=keep, spin=spin)
     else:
         q, k = repeated(plan, q, schedule.H), repeated(plan, k, schedule.H)
         v = padded(plan, v, width)
@@ -53,24 +54,26 @@ def forward_pass(
         increments = schedule.increments(k, v, log_a, totals, reverse=False)
         states, last, *_ = schedule.carry(first, increments, totals, q.dtype)
         o = schedule.output(q, v, log_a, states, schedule.attention(q, k, log_a), reverse=False)
+    kept = kept or (None,) * 4
     if keep:
         plan.expect(
-            backward_pass, q, k, v, log_a, phase, angles, totals, states, do, None,
+            backward_pass, q, k, v, log_a, phase, angles, totals, states, *kept, do, None,
             cut=schedule.tiles, pairs=pairs, turning=phase is not None, channels=given,
         )  # fmt: skip
-    return o, last, totals, states, schedule.tiles, q, k, v, angles
+    return o, last, schedule.tiles, q, k, v, angles, totals, states, *kept
 
 
 @planned
 def backward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, angles: Slot | None,
-    totals: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-    *, cut: Tiles, pairs: bool, turning: bool, channels: int,
+    totals: Slot | None, states: Slot, late: Slot | None, early: Slot | None, factors: Slot | None,
+    wide: Slot | None, do: Slot, dlast: Slot | None, *, cut: Tiles, pairs: bool, turning: bool,
+    channels: int,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
-    q, k, v: as forward took them. cut: block sizes of forward, whose chunks these are. turning: whether the
-    phase's gradient is wanted. channels: of dq and dk.
+    q, k, v: as forward took them. late, early, factors, wide: what it kept beside states. cut: block sizes of
+    forward, whose chunks these are. turning: whether the phase's gradient is wanted. channels: of dq and dk.
     """
     both, spin = pairs or phase is not None, None
     walked = channels * 2 if both and not pairs else channels
@@ -81,7 +84,10 @@ def backward_pass(
     if totals is None:
         if phase is not None and angles is not None and schedule.by_channel:
             spin = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk), angles
-        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(q, k, v, log_a, states, do, dlast, spin=spin)
+        dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(
+            q, k, v, log_a, states, do, dlast, spin=spin, channels=channels,
+            kept=(late, early, factors, wide) if late and early and factors and wide else None,
+        )  # fmt: skip
     else:
         do = padded(plan, do, v.shape[-1])
         increments = schedule.increments(q, do, log_a, totals, reverse=True)
@@ -89,7 +95,7 @@ def backward_pass(
         dv = schedule.output(k, do, log_a, adjoints, schedule.attention(q, k, log_a), reverse=True)
         dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
         dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
-    if phase is not None and angles is not None:
+    if spin is None and phase is not None and angles is not None:
         frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk)
         found = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
         dq, dk, dlog_a, dphase = found
@@ -102,8 +108,9 @@ class LinearAttention(torch.autograd.Function):
     log_a (float32) and phase: None, (H, K|1) or (B, T, H, K|1). pairs: q and k are (B, T, H, 2 K), complex
     channels as `_triton.turns` lays them out. With pairs or a phase, states are (B, H, 2 K, V); with a phase,
     S_T is seen from a frame that has turned by the last of the angles (B·H, frames + 1, K|1), else None.
-    Keeps the operands and the states before each chunk (in the operands' dtype, T/chunk · K · V a head),
-    recomputes the scores.
+    Keeps the operands and the states before each chunk (in the operands' dtype, T/chunk · K · V per head),
+    recomputes the scores. With phases under key gates, it also keeps turned queries and keys (each T · 2 K
+    per head), except in float16.
     """
 
     @staticmethod
@@ -118,10 +125,10 @@ class LinearAttention(torch.autograd.Function):
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
-        o, last, totals, states, cut, q, k, v, angles = forward_pass(
+        o, last, cut, q, k, v, angles, *kept = forward_pass(
             q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
-        ctx.save_for_backward(q, k, v, log_a, phase, angles, totals, states)
+        ctx.save_for_backward(q, k, v, log_a, phase, angles, *kept)
         ctx.cut, ctx.pairs, ctx.has_first = cut, pairs, first is not None
         ctx.set_materialize_grads(False)
         if angles is not None:
@@ -133,11 +140,11 @@ class LinearAttention(torch.autograd.Function):
     def backward(
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, log_a, phase, angles, totals, states = ctx.saved_tensors
+        q, k, v, log_a, phase, angles, totals, states, *kept = ctx.saved_tensors
         do = v.new_zeros(*v.shape[:-1], ctx.values) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
-            q, k, v, log_a, phase, angles, totals, states, do, dlast,
+            q, k, v, log_a, phase, angles, totals, states, *kept, do, dlast,
             cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4], channels=ctx.channels,
         )  # fmt: skip
         dq, dk = (each if each.shape[2] == ctx.heads else shared_sum(each, ctx.heads) for each in (dq, dk))
@@ -150,7 +157,7 @@ def attended(
     pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """The results of `LinearAttention`, without what a backward pass would need."""
-    o, last, *_, angles = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
+    o, last, _, _, _, _, angles, *_ = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
     return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
 
 

@@ -121,17 +121,27 @@ def la_scores_key(
             tl.store(out + at, same.to(scores.dtype.element_ty), mask=steps[:, None] >= steps[None, :])
 
 
+@triton.jit
+def of_gates(x, BOTH: tl.constexpr):
+    """What each gate has of x (SUB, channels): (BOTH) the sum of the halves, else x."""
+    if BOTH:
+        return tl.sum(tl.reshape(x, (SUB, 2, x.shape[1] // 2)), axis=1)
+    else:
+        return x
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_key(
     q, k, log_a, wide, dscores, boundary, turns, dq_states, dk_states, dq, dk, dlog_a, dphase, T, H, NT,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
-    TURN: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
+    TURN: tl.constexpr, BOTH: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of dq and dk inside the chunk to those through states, and take the gate's gradient.
 
     dq_states, dk_states: the parts through states. boundary: see `block_starts`. The gate's gradient restarts
     in each chunk, so its rounding does not grow with T. WALK: of wide chunks only. TURN: also the phase's
-    gradient, from `turns` in place of boundary.
+    gradient, from `turns` in place of boundary. BOTH: boundary, turns, dlog_a and dphase, of KG channels, are
+    sums of both parts of complex channels, which one program has, in halves of BK.
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     if WALK:  # noqa: SIM102, as only this test is of constants
@@ -140,14 +150,20 @@ def la_grad_key(
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, KG, KEY, CONST), gate_stride(H, KG, KEY, CONST)
     keys = tile * BK + tl.arange(0, BK)
+    gate_keys, gate_row, width = keys, row, K
+    BG: tl.constexpr = BK // 2 if BOTH else BK
+    if BOTH:
+        gate_keys, gate_row, width = tl.arange(0, BG), row // 2, KG
+        if BG > KG:  # the halves lie apart
+            keys = tl.where(keys % BG < KG, keys // BG * KG + keys % BG, K)
     steps = tl.arange(0, SUB)
     weights = dscores + (bh * NT + chunk) * C * C
     gated = gate_columns(keys, K, KG)
-    starts = (bh * NT + chunk) * (C // SUB) * K + keys
-    carry = tl.zeros((BK,), dtype=tl.float32)
+    starts = (bh * NT + chunk) * (C // SUB) * width + gate_keys
+    carry = tl.zeros((BG,), dtype=tl.float32)
     if TURN:
         partner, sign = partners(keys, K)
-        turn_carry = tl.zeros((BK,), dtype=tl.float32)
+        turn_carry = tl.zeros((BG,), dtype=tl.float32)
 
     for after in range(C // SUB):
         block = C // SUB - 1 - after
@@ -215,25 +231,31 @@ def la_grad_key(
             late = (q_tile * from_mid).to(q.dtype.element_ty)
             inner += tl.dot(tl.trans(d), late, input_precision=PRECISION) * to_mid
 
-        local = q_tile * dq_tile - k_tile * inner
+        local = of_gates(q_tile * dq_tile - k_tile * inner, BOTH)
         before = mask & (steps > 0)[:, None]  # the step before each, in the same block
         dk_before = tl.load(dk_states + rows - H * K, mask=before, other=0.0).to(tl.float32)
         carried = tl.load(k + rows - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
-        begin = tl.load(boundary + starts + block * K, mask=keys < K, other=0.0) + carry
+        carried = of_gates(carried, BOTH)
+        begin = tl.load(boundary + starts + block * width, mask=gate_keys < width, other=0.0) + carry
         dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
         carry += tl.sum(local, axis=0)
-        tl.store(dlog_a + rows, tl.where(gates == float("-inf"), 0.0, dgate), mask=mask)
+        gate_rows, gate_mask = rows, mask
+        if BOTH:
+            gate_rows = gate_row + t[:, None] * H * KG + gate_keys[None, :]
+            gate_mask = (t < T)[:, None] & (gate_keys < KG)[None, :]
+            gates = load_rows(base, t, T, stride, gate_keys, KG)
+        tl.store(dlog_a + gate_rows, tl.where(gates == float("-inf"), 0.0, dgate), mask=gate_mask)
         if TURN:
             across = row + t[:, None] * H * K + partner[None, :]
             q_turned = tl.load(q + across, mask=mask, other=0.0).to(tl.float32) * sign[None, :]
             k_turned = tl.load(k + across, mask=mask, other=0.0).to(tl.float32) * sign[None, :]
-            local = q_turned * dq_tile + k_turned * inner
+            local = of_gates(q_turned * dq_tile + k_turned * inner, BOTH)
             carried = tl.load(k + across - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
-            carried *= -sign[None, :]
-            begin = tl.load(turns + starts + block * K, mask=keys < K, other=0.0) + turn_carry
+            carried = of_gates(carried * -sign[None, :], BOTH)
+            begin = tl.load(turns + starts + block * width, mask=gate_keys < width, other=0.0) + turn_carry
             dturn = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
             turn_carry += tl.sum(local, axis=0)
-            tl.store(dphase + rows, dturn, mask=mask)
+            tl.store(dphase + gate_rows, dturn, mask=gate_mask)
         same = tl.load(diagonal + steps * (C + 1)).to(tl.float32)[:, None]
         dk_tile = tl.load(dk_states + rows, mask=mask, other=0.0).to(tl.float32) + inner + same * q_tile
         tl.debug_barrier()  # dk may be dk_states, whose rows the step after each has read

@@ -222,25 +222,27 @@ class Schedule:
         self.grad_key(q, k, log_a, None, dscores, (starts, turn_starts), through, (dq, dk), (dlog_a, dphase))
         return dq, dk, dlog_a, dphase
 
-    def turned(self) -> Slot:
-        """Room for the gradient of the phases, (B, T, H, K) float32, where that is wanted."""
-        shape = (self.B, self.T, self.H, self.K) if self.turning else (1,)
+    def turned(self, width: int | None = None) -> Slot:
+        """Room for the gradient of the phases, (B, T, H, K|width) float32, where that is wanted."""
+        shape = (self.B, self.T, self.H, width or self.K) if self.turning else (1,)
         return self.plan.empty(shape, torch.float32)
 
-    def block_starts(self) -> Slot:
-        """Room for what the gate's gradient begins with in each block."""
-        return self.per_chunk(self.tiles.chunk // SUB, self.K)
+    def block_starts(self, width: int | None = None) -> Slot:
+        """Room for what the gate's gradient begins with in each block, of K channels or `width`."""
+        return self.per_chunk(self.tiles.chunk // SUB, width or self.K)
 
     def grad_key(
         self, q: Slot, k: Slot, log_a: Slot, wide: Slot | None, dscores: Slot, starts: tuple[Slot, Slot],
-        through: tuple[Slot, Slot], dqk: tuple[Slot, Slot], gates: tuple[Slot, Slot],
+        through: tuple[Slot, Slot], dqk: tuple[Slot, Slot], gates: tuple[Slot, Slot], *, both: bool = False,
     ) -> None:  # fmt: skip
-        """Complete dq, dk, d log_a and d phase under key gates; see the kernel."""
+        """Complete dq, dk, d log_a and d phase under key gates; see the kernel, also for `both`."""
         BK = self.width(self.K, self.tiles.pair_key if wide is None else 1 << 30)
+        if both:
+            BK = 2 * self.width(self.gated, 1 << 30)
         self.plan.launch(
             la_grad_key, (self.programs * triton.cdiv(self.K, BK),),
             q, k, log_a, q if wide is None else wide, dscores, *starts, *through, *dqk, *gates, *self.sizes,
             K=self.K, KG=self.gated, C=self.tiles.chunk, BK=BK, CONST=self.const, TURN=self.turning,
-            PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
+            BOTH=both, PRECISION=self.tiles.precision, WALK=wide is not None, LIMIT=LIMITS[q.dtype],
             num_warps=min(32, max(1, BK * q.element_size() // 64)), num_stages=1,
         )  # fmt: skip

@@ -21,7 +21,8 @@ class Tiles:
         all chunks beside each other and keeps what they add to the state. walk_warps, walk_stages: of that
         program; both sizes shrink to the device's shared memory. fill: programs per multiprocessor below
         which heads are cut into segments of time.
-    grad_key, grad_warps, grad_stages: width of the tiles of K in the gradients after a walk; of that program.
+    grad_key, grad_warps, grad_stages: width of the tiles of K in the gradients after a walk, of both parts of
+        complex channels together under key gates; of that program.
     """
 
     chunk: int = 64

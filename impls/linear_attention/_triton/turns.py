@@ -214,6 +214,12 @@ class Frames:
         self._turn((dq, dk), angles, back, parts=parts, summed=summed, reverse=True)
         return *back, summed[0] or dlog_a, summed[1] or dphase
 
+    def turn_back_wide(
+        self, parts: tuple[Slot, Slot], angles: Slot, found: tuple[Slot, Slot], wide: Slot
+    ) -> None:
+        """Turn dq and dk of 2 K channels back in the frames that `wide` flags, into those of the others."""
+        self._turn(parts, angles, found, wide=wide, reverse=True)
+
     def _turn(
         self, given: tuple[Slot, Slot], angles: Slot, results: tuple[Slot, Slot], *, wide: Slot | None = None,
         parts: Sequence[Slot | None] = (None, None), summed: Sequence[Slot | None] = (None, None),

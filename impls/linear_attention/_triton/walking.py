@@ -14,6 +14,7 @@ from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
+from .turned_grads import la_grads_turned
 from .turns import Frames
 from .walk import la_walk
 from .walk_grads import la_grads
@@ -22,6 +23,7 @@ SLACK = 3072  # bytes
 TAIL = 16  # columns; the least that a product takes
 
 Spin = tuple[Frames, Slot]  # and its angles
+Kept = tuple[Slot, Slot, Slot, Slot]  # `Prepared.late`, early, factors and wide
 
 
 def part(operands: torch.dtype) -> tl.dtype:
@@ -136,17 +138,18 @@ class Walk(Schedule):
         return 2 if crowded and shared else most
 
     def prepare(
-        self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None, *, reverse: bool = False
-    ) -> Prepared:
+        self, q: Slot, k: Slot, log_a: Slot | None, spin: Spin | None = None, *, reverse: bool = False,
+        kept: Kept | None = None,
+    ) -> Prepared:  # fmt: skip
         """Bring the decay into q and k, or sum up scalar gates. spin: turn q and k by these, too.
 
-        reverse: for a walk from the end.
+        reverse: for a walk from the end. kept: what was made of q and k before.
         """
         lead = reverse and self.dtype == torch.float16  # the range of other types needs no such care
         C = self.tiles.chunk
         if log_a is None or self.gate == NONE:
             return Prepared(q, k)
-        wide = self.per_chunk(dtype=torch.int32)
+        wide = self.per_chunk(dtype=torch.int32) if kept is None else kept[-1]
         if self.gate == SCALAR:
             spans, resets = self.per_chunk(C), self.per_chunk(C, dtype=torch.int32)
             edges = self.per_chunk(2)
@@ -155,9 +158,12 @@ class Walk(Schedule):
                 K=self.K, C=C, CONST=self.const, LIMIT=SCALAR_LIMITS[q.dtype], num_warps=1,
             )  # fmt: skip
             return Prepared(q, k, spans=spans, resets=resets, edges=edges, wide=wide)
-        late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
-        factors = self.per_chunk(3, self.K)
-        self.anchor(q, k, log_a, late, early, factors, wide, spin=spin, lead=lead)
+        if kept is None:
+            late, early = (self.plan.empty((*x.shape[:-1], self.K), x.dtype) for x in (q, k))
+            factors = self.per_chunk(3, self.K)
+            self.anchor(q, k, log_a, late, early, factors, wide, spin=spin, lead=lead)
+        else:
+            late, early, factors, _ = kept
         turned = None if spin is None else spin[0].turn(q, k, spin[1], wide=wide)
         scores = self.scores_key(*(turned or (q, k)), log_a, (wide, late, early), lead=lead)
         return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
@@ -269,22 +275,73 @@ class Walk(Schedule):
             )
         return dq, dk, dlog_a, dphase
 
+    def gradients_turned(
+        self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot, ready: Prepared, states: Slot,
+        adjoints: Slot, spin: Spin, channels: int,
+    ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
+        """dq and dk of so many channels, turned back, d log_a and d phase (B, T, H, gated).
+
+        Under complex key gates. q, k: turned, where chunks are wide.
+        """
+        assert ready.factors is not None and ready.wide is not None
+        frames, angles = spin
+        C, KG = self.tiles.chunk, self.gated
+        BK = self.width(KG, max(16, self.tiles.grad_key // 2))
+        BV = self.width(self.V, self.tiles.inner)
+        if BV > 16 and BV >= self.V:
+            BV //= 2  # Triton 3.6 has miscompiled such kernels where V takes one pass
+        dq, dk = (self.plan.empty((self.B, self.T, self.H, channels), self.dtype) for _ in range(2))
+        parts = self.plan.like(ready.late, torch.float32), self.plan.like(ready.early, torch.float32)
+        dlog_a = self.plan.empty((self.B, self.T, self.H, KG), torch.float32)
+        dphase, dscores = self.turned(KG), self.per_chunk(C, C, dtype=self.dtype)
+        boundary = self.block_starts(KG)
+        turns = self.block_starts(KG) if self.turning else boundary
+        self.plan.launch(
+            la_grads_turned, (self.programs * triton.cdiv(KG, BK),),
+            ready.late, ready.early, k, v, do, log_a, frames.phase, angles, ready.factors, ready.wide, states,
+            adjoints, dscores, boundary, turns, *parts, dq, dk, dlog_a, dphase, *self.sizes,
+            K=self.K, KG=KG, KP=frames.phase.shape[-1], V=self.V, C=C, BK=BK, BV=BV, TO=channels,
+            CONST=self.const, FIXED=frames.const, TURN=self.turning, PRECISION=self.tiles.precision,
+            PART=part(self.dtype), NVIDIA=flush(), num_warps=self.tiles.grad_warps,
+            num_stages=self.tiles.grad_stages,
+        )  # fmt: skip
+        self.grad_key(
+            q, k, log_a, ready.wide, dscores, (boundary, turns), parts, parts, (dlog_a, dphase), both=True
+        )
+        frames.turn_back_wide(parts, angles, (dq, dk), ready.wide)
+        return dq, dk, dlog_a, dphase
+
     def forward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, first: Slot | None, *, keep: bool,
         spin: Spin | None = None,
-    ) -> tuple[Slot, Slot, Slot | None, Slot]:  # fmt: skip
-        """o, S_T, (keep) the states that chunks read, and v as the walk has taken it."""
+    ) -> tuple[Slot, Slot, Slot | None, Slot, Kept | None]:  # fmt: skip
+        """o, S_T, (keep) the states that chunks read, v as the walk has taken it, and what to keep beside.
+
+        Turning is worth keeping, except in float16, where a walk from the end wants other factors.
+        """
         ready, v = self.bring(self.prepare(q, k, log_a, spin), v, reverse=False)
         o, last, states = self.walk(ready, v, first, reverse=False, keep=keep)
-        return o, last, states if keep else None, v
+        kept = None
+        if keep and spin is not None and self.dtype != torch.float16 and ready.factors and ready.wide:
+            kept = ready.late, ready.early, ready.factors, ready.wide
+        return o, last, states if keep else None, v, kept
 
     def backward(
         self, q: Slot, k: Slot, v: Slot, log_a: Slot | None, states: Slot, do: Slot, dlast: Slot | None,
-        spin: Spin | None = None,
+        spin: Spin | None = None, *, channels: int, kept: Kept | None = None,
     ) -> tuple[Slot, ...]:  # fmt: skip
-        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v: as `forward` has given it."""
-        ready, do = self.bring(self.prepare(q, k, log_a, spin, reverse=True), do, reverse=True)
+        """dq, dk, dv, d log_a or its parts, d phase, dS_0. v, kept: as `forward` has given them.
+
+        channels: of dq and dk where these are turned back, which they are with a spin.
+        """
+        ready = self.prepare(q, k, log_a, spin, reverse=True, kept=kept)
+        ready, do = self.bring(ready, do, reverse=True)
         q, k = ready.turned or (q, k)
         dv, dfirst, adjoints = self.walk(ready, do, dlast, reverse=True, keep=True)
-        dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        if spin is None or log_a is None:
+            dq, dk, dlog_a, dphase = self.gradients(q, k, v, do, log_a, ready, states, adjoints)
+        else:
+            dq, dk, dlog_a, dphase = self.gradients_turned(
+                q, k, v, do, log_a, ready, states, adjoints, spin, channels
+            )
         return dq, dk, dv, dlog_a, dphase, dfirst
