@@ -57,7 +57,8 @@ class Tiles:
 def row(widths: str, K: int, V: int) -> Tiles:
     if widths == "float32":
         return Tiles(chunk=32, key=32, value=32, inner=16, stages=1)
-    return Tiles(key=min(K, 128), value=V, warps=8 if max(K, V) > 64 else 4, walk=64 if K <= 128 else 32)
+    cut = Tiles(key=min(K, 128), value=V, warps=8 if max(K, V) > 64 else 4, walk=64)
+    return cut if K <= 128 else replace(cut, walk_warps=8, walk_stages=2)
 
 
 WALKS = ((32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2))  # width, warps, stages

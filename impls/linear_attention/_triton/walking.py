@@ -19,7 +19,9 @@ from .turns import Frames
 from .walk import la_walk
 from .walk_grads import la_grads
 
-SLACK = 3072  # bytes
+SLACK = 3072  # bytes, for four warps
+CUT = 8  # chunks, whose time a cut into segments takes beside the walks
+TWICE = 2.2  # the time of both walks over segments, per step of a walk in strips of half the width
 TAIL = 16  # columns; the least that a product takes
 
 Spin = tuple[Frames, Slot]  # and its angles
@@ -70,10 +72,30 @@ class Walk(Schedule):
     @property
     def segments(self) -> tuple[int, int]:
         """How many segments a head has, and their chunks: as many as fill the device."""
-        programs = self.B * self.H * self.strips(self.BW)
-        wanted = self.tiles.fill * processors(self.plan.device) // programs
+        wanted = 1 if self.halved else self.room // self.walkers(self.BW)
         length = triton.cdiv(self.chunks, max(1, min(wanted, self.chunks)))
         return triton.cdiv(self.chunks, length), length
+
+    @property
+    def room(self) -> int:
+        """How many programs are to walk beside each other."""
+        return self.tiles.fill * processors(self.plan.device)
+
+    def walkers(self, width: int) -> int:
+        """Count the programs that walk in strips of some width through uncut heads."""
+        return self.B * self.H * self.strips(width)
+
+    @cached_property
+    def halved(self) -> bool:
+        """Whether strips of half the width are faster than cutting heads into segments.
+
+        Both double the programs, or more. Segments are walked twice, and the states between are carried.
+        """
+        width, _ = self.widest
+        if width < 64 or 2 * self.walkers(width) > self.room or self.walkers(width // 2) > self.room:
+            return False
+        segments = min(self.room // self.walkers(width), self.chunks)
+        return self.chunks * (1 - TWICE / segments) <= CUT
 
     @property
     def BW(self) -> int:
@@ -83,10 +105,11 @@ class Walk(Schedule):
     def tail(self, width: int) -> int:
         """Width of the tile for columns behind whole strips of a width; 0 if these are strips, too.
 
-        Beside a narrow strip a tail costs more than it saves: its products wait for each other, too.
+        Beside a narrow strip a tail costs more than it saves: its products wait for each other, too. With
+        more than 128 channels there are no registers for it.
         """
         few = 0 < self.V % width <= TAIL and width < self.V
-        return TAIL if few and width >= 4 * TAIL else 0
+        return TAIL if few and width >= 4 * TAIL and self.K <= 128 else 0
 
     def strips(self, width: int) -> int:
         """Count the strips of some width that the values of a head take, a tail left out."""
@@ -100,14 +123,24 @@ class Walk(Schedule):
     @property
     def slack(self) -> int:
         """Bytes of shared memory for what is beside the operands of a walk."""
-        return SLACK
+        return SLACK * max(1, self.tiles.walk_warps // 4) ** 2
+
+    @property
+    def strip(self) -> tuple[int, int]:
+        """Width of the strip and stages of the loop that are to be used; (0, 0) if none fit."""
+        width, _ = self.widest
+        return self.fitting(width // 2) if self.halved else self.widest
 
     @cached_property
-    def strip(self) -> tuple[int, int]:
-        """Width of the strip and stages of the loop that fit into shared memory; (0, 0) if none do."""
+    def widest(self) -> tuple[int, int]:
+        """Width of the widest strip that fits into shared memory, and stages; (0, 0) if none do."""
         # elsewhere than on Hopper and Blackwell, tensor cores take their operands from registers
-        widest = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
-        width, most = self.width(self.V, widest), self.tiles.walk_stages
+        most = self.tiles.walk if 90 <= architecture() < 120 else max(16, self.tiles.walk // 2)
+        return self.fitting(self.width(self.V, most))
+
+    def fitting(self, width: int) -> tuple[int, int]:
+        """Find the widest strip up to a width, and its stages, that fit; (0, 0) if none do."""
+        most = self.tiles.walk_stages
         widths = [width >> narrower for narrower in range(width.bit_length() - 4)]
         # two stages as long as possible: a narrower strip costs less than waiting for each chunk
         choices = [(width, stages) for width in widths for stages in range(most, 1, -1)]
@@ -133,7 +166,7 @@ class Walk(Schedule):
         the other, each of which waits less.
         """
         width, most = self.strip
-        crowded = self.B * self.H * self.strips(width) > processors(self.plan.device)
+        crowded = self.walkers(width) > processors(self.plan.device)
         shared = most > 2 and 2 * self.needed(width, 2) <= shared_memory(self.plan.device)
         return 2 if crowded and shared else most
 
