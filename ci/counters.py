@@ -12,6 +12,7 @@ kernel, clocks are left alone. Exits 2 where there is no ncu, 3 where a case gav
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import fnmatch
 import io
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from ssmperf import registry  # noqa: E402
+from ssmperf.tune import tables  # noqa: E402
 
 METRICS = {
     "time_us": ("gpu__time_duration.sum", 1e-3),
@@ -77,6 +80,15 @@ def ratio(B: int, T: int, C: int) -> Given:
     return {"log_w": log_w, "k": normal(B, T, C), "v": normal(B, T, C), "bonus": torch.zeros_like(log_w)}
 
 
+def attention(*, turned: bool) -> Given:
+    B, T, H, D = 4, 4096, 16, 128
+    given: dict[str, Any] = {name: normal(B, T, H, D) for name in "qkv"}
+    given["log_a"] = torch.nn.functional.logsigmoid(normal(B, T, H, D, dtype=torch.float32)) / 16
+    if turned:
+        given["phase"] = normal(B, T, H, D, dtype=torch.float32)
+    return given
+
+
 FLOAT, HALF = torch.float32, torch.bfloat16
 CASES: dict[str, tuple[str, Callable[[], Given]]] = {
     "scan half B8 T2048": ("scan/cuda", lambda: scan(8, 2048, HALF, HALF)),
@@ -89,12 +101,30 @@ CASES: dict[str, tuple[str, Callable[[], Given]]] = {
     "mamba B1 T65536": ("selective_scan/triton", lambda: selective(1, 65536, "exp")),
     "longhorn B8 T8192": ("selective_scan/triton", lambda: selective(8, 8192, "implicit")),
     "rwkv4 B8 T8192": ("ratio_scan/triton", lambda: ratio(8, 8192, 2048)),
+    "attention key": ("linear_attention/triton", lambda: attention(turned=False)),
+    "attention complex": ("linear_attention/triton", lambda: attention(turned=True)),
+    "attention complex, chunks": ("linear_attention/triton", lambda: attention(turned=True)),
 }
+CHANGES = {"attention complex, chunks": {"walk": 0}}  # fields of the backend's configurations
 
 
 def run(name: str) -> None:
     """Forward and backward of a case, once."""
     backend, make = CASES[name]
+    with configured(backend, CHANGES.get(name, {})):
+        call(backend, make)
+
+
+def configured(backend: str, changes: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
+    """Change fields of all configurations of a backend."""
+    if not changes:
+        return contextlib.nullcontext()
+    registry.backend(*backend.split("/"))  # defines its table
+    table = tables.table(backend)
+    return tables.using({(table.name, key): replace(table.row(key), **changes) for key in table})
+
+
+def call(backend: str, make: Callable[[], Given]) -> None:
     given = {
         key: x.requires_grad_() if isinstance(x, Tensor) and x.is_leaf else x for key, x in make().items()
     }
@@ -108,7 +138,7 @@ def command(program: str, name: str) -> list[str]:
     wanted = [metric for metric, _ in METRICS.values()] + [STALL.format(reason) for reason in STALLS]
     return [
         program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-        "--kernel-name", "regex:scan", "--metrics", ",".join(wanted),
+        "--kernel-name", "regex:scan|^la_", "--metrics", ",".join(wanted),
         sys.executable, str(Path(__file__).resolve()), "--run", name,
     ]  # fmt: skip
 
