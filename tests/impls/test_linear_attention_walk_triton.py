@@ -104,7 +104,7 @@ def test_value_gates_take_a_few_columns_as_a_strip() -> None:
 @tiny
 @pytest.mark.parametrize(("K", "V", "width", "tail", "strips"), [
     (128, 129, 64, 16, 2), (128, 144, 64, 16, 2), (64, 65, 64, 16, 1), (128, 145, 64, 0, 3),
-    (128, 128, 64, 0, 2), (128, 33, 64, 0, 1), (256, 129, 64, 0, 3),
+    (128, 128, 64, 0, 2), (128, 33, 64, 0, 1), (256, 129, 32, 0, 5),
 ])  # fmt: skip
 def test_where_a_few_columns_are_a_tail(K: int, V: int, width: int, tail: int, strips: int) -> None:
     from ssmperf.impls._triton.plan import Plan, Slot
@@ -255,7 +255,7 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
 
 @tiny
 @pytest.mark.parametrize(("K", "V", "heads", "stages"), [
-    (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 66, 3), (128, 129, 67, 2), (256, 256, 256, 2),
+    (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 66, 3), (128, 129, 67, 2), (256, 256, 256, 3),
 ])  # fmt: skip
 def test_two_programs_share_a_multiprocessor_where_there_are_more_than_those(
     K: int, V: int, heads: int, stages: int, monkeypatch: pytest.MonkeyPatch
@@ -288,6 +288,37 @@ def test_strips_are_halved_where_that_is_faster_than_segments(
     q = Slot.of(torch.empty(1, T, heads, 128, dtype=torch.bfloat16))
     schedule = walking.Walk.of(Plan([q]), q, q, None, pairs=False)
     assert (schedule.BW, schedule.segments[0]) == (width, segments)
+
+
+@tiny
+@pytest.mark.parametrize(("K", "heads", "gated", "bytes_of_device", "strip"), [
+    (256, 64, True, 232_448, (64, 2)), (256, 64, False, 232_448, (32, 3)), (256, 33, True, 232_448, (32, 3)),
+    (256, 64, True, 166_912, None), (128, 64, True, 232_448, (64, 3)),
+])  # fmt: skip
+def test_walks_that_keep_states_of_many_channels_are_wider(
+    K: int, heads: int, gated: bool, bytes_of_device: int, strip: tuple[int, int] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Where heads fill 132 multiprocessors with two strips of 64 values each; None: as other walks."""
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
+    monkeypatch.setattr(walking, "processors", lambda device: 132)
+    q, v = (Slot.of(torch.empty(1, 640, heads, size, dtype=torch.bfloat16)) for size in (K, 128))
+    log_a = Slot.of(torch.empty(1, 640, heads)) if gated else None
+    schedule = walking.Walk.of(Plan([q]), q, v, log_a, pairs=False)
+    assert schedule.fuller.strip == (strip or schedule.strip)
+    assert schedule.fuller.fuller is schedule.fuller
+
+
+@tiny
+@pytest.mark.parametrize("keeping", [0, 32])
+def test_both_widths_of_strips_that_keep_states_are_right(
+    keeping: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_into(monkeypatch, walk=16, keeping=keeping)
+    assert_matches(case(T=3 * C + 5, K=16, V=40, kind="key", dtype="float16"), "float16")
 
 
 @tiny

@@ -20,7 +20,8 @@ class Tiles:
     walk: width of the strip of values with which a program walks through the chunks of a head; 0 computes
         all chunks beside each other and keeps what they add to the state. walk_warps, walk_stages: of that
         program; both sizes shrink to the device's shared memory. fill: programs per multiprocessor below
-        which heads are cut into segments of time.
+        which heads are cut into segments of time. keeping: width of the strip of gated heads that fill the
+        device while states are kept, with eight warps and two stages; 0 is that of walk.
     grad_key, grad_warps, grad_stages: width of the tiles of K in the gradients after a walk, of both parts of
         complex channels together under key gates; of that program.
     """
@@ -38,15 +39,17 @@ class Tiles:
     walk_warps: int = 4
     walk_stages: int = 3
     fill: int = 1
+    keeping: int = 0
     grad_key: int = 64
     grad_warps: int = 4
     grad_stages: int = 3
 
     def __post_init__(self) -> None:
         widths = (self.chunk, self.key, self.value, self.inner, self.pair_key, self.grad_key)
-        walks = (self.walk, self.walk_warps, self.grad_warps)
+        walks = (self.walk, self.keeping, self.walk_warps, self.grad_warps)
         powers = (*widths, *walks, self.warps, self.carry)
-        if any(size & (size - 1) for size in powers) or min(*widths, self.walk or 16) < 16:
+        least = min(*widths, self.walk or 16, self.keeping or 16)
+        if any(size & (size - 1) for size in powers) or least < 16:
             raise ValueError("sizes are powers of two, and widths and the chunk at least 16")
         stages = (self.stages, self.walk_stages, self.grad_stages)
         counts = (*stages, self.warps, self.carry, self.walk_warps, self.grad_warps, self.fill)
@@ -58,7 +61,7 @@ def row(widths: str, K: int, V: int) -> Tiles:
     if widths == "float32":
         return Tiles(chunk=32, key=32, value=32, inner=16, stages=1)
     cut = Tiles(key=min(K, 128), value=V, warps=8 if max(K, V) > 64 else 4, walk=64)
-    return cut if K <= 128 else replace(cut, walk_warps=8, walk_stages=2)
+    return cut if K <= 128 else replace(cut, walk=32, keeping=64)
 
 
 WALKS = ((32, 4, 2), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2))  # width, warps, stages
@@ -82,6 +85,8 @@ def candidates(widths: str, K: int, V: int) -> Iterator[Tiles]:
         yield replace(cut, grad_stages=2)
         yield replace(cut, grad_key=32)
         yield replace(cut, walk=0)
+        if cut.keeping:
+            yield replace(cut, keeping=0)
     else:
         yield from (replace(cut, warps=warps) for warps in (cut.warps // 2, 2 * cut.warps) if warps <= 8)
         yield from (replace(cut, key=key) for key in (cut.key // 2, 2 * cut.key) if 16 <= key <= K)

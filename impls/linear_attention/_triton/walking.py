@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 import triton
@@ -96,6 +97,16 @@ class Walk(Schedule):
             return False
         segments = min(self.room // self.walkers(width), self.chunks)
         return self.chunks * (1 - TWICE / segments) <= CUT
+
+    @cached_property
+    def fuller(self) -> Self:
+        """These launches in the strips for walks that keep states, if heads fill the device with them."""
+        width = self.width(self.V, self.tiles.keeping)
+        if not self.tiles.keeping or self.gate == NONE or 2 * self.walkers(width) <= self.room:
+            return self
+        cut = replace(self.tiles, walk=width, walk_warps=8, walk_stages=2, keeping=0)
+        found = replace(self, tiles=cut)
+        return found if found.strip == (width, 2) else self
 
     @property
     def BW(self) -> int:
@@ -235,6 +246,8 @@ class Walk(Schedule):
 
         exact: o or dv in float32.
         """
+        if keep and ready.columns is None and self.fuller is not self:
+            return self.fuller.walk(ready, y, first, reverse=reverse, keep=keep, exact=exact)
         count, length = self.segments if ready.columns is None else (1, self.chunks)
         out = self.plan.like(y, torch.float32 if exact else None)
         if count == 1:
