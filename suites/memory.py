@@ -63,6 +63,7 @@ COMPILE_S = 2.8
     fresh_process=("cpu",),
     levels=("op", "block"),
     same_operands=True,
+    compiles_ahead=True,
     case_s={"cpu": 0.2, "cuda": 0.5},
 )
 class MemoryUse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -77,10 +78,12 @@ class _Saved:
 
 def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
     torch.cuda.synchronize(device)
+    gc.collect()  # what only cycles hold would be freed at some time: during the call, or after it
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_stats(device)
     call()
     torch.cuda.synchronize(device)
+    gc.collect()
     after = torch.cuda.memory_stats(device)
     held = before.get(f"{REQUESTED}.current", 0)  # before a process's first allocation there are no numbers
     return Memory(after[f"{REQUESTED}.peak"] - held, after[f"{REQUESTED}.current"] - held)
