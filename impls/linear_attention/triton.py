@@ -18,7 +18,7 @@ from ssmperf import Unsupported, backend
 from ..scan.common import differentiates, shared_heads
 from ._signature import whole_signature
 from ._triton.decode import decode
-from ._triton.function import LinearAttention, attended
+from ._triton.function import LinearAttention, attended, expanded
 from ._triton.value_gates import ValuedAttention, attended_valued
 
 
@@ -66,10 +66,11 @@ def triton(
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
     per_head = log_a is None or log_a.dim() in (1, 3)
-    if per_head and operands.itemsize == 2 and log_b is None and phase is None and read == "post":
-        q, k = _few_heads(q, k, v.shape[2])
-    else:
+    few = per_head and operands.itemsize == 2 and log_b is None and phase is None and read == "post"
+    if not few:
         q, k = shared_heads(q, k, v.shape[2])
+    elif expanded(q, k, v.shape[2]) and not differentiates(q, k):
+        q, k = q[:, :, :1], k[:, :, :1]
     every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
     if q.shape[1] == 1 and not operands.is_complex and not differentiates(*every):
         q, k = shared_heads(q, k, v.shape[2])
@@ -79,21 +80,10 @@ def triton(
     if read == "pre":
         return _read_before_write(q, k, v, log_a, log_b, initial_state, phase, bonus)
     if phase is None and not operands.is_complex:
-        o, state, _ = _real(q, k, v, log_a, log_b, None, initial_state, operands)
+        o, state, _ = _real(q, k, v, log_a, log_b, None, initial_state, operands, few=few)
     else:
         o, state = _complex(q, k, v, log_a, log_b, initial_state, phase, operands)
     return (o if o.is_complex() or o.dtype == v.dtype else o.to(v.dtype)), state
-
-
-def _few_heads(q: Tensor, k: Tensor, H: int) -> tuple[Tensor, Tensor]:
-    """q and k with the heads that are in memory: one head that was expanded to all is taken once.
-
-    Not where gradients are wanted, which are of each head.
-    """
-    expanded = H > 1 and q.shape[2] == k.shape[2] == H and q.stride(2) == k.stride(2) == 0
-    if expanded and not differentiates(q, k):
-        return q[:, :, :1], k[:, :, :1]
-    return q, k
 
 
 def _real(
@@ -107,11 +97,17 @@ def _real(
     dtype: torch.dtype,
     *,
     pairs: bool = False,
+    few: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """o, S_T and the angles of its frame, of real operands: see `LinearAttention` and `ValuedAttention`."""
+    """o, S_T and the angles of its frame, of real operands: see `LinearAttention` and `ValuedAttention`.
+
+    few: whether a head that is expanded to all may be taken as it is.
+    """
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
-    q, k, v = _contiguous(q, dtype), _contiguous(k, dtype), _contiguous(v, dtype)
+    if not (few and q.dtype == k.dtype == dtype and expanded(q, k, v.shape[2])):
+        q, k = _contiguous(q, dtype), _contiguous(k, dtype)
+    v = _contiguous(v, dtype)
     if log_a is not None:
         log_a = _contiguous(_by_channel(log_a, v), torch.float32)
     if phase is not None:

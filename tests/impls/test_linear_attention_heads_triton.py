@@ -66,6 +66,33 @@ def test_an_expanded_head_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @tiny
+@pytest.mark.parametrize("walk", [0, 16])
+def test_an_expanded_head_is_taken_once_for_its_gradient_too(
+    walk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head's own gradient is the sum of those of its views, and as of a call with one head."""
+    cut_into(monkeypatch, walk=walk)
+    taken = []
+    original = function.forward_pass
+    monkeypatch.setattr(
+        function,
+        "forward_pass",
+        lambda q, k, *rest, **flags: taken.append((q, k)) or original(q, k, *rest, **flags),
+    )
+    operands = case(T=C + 3, kind="scalar", H=H, dtype="float16", regime="gla")
+    grads = []
+    for views in (False, True):
+        one = fewer(operands, 1)
+        shown = {name: one[name].expand(-1, -1, H, -1) for name in "qk"} if views else {}
+        o, last = attention(**{**one, **shown})
+        names = ("q", "k", "v", "log_a")
+        grads.append(torch.autograd.grad((o.float() ** 2).sum() + last.sum(), [one[name] for name in names]))
+    assert [x.shape[2] for pair in taken for x in pair] == [1] * 4
+    for own, of_views in zip(*grads, strict=True):
+        torch.testing.assert_close(own, of_views, rtol=2e-3, atol=2e-3 * float(own.abs().max()))
+
+
+@tiny
 def test_an_expanded_leaf_gets_a_gradient_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_into(monkeypatch, walk=16)
     operands = case(T=C + 3, kind="scalar", H=H, dtype="float16", regime="gla")

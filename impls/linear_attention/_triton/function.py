@@ -105,6 +105,7 @@ def backward_pass(
 class LinearAttention(torch.autograd.Function):
     """(o, S_T, angles) of contiguous operands of one real dtype; q and k may have fewer heads than v.
 
+    Or they are one head that is expanded to all: it is read in its place, and has a gradient for each head.
     log_a (float32) and phase: None, (H, K|1) or (B, T, H, K|1). pairs: q and k are (B, T, H, 2 K), complex
     channels as `_triton.turns` lays them out. With pairs or a phase, states are (B, H, 2 K, V); with a phase,
     S_T is seen from a frame that has turned by the last of the angles (B·H, frames + 1, K|1), else None.
@@ -125,6 +126,8 @@ class LinearAttention(torch.autograd.Function):
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
+        if expanded(q, k, v.shape[2]):
+            q, k = q[:, :, :1].contiguous(), k[:, :, :1].contiguous()
         o, last, cut, q, k, v, angles, *kept = forward_pass(
             q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
@@ -159,6 +162,11 @@ def attended(
     """The results of `LinearAttention`, without what a backward pass would need."""
     o, last, _, _, _, _, angles, *_ = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
     return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
+
+
+def expanded(q: Tensor, k: Tensor, heads: int) -> bool:
+    """Whether q and k are views that show one head as all of so many."""
+    return heads > 1 and q.shape[2] == k.shape[2] == heads and q.stride(2) == k.stride(2) == 0
 
 
 def narrowed(x: Tensor, width: int) -> Tensor:
