@@ -11,7 +11,7 @@ from torch import Tensor
 from ssmperf import Shape, Unsupported, backend
 
 from ..scan.common import gate
-from ..scan.surrogate_raw import SPAN_LIMIT, error_bound
+from ..scan.surrogate_raw import SPAN_LIMIT, check_size, error_bound
 from .common import Operands, as_backend, scaled, tile_edges
 
 
@@ -57,14 +57,18 @@ def surrogate_raw(x: Operands) -> tuple[Tensor, Tensor]:
 
     Raises:
         Unsupported: Σ -log of a gate exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7 (float64), or
-            a scaled key or value overflows.
+            a scaled key or value overflows, or would beside gradients.
     """
     tile = x.by_head()
     _check_span(tile.log_a, x.dtype)
     _check_span(tile.log_b, x.dtype)
     alpha, beta, decay, write = tile_edges(tile)
-    scores = (scaled(tile.q, alpha) @ scaled(tile.k, _inverse(tile.log_a, tile.phase)).mT).tril()
-    output = scores @ scaled(tile.v, _inverse(tile.log_b, None)) + scaled(tile.q, alpha) @ x.state
-    if not bool(torch.isfinite(output.detach()).all()):
-        raise Unsupported("keys or values divided by the gate product overflow")
+    keys, values = (
+        scaled(tile.k, _inverse(tile.log_a, tile.phase)),
+        scaled(tile.v, _inverse(tile.log_b, None)),
+    )
+    scores = (scaled(tile.q, alpha) @ keys.mT).tril()
+    output = scores @ values + scaled(tile.q, alpha) @ x.state
+    for each in (keys, values, output):
+        check_size(each, "keys or values divided by the gate product overflow")
     return scaled(output, beta).transpose(1, 2), scaled(x.state, decay) + write

@@ -15,6 +15,10 @@ from .common import Operands, as_backend, gate, over_time
 # log of the largest number of each dtype, in which the published form holds its factors
 SPAN_LIMIT = {torch.float16: 11.1, torch.bfloat16: 88.7, torch.float32: 88.7, torch.float64: 709.7}
 
+ROOM = (
+    2.0**10
+)  # how much larger than the inverse products, times inputs, their products with gradients may be
+
 
 def error_bound(span: float, dtype: str) -> float:
     """Bound the relative error of a gate product: the absolute rounding error of its log."""
@@ -46,7 +50,7 @@ def surrogate_raw(x: Operands) -> Tensor:
 
     Raises:
         Unsupported: Σ -log_a of a channel exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7
-            (float64), so that Π⁻¹ is not finite, or a scaled input overflows.
+            (float64), so that Π⁻¹ is not finite, or a scaled input overflows, or would beside gradients.
     """
     limit = SPAN_LIMIT[x.dtype.to_real()]
     L = over_time(x.log_a, x.T).cumsum(1)
@@ -56,6 +60,16 @@ def surrogate_raw(x: Operands) -> Tensor:
         raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
     undone = gate(-L, None if angle is None else -angle) * x.b
     total = undone.cumsum(1) + x.state.unsqueeze(1)
-    if not bool(torch.isfinite(total.detach()).all()):
-        raise Unsupported(f"inputs divided by the gate product overflow (decay span {span:.1f})")
+    check_size(total, f"inputs divided by the gate product overflow (decay span {span:.1f})")
     return gate(L, angle) * total
+
+
+def check_size(x: Tensor, message: str) -> None:
+    """Refuse numbers that are not finite, or whose products with gradients might not be.
+
+    Raises:
+        Unsupported: there is one.
+    """
+    largest = torch.finfo(x.dtype.to_real()).max / (ROOM if x.requires_grad else 1.0)
+    if not bool((x.detach().abs() <= largest).all()):
+        raise Unsupported(message + (" in the backward pass" if x.requires_grad else ""))

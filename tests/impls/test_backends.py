@@ -346,6 +346,26 @@ def test_surrogate_raw_refuses_what_would_overflow(recurrence: str, dtype: str, 
             backend.function(**operands)
 
 
+@pytest.mark.parametrize("recurrence", having("surrogate_raw"))
+def test_surrogate_raw_refuses_what_would_overflow_beside_gradients(recurrence: str) -> None:
+    """Its backward pass multiplies the inverse products, close to the largest number, with gradients."""
+    backend = registry.backend(recurrence, "surrogate_raw")
+    operands = detached(sample(recurrence, SHAPES[recurrence], kind=PLAIN[recurrence], dtype="float32"))
+    operands["log_a"].fill_(-0.99 * 88.7 / 33)
+    for name in ("b", "k", "v"):
+        if name in operands:
+            operands[name] = operands[name].clamp(-0.5, 0.5)
+    leaves = [each.requires_grad_() for each in operands.values() if isinstance(each, Tensor)]
+    with pytest.raises(Unsupported, match=r"overflow .*in the backward pass"):
+        backend.function(**operands)
+    with torch.no_grad():
+        backend.function(**operands)
+        operands["log_a"].fill_(-0.8 * 88.7 / 33)
+    output, _ = backend.function(**operands)
+    gradients = torch.autograd.grad((10 * output).sum(), leaves)
+    assert all(bool(torch.isfinite(each).all()) for each in gradients)
+
+
 @pytest.mark.parametrize("recurrence", having("logspace"))
 def test_logspace_refuses_long_spans_and_keeps_its_bound_below(recurrence: str) -> None:
     backend = registry.backend(recurrence, "logspace")
