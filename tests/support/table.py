@@ -80,6 +80,11 @@ def pairs() -> list[Any]:
     return [pytest.param(r, b, id=f"{r}-{b.name}") for r in SHAPES for b in runnable(r)]
 
 
+def having(name: str) -> list[str]:
+    """The recurrences that have a backend of this name."""
+    return [r for r, b in (pair.values for pair in pairs()) if b.name == name]
+
+
 def pairs_by_kind() -> list[Any]:
     """(recurrence, backend, gate kind) for every gate kind that a runnable backend takes."""
     return [
