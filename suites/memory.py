@@ -81,10 +81,9 @@ class MemoryUse:
     At level block, a model's whole layer is measured, with the gradients of all its parameters.
 
     On a CPU, each case has a process of its own, which is a cheap fork. On a GPU, where starting a process
-    takes longer than a case, cases share one: the numbers are differences of bytes that the caching allocator
-    has handed out, so what is allocated before a call cancels; before each call it returns all that is free,
-    so that blocks are cut from fresh memory; and a case that leaves memory behind, or whose search ended in
-    an error, is the last of its process.
+    takes longer than a case, cases share one: the numbers are differences of bytes that were asked of the
+    caching allocator, so what is allocated before a call cancels; and a case that leaves memory behind, or
+    whose search ended in an error, is the last of its process.
     """
 
     name: str

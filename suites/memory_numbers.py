@@ -246,8 +246,6 @@ def _traced(
     """Trace the memory of a call, and take its time."""
     if again:
         call()
-    if context.device.startswith("cuda"):
-        torch.cuda.empty_cache()
     begin = time.monotonic()
     memory, reason = trace(call, context.device)
     return memory, reason, time.monotonic() - begin
@@ -346,8 +344,7 @@ def _state_bytes(case: Case, context: Context, values: Values) -> int:
 
 def flops_exponent(case: Case, context: Context, values: Values, dimension: str) -> float:
     """Find the power of a dimension's size by which the work of the recurrence grows, from its cost."""
-    operands = context.subject(case).lower(values.operands)
-    known = specs({name: each for name, each in operands.items() if isinstance(each, Tensor)})
+    known = specs(context.subject(case).lower(values.operands))
     cost = context.recurrence(case).cost
 
     def flops(size: int) -> float:

@@ -92,9 +92,9 @@ def spec(tensor: Tensor) -> Spec:
     return Spec(shape, tensor.element_size(), tensor.is_complex())
 
 
-def specs(operands: Mapping[str, Tensor | None]) -> dict[str, Spec]:
-    """Describe all operands that are not None."""
-    return {name: spec(tensor) for name, tensor in operands.items() if tensor is not None}
+def specs(operands: Mapping[str, Any]) -> dict[str, Spec]:
+    """Describe all operands that are tensors."""
+    return {name: spec(value) for name, value in operands.items() if isinstance(value, Tensor)}
 
 
 def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callable[[], Any]:
