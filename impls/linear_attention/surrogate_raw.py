@@ -63,12 +63,10 @@ def surrogate_raw(x: Operands) -> tuple[Tensor, Tensor]:
     _check_span(tile.log_a, x.dtype)
     _check_span(tile.log_b, x.dtype)
     alpha, beta, decay, write = tile_edges(tile)
-    keys, values = (
-        scaled(tile.k, _inverse(tile.log_a, tile.phase)),
-        scaled(tile.v, _inverse(tile.log_b, None)),
-    )
+    keys = scaled(tile.k, _inverse(tile.log_a, tile.phase))
+    values = scaled(tile.v, _inverse(tile.log_b, None))
     scores = (scaled(tile.q, alpha) @ keys.mT).tril()
     output = scores @ values + scaled(tile.q, alpha) @ x.state
-    for each in (keys, values, output):
+    for each in (keys, values, output) if output.requires_grad else (output,):
         check_size(each, "keys or values divided by the gate product overflow")
     return scaled(output, beta).transpose(1, 2), scaled(x.state, decay) + write
