@@ -12,7 +12,6 @@ kernel, clocks are left alone. Exits 2 where there is no ncu, 3 where a case gav
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import fnmatch
 import io
@@ -22,7 +21,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,26 +109,13 @@ CHANGES = {"attention complex, chunks": {"walk": 0}}  # fields of the backend's 
 def run(name: str) -> None:
     """Forward and backward of a case, once."""
     backend, make = CASES[name]
-    with configured(backend, CHANGES.get(name, {})):
-        call(backend, make)
-
-
-def configured(backend: str, changes: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
-    """Change fields of all configurations of a backend."""
-    if not changes:
-        return contextlib.nullcontext()
-    registry.backend(*backend.split("/"))  # defines its table
-    table = tables.table(backend)
-    return tables.using({(table.name, key): replace(table.row(key), **changes) for key in table})
-
-
-def call(backend: str, make: Callable[[], Given]) -> None:
     given = {
         key: x.requires_grad_() if isinstance(x, Tensor) and x.is_leaf else x for key, x in make().items()
     }
     leaves = [x for x in given.values() if isinstance(x, Tensor)]
-    outputs = registry.backend(*backend.split("/")).function(**given)
-    torch.autograd.grad(outputs[0], leaves, torch.ones_like(outputs[0]), allow_unused=True)
+    with tables.using(tables.changed(backend, CHANGES.get(name, {}))):
+        outputs = registry.backend(*backend.split("/")).function(**given)
+        torch.autograd.grad(outputs[0], leaves, torch.ones_like(outputs[0]), allow_unused=True)
     torch.cuda.synchronize()
 
 

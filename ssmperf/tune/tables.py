@@ -184,6 +184,17 @@ def imported_table(name: str) -> Table[Any]:
     return _tables[name]
 
 
+def changed(name: str, fields: Mapping[str, Any]) -> dict[Place, Any]:
+    """Copy the rows of a table that are in force, with some fields changed; nothing if no field is named.
+
+    Raises: as `table` does.
+    """
+    if not fields:
+        return {}
+    found = table(name)
+    return {(name, key): dataclasses.replace(found.row(key), **fields) for key in found}
+
+
 def text_of(key: Key) -> str:
     return "/".join(map(str, key))
 

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
 from ssmperf.impls.linear_attention._triton import function, value_gates
-from support.attention import DEVICE, KINDS, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.attention import (
+    DEVICE,
+    KINDS,
+    C,
+    assert_matches,
+    attention,
+    case,
+    cut_into,
+    gpu,
+    made_complex,
+    tiny,
+)
 from support.table import REGIMES, detached, error, evaluate
 from torch import Tensor
 
@@ -29,9 +39,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["curated", "chunks"])
 def walked_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
     """The curated block sizes, and those without a walk for half types."""
-    table = tables.table("linear_attention/triton")
-    rows = {(table.name, key): replace(table.row(key), walk=0) for key in table}
-    with tables.using(rows if request.param == "chunks" else {}):
+    changes = {"walk": 0} if request.param == "chunks" else {}
+    with tables.using(tables.changed("linear_attention/triton", changes)):
         yield
 
 
@@ -107,12 +116,7 @@ def test_half_operands(kind: str) -> None:
 @pytest.mark.usefixtures("small_tiles")
 def test_complex_operands(names: str, kind: str) -> None:
     operands = case(T=C // 2 + 1, kind=kind, K=4, V=4)
-    generator = torch.Generator().manual_seed(4)
-    for name in names:
-        imaginary = torch.randn(operands[name].shape, generator=generator).to(DEVICE)
-        operands[name] = torch.complex(operands[name].detach(), imaginary).requires_grad_()
-    state = operands["initial_state"].detach()
-    operands["initial_state"] = state.to(torch.complex64).requires_grad_()
+    made_complex(operands, names)
     assert_matches(operands)
 
 

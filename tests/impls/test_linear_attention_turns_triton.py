@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, made_complex, tiny
 from support.table import Operands, error
 from torch import Tensor
 
@@ -73,12 +73,7 @@ def test_a_walk_matches_the_definition(
 def test_a_walk_takes_complex_operands(names: str, regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_into(monkeypatch, walk=16)
     operands = case(T=C + 5, kind="key_complex", regime=regime, K=10, V=4)
-    generator = torch.Generator().manual_seed(4)
-    for name in names:
-        imaginary = torch.randn(operands[name].shape, generator=generator).to(DEVICE)
-        operands[name] = torch.complex(operands[name].detach(), imaginary).requires_grad_()
-    state = operands["initial_state"].detach()
-    operands["initial_state"] = state.to(torch.complex64).requires_grad_()
+    made_complex(operands, names)
     assert_matches(operands)
 
 

@@ -253,6 +253,21 @@ def test_a_walk_fits_the_shared_memory_of_any_device(
         assert (width, stages) == (schedule.width(K, schedule.tiles.walk), schedule.tiles.walk_stages)
 
 
+def on_an_h200(
+    monkeypatch: pytest.MonkeyPatch, *, T: int, heads: int, K: int, V: int, gated: bool = False,
+    bytes_of_device: int = 232_448,
+) -> Any:  # fmt: skip
+    """Make the launches of a call as on 132 multiprocessors with so much shared memory."""
+    from ssmperf.impls._triton.plan import Plan, Slot
+    from ssmperf.impls.linear_attention._triton import walking
+
+    monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
+    monkeypatch.setattr(walking, "processors", lambda device: 132)
+    q, v = (Slot.of(torch.empty(1, T, heads, width, dtype=torch.bfloat16)) for width in (K, V))
+    log_a = Slot.of(torch.empty(1, T, heads)) if gated else None
+    return walking.Walk.of(Plan([q]), q, v, log_a, pairs=False, width=V + -V % 8)
+
+
 @tiny
 @pytest.mark.parametrize(("K", "V", "heads", "stages"), [
     (128, 128, 66, 3), (128, 128, 67, 2), (128, 129, 66, 3), (128, 129, 67, 2), (256, 256, 256, 3),
@@ -261,14 +276,7 @@ def test_two_programs_share_a_multiprocessor_where_there_are_more_than_those(
     K: int, V: int, heads: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On 132 multiprocessors, two strips of 64 values per head; with 256 channels two programs do not fit."""
-    from ssmperf.impls._triton.plan import Plan, Slot
-    from ssmperf.impls.linear_attention._triton import walking
-
-    monkeypatch.setattr(walking, "shared_memory", lambda device: 232_448)
-    monkeypatch.setattr(walking, "processors", lambda device: 132)
-    q, v = (Slot.of(torch.empty(1, 64, heads, width, dtype=torch.bfloat16)) for width in (K, V))
-    schedule = walking.Walk.of(Plan([q]), q, v, None, pairs=False, width=V + -V % 8)
-    assert schedule.stages == stages
+    assert on_an_h200(monkeypatch, T=64, heads=heads, K=K, V=V).stages == stages
 
 
 @tiny
@@ -280,13 +288,7 @@ def test_strips_are_halved_where_that_is_faster_than_segments(
     heads: int, T: int, width: int, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On 132 multiprocessors, two strips of 64 values per head; as measured on an H200."""
-    from ssmperf.impls._triton.plan import Plan, Slot
-    from ssmperf.impls.linear_attention._triton import walking
-
-    monkeypatch.setattr(walking, "shared_memory", lambda device: 232_448)
-    monkeypatch.setattr(walking, "processors", lambda device: 132)
-    q = Slot.of(torch.empty(1, T, heads, 128, dtype=torch.bfloat16))
-    schedule = walking.Walk.of(Plan([q]), q, q, None, pairs=False)
+    schedule = on_an_h200(monkeypatch, T=T, heads=heads, K=128, V=128)
     assert (schedule.BW, schedule.segments[0]) == (width, segments)
 
 
@@ -300,14 +302,9 @@ def test_walks_that_keep_states_of_many_channels_are_wider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Where heads fill 132 multiprocessors with two strips of 64 values each; None: as other walks."""
-    from ssmperf.impls._triton.plan import Plan, Slot
-    from ssmperf.impls.linear_attention._triton import walking
-
-    monkeypatch.setattr(walking, "shared_memory", lambda device: bytes_of_device)
-    monkeypatch.setattr(walking, "processors", lambda device: 132)
-    q, v = (Slot.of(torch.empty(1, 640, heads, size, dtype=torch.bfloat16)) for size in (K, 128))
-    log_a = Slot.of(torch.empty(1, 640, heads)) if gated else None
-    schedule = walking.Walk.of(Plan([q]), q, v, log_a, pairs=False)
+    schedule = on_an_h200(
+        monkeypatch, T=640, heads=heads, K=K, V=128, gated=gated, bytes_of_device=bytes_of_device
+    )
     assert schedule.fuller.strip == (strip or schedule.strip)
     assert schedule.fuller.fuller is schedule.fuller
 

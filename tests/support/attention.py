@@ -59,6 +59,16 @@ def case(
     return moved(operands)
 
 
+def made_complex(operands: Operands, names: str) -> None:
+    """Give some operands imaginary parts, and make the initial state complex."""
+    generator = torch.Generator().manual_seed(4)
+    for name in names:
+        imaginary = torch.randn(operands[name].shape, generator=generator).to(DEVICE)
+        operands[name] = torch.complex(operands[name].detach(), imaginary).requires_grad_()
+    state = operands["initial_state"].detach()
+    operands["initial_state"] = state.to(torch.complex64).requires_grad_()
+
+
 def moved(operands: Operands) -> Operands:
     return {
         name: value.detach().to(DEVICE).requires_grad_() if isinstance(value, Tensor) else value

@@ -6,7 +6,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -92,10 +92,7 @@ class TritonCase(Case):
             if not self.decode:
                 both_passes(outputs)
 
-        rows = {}
-        if self.changes:
-            table = configurations.table(self.backend)
-            rows = {(table.name, key): replace(table.row(key), **self.changes) for key in table}
+        rows = configurations.changed(self.backend, self.changes)
         with multiprocessors(folder, self.processors), configurations.using(rows), called_alone():
             yield call
 

@@ -23,11 +23,11 @@ def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, first: Slot | None,
     *, keep: bool, pairs: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """o, S_T, the chunks' log decays, the states before them, and the block sizes that both passes share.
+    """o, S_T, the angles of the frame in which q and k were turned, and what a backward pass shares.
 
-    And q, k and v as they were taken, and the angles of the frame in which they were turned: under key gates
-    a walk turns them while it brings the decay in. A walk has no log decays, and states only if they are kept
-    for a backward pass; with them, what else `Walk.forward` keeps, or None four times.
+    That is block sizes, q, k and v as they were taken (under key gates a walk turns them while it brings the
+    decay in), the chunks' log decays and the states before them. A walk has no log decays, and states only if
+    they are kept for a backward pass; with them, what else `Walk.forward` keeps, or None four times.
     """
     width = whole_width(v)
     first = first and padded(plan, first, width)
@@ -60,7 +60,7 @@ def forward_pass(
             backward_pass, q, k, v, log_a, phase, angles, totals, states, *kept, do, None,
             cut=schedule.tiles, pairs=pairs, turning=phase is not None, channels=given,
         )  # fmt: skip
-    return o, last, schedule.tiles, q, k, v, angles, totals, states, *kept
+    return o, last, angles, schedule.tiles, q, k, v, totals, states, *kept
 
 
 @planned
@@ -128,7 +128,7 @@ class LinearAttention(torch.autograd.Function):
         ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
         if expanded(q, k, v.shape[2]):
             q, k = q[:, :, :1].contiguous(), k[:, :, :1].contiguous()
-        o, last, cut, q, k, v, angles, *kept = forward_pass(
+        o, last, angles, cut, q, k, v, *kept = forward_pass(
             q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, phase, angles, *kept)
@@ -160,7 +160,7 @@ def attended(
     pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """The results of `LinearAttention`, without what a backward pass would need."""
-    o, last, _, _, _, _, angles, *_ = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
+    o, last, angles, *_ = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
     return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
 
 

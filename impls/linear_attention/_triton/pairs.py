@@ -123,7 +123,7 @@ def la_scores_key(
 
 @triton.jit
 def of_gates(x, BOTH: tl.constexpr):
-    """What each gate has of x (SUB, channels): (BOTH) the sum of the halves, else x."""
+    """Bring x (SUB, channels) to one number per gate: (BOTH) add up its halves, else leave it."""
     if BOTH:
         return tl.sum(tl.reshape(x, (SUB, 2, x.shape[1] // 2)), axis=1)
     else:

@@ -30,7 +30,7 @@ def la_grads_turned(
     BV: tl.constexpr, TO: tl.constexpr, CONST: tl.constexpr, FIXED: tl.constexpr, TURN: tl.constexpr,
     PRECISION: tl.constexpr, PART: tl.constexpr, NVIDIA: tl.constexpr,
 ):  # fmt: skip
-    """What `la_grads` does, for both parts of BK complex channels, K = 2 KG, with results turned back.
+    """Do what `la_grads` does for both parts of BK complex channels, K = 2 KG, and turn the results back.
 
     x, w: the queries and keys of the walk, of K channels; phase (B, T, H, KP), or (FIXED) (H, KP), and angles
     are those by which they were turned (see `turns`). dq, dk: of TO channels, K or (without imaginary parts)

@@ -23,7 +23,7 @@ def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, log_b: Slot, phase: Slot | None,
     first: Slot | None, *, keep: bool, by_value: bool, pairs: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """o, S_T, a walk's states and its o, q and k as they were taken, the frame's angles, and block sizes.
+    """o, S_T, the frame's angles, block sizes, a walk's states and its o, and q and k as they were taken.
 
     keep, by_value: see `Valued.forward_valued`.
     """
@@ -41,7 +41,7 @@ def forward_pass(
             backward_pass, q, k, v, log_a, log_b, phase, angles, first, states, made, do, None,
             cut=schedule.tiles, pairs=pairs, wanted=(log_a is not None, by_value, phase is not None),
         )  # fmt: skip
-    return o, last, states, made, q, k, angles, schedule.tiles
+    return o, last, angles, schedule.tiles, states, made, q, k
 
 
 @planned
@@ -82,7 +82,7 @@ class ValuedAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        o, last, states, made, q, k, angles, cut = forward_pass(
+        o, last, angles, cut, states, made, q, k = forward_pass(
             q, k, v, log_a, log_b, phase, first, keep=True, by_value=ctx.needs_input_grad[4], pairs=pairs
         )
         ctx.save_for_backward(q, k, v, log_a, log_b, phase, angles, first, states, made)
@@ -113,7 +113,7 @@ def attended_valued(
     first: Tensor | None, pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """The results of `ValuedAttention`, without what a backward pass would need."""
-    o, last, _, _, _, _, angles, _ = forward_pass(
+    o, last, angles, *_ = forward_pass(
         q, k, v, log_a, log_b, phase, first, keep=False, by_value=False, pairs=pairs
     )
     return o, last, angles
