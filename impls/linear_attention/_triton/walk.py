@@ -3,9 +3,10 @@
 See `anchors` for how decay gets into the operands. Everything that has no order is inside the same loop, so a
 chunk's operands are read once and its scores never leave the chip.
 
-Of the two kinds of the kernel, the plain one walks through segments without a wide chunk, the exact one
-through the others: it takes the scores of wide chunks under key gates from memory, and decides pair by pair
-under scalar ones whether a reset lies between.
+A segment without a wide chunk has the plain walk, any other the exact one: it takes the scores of wide chunks
+under key gates from memory, and decides pair by pair under scalar ones whether a reset lies between. Under
+scalar gates both are in one kernel, so that they run beside each other: heads with strong decay do not wait
+for those without. Elsewhere the plain walk would lose more in registers: each has a kernel.
 
 A few columns of values behind whole strips are a tail: every program takes them through the same loop as a
 second, narrow tile, and the first program of a head writes them. So there is no branch around products, which
@@ -26,6 +27,8 @@ import triton.language as tl
 from .anchors import linked, load_spans
 from .blocks import FLAGS, KEY, NONE, SCALAR, head_offset, load_rows, locate
 from .heads import key_head_offset
+
+BOTH, PLAIN, EXACT_ALONE = WALKS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # that a kernel has
 
 
 @triton.jit
@@ -92,30 +95,61 @@ def la_walk(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
     T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
-    EMIT: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
-    SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    EMIT: tl.constexpr, KEEP: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
+    SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EXACT_STAGES: tl.constexpr,
+    KINDS: tl.constexpr,
 ):  # fmt: skip
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
 
     NS segments of PER chunks each, in the order of the walk, start from `first` (B·H, NS, K, V) and end in
     `last`. EMIT: write `out`; otherwise `through` (B·H, NS, K|1), the log of a segment's decay.
     KEEP: write the state that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
-    EXACT: see the module; a program whose segment is of the other kind ends at once. VALUED: value gates have
-    their decay in y and out (see `valued`), and in columns what factors is for keys. FADED: y has the decay
-    of scalar gates from the chunk's middle in it, where the chunk is not wide. TAIL: width of the tile
-    for the columns behind the last whole strip, or 0; never with VALUED. SHARED: heads per key head; 1 for
-    key gates.
+    VALUED: value gates have their decay in y and out (see `valued`), and in columns what factors is for keys.
+    FADED: y has the decay of scalar gates from the chunk's middle in it, where the chunk is not wide. TAIL:
+    width of the tile for the columns behind the last whole strip, or 0; never with VALUED. SHARED: heads per
+    key head; 1 for key gates. STAGES, EXACT_STAGES: of the loops of the plain and of the exact walk. KINDS:
+    which of the two the kernel has; a program whose segment needs the other one ends at once.
     """
-    tile, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
     if GATE == SCALAR or (GATE == KEY and EMIT):
+        _, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
         flags = tl.zeros((FLAGS,), dtype=tl.int32)
         for begin in range(0, PER, FLAGS):
             inner = begin + tl.arange(0, FLAGS)
             number = segment * PER + inner
             chunk = NT - 1 - number if REVERSE else number
             flags += tl.load(wide + bh * NT + chunk, mask=(inner < PER) & (number < NT), other=0)
-        if (tl.max(flags, axis=0) > 0) != EXACT:
-            return
+        if tl.max(flags, axis=0) > 0:
+            if KINDS != PLAIN:
+                walk_segment(
+                    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
+                    through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
+                    True, VALUED, FADED, SHARED, PRECISION, EXACT_STAGES,
+                )  # fmt: skip
+        else:
+            if KINDS != EXACT_ALONE:
+                walk_segment(
+                    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
+                    through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
+                    False, VALUED, FADED, SHARED, PRECISION, STAGES,
+                )  # fmt: skip
+    else:
+        walk_segment(
+            x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
+            T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP, False, VALUED,
+            FADED, SHARED, PRECISION, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit
+def walk_segment(
+    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
+    T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
+    EMIT: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
+    SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The walk of a program through its segment. EXACT: see the module; the rest as in `la_walk`."""
+    tile, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
     row = head_offset(bh, T, H)
     steps, keys = tl.arange(0, C), tl.arange(0, BK)
     values = tile * BV + tl.arange(0, BV)

@@ -17,13 +17,14 @@ from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
 from .turned_grads import la_grads_turned
 from .turns import Frames
-from .walk import la_walk
+from .walk import WALKS, la_walk
 from .walk_grads import la_grads
 
 SLACK = 3072  # bytes, for four warps
 CUT = 8  # chunks, whose time a cut into segments takes beside the walks
 TWICE = 2.2  # the time of both walks over segments, per step of a walk in strips of half the width
 TAIL = 16  # columns; the least that a product takes
+BOTH, PLAIN, EXACT_ALONE = (each.value for each in WALKS)  # the walks of a kernel
 
 Spin = tuple[Frames, Slot]  # and its angles
 Kept = tuple[Slot, Slot, Slot, Slot]  # `Prepared.late`, early, factors and wide
@@ -271,19 +272,24 @@ class Walk(Schedule):
         absent = [slot if slot is not None else x for slot in (
             ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores,
             ready.columns)]  # fmt: skip
-        kinds = (False, True) if self.gate == SCALAR or (self.gate == KEY and out is not None) else (False,)
-        for exact in kinds:
-            stages = min(self.stages, max(2, self.strip[1] - exact))
+        for kinds in self.kinds(out is not None):
+            stages = min(self.stages, max(2, self.strip[1] - (kinds == EXACT_ALONE)))
             self.plan.launch(
                 la_walk, (self.B * self.H * count * self.strips(self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
                 through, *self.sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 TAIL=self.tail(self.BW), GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None,
-                EMIT=out is not None, KEEP=keep, EXACT=exact, VALUED=ready.columns is not None,
-                FADED=ready.faded, SHARED=self.H // x.shape[2], PRECISION=self.tiles.precision, STAGES=stages,
+                EMIT=out is not None, KEEP=keep, VALUED=ready.columns is not None, FADED=ready.faded,
+                SHARED=self.H // x.shape[2], PRECISION=self.tiles.precision, STAGES=stages,
+                EXACT_STAGES=min(stages, max(2, self.strip[1] - 1)), KINDS=kinds,
                 num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
+
+    def kinds(self, emit: bool) -> tuple[int, ...]:
+        """Say which walks each kernel has. Both take registers, and constant gates are seldom that strong."""
+        apart = self.const or self.tail(self.BW) > 0 if self.gate == SCALAR else self.gate == KEY and emit
+        return (PLAIN, EXACT_ALONE) if apart else (BOTH,)
 
     def gradients(
         self, q: Slot, k: Slot, v: Slot, do: Slot, log_a: Slot | None, ready: Prepared,
