@@ -23,6 +23,8 @@ from ssmperf.operands.time_axis import with_time
 from ssmperf.operands.values import Values
 
 BACKWARD, BOTH = "backward", "forward_backward"
+LOG_GATE = "log_"  # how the names of gates begin
+TURN = 256  # steps, by multiples of which gates are moved, so that parts of a kernel keep theirs
 MOST_SEED = 2**62
 
 
@@ -133,7 +135,9 @@ class Variation:
     def _mix(self, drawn: Draw, buffers: Values) -> None:
         """Blend the two bases, at each time step in one of two secret proportions; states in one of them.
 
-        Joint operands are those of the base that has the larger proportion at the step.
+        Joint operands are those of the base that has the larger proportion at the step. Where the times of
+        mixtures and combinations are compared, gates are those of the second base in another order: kernels
+        take more time where decay is strong, and a blend of two draws has less of that than either.
         """
         if self.pass_ == BACKWARD:
             pairs = [("", buffers.grad_output, self.first.grad_output, self.second.grad_output)]
@@ -148,6 +152,9 @@ class Variation:
         assert drawn.seed is not None
         less = self._less(drawn)
         for name, into, first, second in pairs:
+            if self.combines and name.startswith(LOG_GATE) and name not in self.joint:
+                into.copy_(_moved(second, drawn.seed))
+                continue
             shape = tuple(second.shape[:2])
             if shape not in shares:
                 generator = torch.Generator().manual_seed(drawn.seed)
@@ -166,6 +173,15 @@ class Variation:
 def linear_operands(linear: tuple[str, ...], *, level: str, equivalent: bool) -> tuple[str, ...]:
     """Get the operands to combine: none for a layer, or for a function that is not the recurrence."""
     return linear if level == "op" and equivalent else ()
+
+
+def _moved(gate: Tensor, seed: int) -> Tensor:
+    """Move a gate (B, T, heads or channels, …) round by secret amounts, of time by whole turns, if at all."""
+    secret = random.Random(f"gates of {seed}")
+    B, T, *rest = gate.shape
+    turns = T // TURN if T % TURN == 0 else 1
+    shifts = [secret.randrange(B), TURN * secret.randrange(turns), *map(secret.randrange, rest[:1])]
+    return torch.roll(gate, shifts, tuple(range(len(shifts))))
 
 
 def _combine(into: Tensor, first: Tensor, second: Tensor, weights: tuple[float, float]) -> None:
