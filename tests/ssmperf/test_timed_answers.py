@@ -188,9 +188,11 @@ def test_few_calls_that_differ_by_chance_are_not_wrong_but_asked_again() -> None
     assert many._combining([1.0, 1.1] * 30) is None and many.uneven is None
 
 
+@pytest.mark.parametrize(("pass_", "level"), [*((each, "op") for each in PASSES), ("backward", "block")])
 def test_an_uneven_case_is_timed_again_with_more_calls(
-    own_registrations: None, monkeypatch: pytest.MonkeyPatch
+    pass_: str, level: str, own_registrations: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In a backward pass the operands are part of a graph, of a layer with the weights that it keeps."""
     asked: list[int | None] = []
     timed, judged = Context.time, TimedAnswers._combining
 
@@ -205,6 +207,10 @@ def test_an_uneven_case_is_timed_again_with_more_calls(
 
     monkeypatch.setattr(Context, "time", time)
     monkeypatch.setattr(TimedAnswers, "_combining", chance)
-    record = measure(right)
-    assert record.status is Status.OK and asked == [None, 60]
+    if level == "op":
+        record = measure(right, pass_=pass_)
+    else:
+        case = Case("throughput", "scan", "sequential", SHAPES["scan"], "hgrn", pass_=pass_, level="block")
+        record = run_case(case, Context("cpu", "env", Settings(0.01, 0.1), CEILINGS))
+    assert record.status is Status.OK and asked == [None, 60], record.reason
     assert record.numbers["samples"] >= 60 and "it may be chance" not in record.numbers["doubts"]
