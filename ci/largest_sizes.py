@@ -71,7 +71,9 @@ def pairs(
     ended = [
         record
         for record in records
-        if record.get(f"largest_{dimension}") and record.get(f"least_failed_{dimension}")
+        if record.get(f"largest_{dimension}")
+        and record.get(f"least_failed_{dimension}")
+        and not record.get(f"largest_{dimension}_reason")
     ]
     return random.Random(seed).sample(ended, min(count, len(ended)))
 

@@ -336,7 +336,8 @@ def largest_sizes(
     run = run_at(case, context, dimension, small)
     exponent = work_exponent if growth is None else max(work_exponent, growth.exponent)
     attempt = Attempt(_emptying(run), known=(own, call_s), exponent=exponent)
-    start = own if predicted is None or doubling else predicted
+    # a step below, which should fit; the next one is then the predicted size itself, and the last
+    start = own if predicted is None or doubling else max(1, predicted * GRID // (GRID + 1))
     largest, failed = search(attempt, start, doubling=doubling, near=predicted is not None)
     context.spoiled |= attempt.broken
     return {

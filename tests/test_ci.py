@@ -294,6 +294,7 @@ class TestLargestSizes:
 
     def test_searches_that_found_no_limit_are_left_out(self) -> None:
         ended = {"largest_T": 512, "least_failed_T": 576}
-        records = [ended, {**ended, "least_failed_T": None}, {**ended, "largest_T": None}, {}]
+        cut = {**ended, "largest_T_reason": "the search ended after 1 s"}
+        records = [ended, {**ended, "least_failed_T": None}, {**ended, "largest_T": None}, {}, cut]
         assert largest_sizes.pairs(records, "T", 20, 0) == [ended]
         assert largest_sizes.pairs([ended] * 30, "T", 20, 0) == [ended] * 20

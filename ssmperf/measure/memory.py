@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,16 +78,29 @@ class _Saved:
 
 
 def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
-    torch.cuda.synchronize(device)
-    gc.collect()  # what only cycles hold would be freed at some time: during the call, or after it
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device)
-    call()
-    torch.cuda.synchronize(device)
-    gc.collect()
-    after = torch.cuda.memory_stats(device)
+    with _without_collections():  # one would free what earlier cycles hold, at some time during the call
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        gc.collect(0)  # the cycles of the call itself: a full collection takes a tenth of a second
+        after = torch.cuda.memory_stats(device)
     held = before.get(f"{REQUESTED}.current", 0)  # before a process's first allocation there are no numbers
     return Memory(after[f"{REQUESTED}.peak"] - held, after[f"{REQUESTED}.current"] - held)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep Python from collecting garbage by itself: what a call makes stays in the first generation."""
+    was_enabled = gc.isenabled()
+    gc.collect(0)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _trace_cpu(call: Callable[[], Any]) -> tuple[Memory | None, str | None]:
