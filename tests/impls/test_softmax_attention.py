@@ -20,7 +20,7 @@ from support.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Shape, UsageError, registry
+from ssmperf import Backend, Shape, Unsupported, UsageError, registry
 
 RECURRENCE = registry.recurrence("softmax_attention")
 SHAPE = Shape(B=2, T=66, H=2, K=4, V=5)  # one chunk and a part of the next
@@ -187,3 +187,14 @@ def test_a_gate_makes_the_cache_wide_and_none_leaves_it_narrow() -> None:
         for kind, dtype in (("none", torch.bfloat16), ("scalar", torch.float32)):
             _, cache = backend.function(**detached(operands(kind, S=0, T=3, dtype="bfloat16")))
             assert cache.dtype == dtype and cache.shape[-1] == 9 + (kind == "scalar")
+
+
+@pytest.mark.parametrize("said", ["cutlassF: no kernel found to launch!", "planted"])
+def test_a_kernel_that_torch_does_not_have_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*tensors: Tensor, **options: Any) -> Tensor:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", failing)
+    backend = registry.backend("softmax_attention", "torch_sdpa")
+    with pytest.raises(Unsupported if "cutlass" in said else RuntimeError, match=said):
+        backend.function(**operands("none", S=0))
