@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +69,7 @@ SECTION = Section(
 
 UPDATES = 3  # one after another, before the time is taken
 BEFORE, TIMED, UPDATED = range(3)  # batches that all backends of a run share
+DRAWS = 8  # of low-precision evaluations, where the first finds a backend wrong
 MOST_BOUND = 0.5  # to which the bound of one layer may grow in several
 
 
@@ -177,18 +178,21 @@ class Measured:
         """Get the network on one of the shared batches."""
         return NetworkSubject(self.case, self.trainee, self.batch(which))
 
-    def reference(self, which: int) -> Any:
-        """Get the answer of the network around the definition in float64, shared by all backends of a run."""
+    def reference(self, which: int, draws: int = 1) -> Any:
+        """Get the answer of the network around the definition in float64, shared by all backends of a run.
+
+        draws: number of evaluations in a low precision, from whose errors the tolerances follow.
+        """
 
         def make() -> Any:
             self.context.on_progress("computing a reference of the network")
             subject = self.subject(which)
-            made = make_reference(subject, self.definition, subject.values(), gradients=True)
+            made = make_reference(subject, self.definition, subject.values(), gradients=True, draws=draws)
             return replace(
                 made, low_errors=_doubled(made.low_errors), low_row_errors=_doubled(made.low_row_errors)
             )
 
-        key = ("network", which, self.layers, self.definition)
+        key = ("network", which, draws, self.layers, self.definition)
         return self.context.memoised(self.case, key, make)
 
     @property
@@ -208,9 +212,21 @@ class Measured:
                 return replace(verdict, output=None)
         subject, dtype = self.subject(BEFORE), dtype_of(self.case.dtype)
         function = subject.function(self.backend.function, dtype)
-        values, reference = subject.values(), self.reference(BEFORE)
-        judged = judge_call(function, values, reference, dtype=dtype, gradients=True, bound=self.bound)
-        return replace(judged, output=None)
+        values = subject.values()
+
+        def judged(reference: Any) -> Verdict:
+            return judge_call(function, values, reference, dtype=dtype, gradients=True, bound=self.bound)
+
+        return replace(self.judged_by(judged, BEFORE), output=None)
+
+    def judged_by(self, judge: Callable[[Any], Verdict], which: int) -> Verdict:
+        """Judge by a reference, and what is wrong by that once more, by one with several low precisions.
+
+        In a network a few outputs of a recurrence are small differences, which norms then amplify. How far
+        off one evaluation is there is an accident, and may be a tenth of another one.
+        """
+        verdict = judge(self.reference(which))
+        return judge(self.reference(which, DRAWS)) if verdict.status is Status.WRONG else verdict
 
     def judged_after(self, answers: StepAnswers) -> Verdict:
         """Judge what a timed step on the shared batch computed, the repeated ones, and one after the time."""
@@ -234,7 +250,9 @@ class Measured:
         """Judge what a step on one of the shared batches computed."""
         answer = self.trainee.answer(logits, gradients)
         dtype = dtype_of(self.case.dtype)
-        return judge_answer(answer, self.reference(which), dtype=dtype, bound=self.bound)
+        return self.judged_by(
+            lambda reference: judge_answer(answer, reference, dtype=dtype, bound=self.bound), which
+        )
 
     def updated(self) -> list[float]:
         """Train for a few steps on one batch; return their losses."""

@@ -85,7 +85,7 @@ def _method(loop: Loop, state: Tensor | None, segment: int | None) -> Pass:
 
 
 def as_backend(
-    definition: Definition, dtype: torch.dtype, *, erring_in: torch.dtype | None = None
+    definition: Definition, dtype: torch.dtype, *, erring_in: torch.dtype | None = None, draw: int = 0
 ) -> Definition:
     """Turn a definition into a backend that evaluates it in a dtype, in bounded memory at any length.
 
@@ -94,6 +94,7 @@ def as_backend(
     erring_in: dtype of a case in which the backend errs as a right one may: operands and results are moved by
         up to half a unit in the last place, and gradients of operands wider than this dtype, such as gates,
         by its rounding band. Without the move, results would be rounded as those of an exact evaluation.
+    draw: of these moves.
     """
 
     has_state = "initial_state" in inspect.signature(definition).parameters
@@ -104,7 +105,7 @@ def as_backend(
         names = [name for name, value in operands.items() if differentiable(value)]
         others = {name: value for name, value in operands.items() if name not in names}
         tensors = (operands[name] for name in names)
-        output, state = _Evaluated.apply(definition, dtype, erring_in, names, others, *tensors)  # type: ignore[no-untyped-call]
+        output, state = _Evaluated.apply(definition, dtype, erring_in, draw, names, others, *tensors)  # type: ignore[no-untyped-call]
         return output, state
 
     return compute
@@ -117,6 +118,7 @@ class _Evaluated(torch.autograd.Function):
         definition: Definition,
         dtype: torch.dtype,
         erring_in: torch.dtype | None,
+        draw: int,
         names: list[str],
         others: dict[str, Any],
         *tensors: Tensor,
@@ -124,25 +126,25 @@ class _Evaluated(torch.autograd.Function):
         operands = {**others, **dict(zip(names, tensors, strict=True))}
         length = length_of(operands)
         ctx.save_for_backward(*tensors)
-        ctx.call = definition, dtype, erring_in, names, others, length
-        given = operands if erring_in is None else perturb(operands, dtype)
+        ctx.call = definition, dtype, erring_in, draw, names, others, length
+        given = operands if erring_in is None else perturb(operands, dtype, draw=draw)
         found = evaluate(definition, given, length=length, dtype=dtype)
         output, state = definition(**steps(operands, 0, 1, length))
         final = None if found.final_state is None else found.final_state.to(state.dtype)
         if erring_in is None:
             return found.output.to(output.dtype), final
-        moved = perturb({"output": found.output.to(output.dtype)}, dtype)["output"]
+        moved = perturb({"output": found.output.to(output.dtype)}, dtype, draw=draw)["output"]
         return moved.to(output.dtype), final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor, grad_state: Tensor | None) -> tuple[Any, ...]:
-        definition, dtype, erring_in, names, others, length = ctx.call
+        definition, dtype, erring_in, draw, names, others, length = ctx.call
         tensors = dict(zip(names, ctx.saved_tensors, strict=True))
         operands = {**others, **tensors}
         found = evaluate(
             definition,
-            operands if erring_in is None else perturb(operands, dtype),
+            operands if erring_in is None else perturb(operands, dtype, draw=draw),
             length=length,
             dtype=dtype,
             grad_output=grad_output,
@@ -150,13 +152,13 @@ class _Evaluated(torch.autograd.Function):
         )
         gradients = {name: found.gradients[name].to(value.dtype) for name, value in tensors.items()}
         if erring_in is not None:
-            moved = perturb(gradients, dtype)
+            moved = perturb(gradients, dtype, draw=draw)
             for name in gradients:
                 if is_wider(tensors[name].dtype, erring_in):
                     timed = has_time(name, tensors[name], length)
-                    moved[name] = add_noise(moved[name], BANDS[erring_in][True], timed=timed)
+                    moved[name] = add_noise(moved[name], BANDS[erring_in][True], timed=timed, draw=draw)
             gradients = {name: moved[name].to(value.dtype) for name, value in tensors.items()}
-        return None, None, None, None, None, *gradients.values()
+        return None, None, None, None, None, None, *gradients.values()
 
 
 def _evaluate_whole(

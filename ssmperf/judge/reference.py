@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +74,7 @@ class Reference:
 
 
 def make_reference(
-    subject: Subject, definition: Callable[..., Any], values: Values, *, gradients: bool
+    subject: Subject, definition: Callable[..., Any], values: Values, *, gradients: bool, draws: int = 1
 ) -> Reference:
     """Evaluate a definition on a subject's values in float64, and independently in a low precision.
 
@@ -83,6 +83,8 @@ def make_reference(
     in the case's dtype around the definition in float64, so that what the rest of the layer rounds does not
     count; the low-precision evaluation is the same layer around the definition in float32 or wider, on moved
     operands. Errors of its output are relative to what the layer adds to x.
+
+    draws: number of low-precision evaluations of a layer, of whose errors the largest count.
 
     Raises:
         Unsupported: these values overflow the case's dtype.
@@ -101,7 +103,10 @@ def make_reference(
         length=length,
         dtype=dtype,
         gradients=gradients,
-        low=subject.function(as_backend(definition, working, erring_in=dtype), dtype),
+        lows=[
+            subject.function(as_backend(definition, working, erring_in=dtype, draw=draw), dtype)
+            for draw in range(draws)
+        ],
         residual=subject.residual(values),
     )
     return replace(whole, inner_values=inner_values, inner=inner)
@@ -134,7 +139,7 @@ def reference_of(
     length: int,
     dtype: torch.dtype,
     gradients: bool,
-    low: Callable[..., Any] | None = None,
+    lows: Sequence[Callable[..., Any]] = (),
     residual: Tensor | None = None,
 ) -> Reference:
     """Evaluate a function in float64, and measure the error of an independent low-precision evaluation.
@@ -144,19 +149,20 @@ def reference_of(
     Incoming gradients are moved by up to a quarter: right backends round the factors by which they sum them.
     Gradients of log gates count as off by `gate_noise` at least.
 
-    low: a function without a state to evaluate instead of the definition. It and the definition, a layer
-        that is precise only where it matters, are then both evaluated in the case's dtype.
+    lows: functions without a state to evaluate instead of the definition, of whose errors the largest count.
+        They and the definition, a layer that is precise only where it matters, are then evaluated in the
+        case's dtype.
     residual: a part of the output that is passed through; errors are relative to what is added to it. The
         rounding of the sum counts among them.
 
     Raises:
         Unsupported: these values overflow the dtype, so that errors could not be measured.
     """
-    precise = torch.float64 if low is None else dtype
+    precise = dtype if lows else torch.float64
     grad_output, grad_state = (values.grad_output, values.grad_state) if gradients else (None, None)
     arriving: dict[str, Any] = {"grad_output": grad_output, "grad_state": grad_state}
     exact = evaluate(definition, values.operands, length=length, dtype=precise, **arriving)
-    if low is None:
+    if not lows:
         working = torch.promote_types(dtype, torch.float32)
         output, state = contract(definition, values.operands, length)
         output_dtype, state_dtype = output.dtype, None if state is None else state.dtype
@@ -165,14 +171,17 @@ def reference_of(
     else:
         working = output_dtype = dtype
         state_dtype, moved = None, dict(values.operands)
-    rounded = evaluate(low or definition, moved, length=length, dtype=working, **arriving)
-    expected, found = _objects(exact), {name: [value] for name, value in _objects(rounded).items()}
-    found["output"] = [rounded.output.to(output_dtype)]
+    rounded = [
+        evaluate(low, moved, length=length, dtype=working, **arriving) for low in lows or (definition,)
+    ]
+    expected = _objects(exact)
+    found = {name: [_objects(each)[name] for each in rounded] for name in expected}
+    found["output"] = [each.to(output_dtype) for each in found["output"]]
     added = dict(expected)
     if residual is not None:
         added["output"] = widen(exact.output, torch.float64) - residual
         found["output"].append(perturb({"output": exact.output}, torch.float64)["output"])
-    noise = {} if low else _gate_noise(exact.gradients, values.operands, working)
+    noise = {} if lows else _gate_noise(exact.gradients, values.operands, working)
     scale = None if residual is None else float(added["output"].abs().max())
     low_errors = {
         name: max(relative_error(low, value, scale if name == "output" else None) for low in found[name])
@@ -191,9 +200,9 @@ def reference_of(
             continue
         axes[name], sizes[name] = covered, row_sizes(added[name], covered)
         if gradient:
-            found[name] = [low.to(values.operands[name].dtype) for low in found[name]]
+            found[name] = [each.to(values.operands[name].dtype) for each in found[name]]
         low_row_errors[name] = max(
-            float(row_errors(low, value, covered, sizes[name]).max()) for low in found[name]
+            float(row_errors(each, value, covered, sizes[name]).max()) for each in found[name]
         )
     return Reference(exact, low_errors, output_dtype, state_dtype, scale, axes, sizes, low_row_errors, noise)
 

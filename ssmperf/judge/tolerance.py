@@ -33,6 +33,7 @@ ROW_BANDS = {
     torch.bfloat16: (2.0**-10, 2.0**-10),
     torch.float16: (2.0**-13, 2.0**-13),
 }
+OPERANDS = 1000  # more than a call has; each has random numbers of its own
 GATE_UNITS = 4  # units in the last place of which `gate_noise` consists
 SHORTEST_ROW = 16  # elements; the rounding errors of fewer do not average out
 SMALLEST_ROW = 2.0**-10  # of the largest row; smaller ones count as having this size
@@ -140,17 +141,17 @@ def is_approximate(backend: Backend, dtype: str) -> bool:
 
 
 def perturb(
-    operands: Mapping[str, Any], dtype: torch.dtype, *, gently: Collection[str] = ()
+    operands: Mapping[str, Any], dtype: torch.dtype, *, gently: Collection[str] = (), draw: int = 0
 ) -> dict[str, Any]:
     """Move each element of the operands at random by up to half a unit in the last place of its dtype.
 
-    gently: names of those that are moved by up to a quarter.
+    gently: names of those that are moved by up to a quarter. draw: another number moves them otherwise.
     """
     perturbed: dict[str, Any] = {}
     for name, value in operands.items():
         if differentiable(value):
             real = value.dtype.to_real() if value.is_complex() else value.dtype
-            generator = torch.Generator(value.device).manual_seed(len(perturbed))
+            generator = torch.Generator(value.device).manual_seed(len(perturbed) + OPERANDS * draw)
             noise = torch.rand(value.shape, dtype=dtype, device=value.device, generator=generator) * 2 - 1
             factor = 1 + torch.finfo(real).eps / (4 if name in gently else 2) * noise
             value = widen(value, dtype)
@@ -162,11 +163,14 @@ def perturb(
     return perturbed
 
 
-def add_noise(values: Tensor, amount: float, *, timed: bool) -> Tensor:
-    """Move each element at random by up to an amount of its size; with time, of its sequence's largest."""
+def add_noise(values: Tensor, amount: float, *, timed: bool, draw: int = 0) -> Tensor:
+    """Move each element at random by up to an amount of its size; with time, of its sequence's largest.
+
+    draw: another number moves them otherwise.
+    """
     parts = torch.view_as_real(values) if values.is_complex() else values
     sizes = values.abs().amax(1, keepdim=True) if timed else values.abs()
-    generator = torch.Generator(values.device).manual_seed(0)
+    generator = torch.Generator(values.device).manual_seed(draw)
     noise = torch.rand(parts.shape, dtype=parts.dtype, device=parts.device, generator=generator) * 2 - 1
     noise = torch.view_as_complex(noise) if values.is_complex() else noise
     return values + amount * sizes * noise

@@ -298,3 +298,19 @@ def test_a_definition_as_a_backend_keeps_the_contract_and_its_gradients(dtype: t
     assert [gradient.dtype for gradient in found] == [value.dtype for value in leaves.values()]
     assert relative_error(output.detach(), want.detach()) < 2 * torch.finfo(dtype).eps
     assert relative_error(state.detach(), want_state.detach()) < 1e-6
+
+
+def test_more_low_precisions_only_widen_the_tolerances_of_a_layer() -> None:
+    case = Case(
+        "test", "scan", "sequential", Shape(B=2, T=9, C=8), "hgrn", "bfloat16", level="block",
+        pass_="forward_backward",
+    )  # fmt: skip
+    subject, definition = subject_of(case, "cpu"), registry.recurrence("scan").definition
+    values = subject.values(0, with_state=False)
+    one, again, four = (
+        make_reference(subject, definition, values, gradients=True, draws=draws) for draws in (1, 1, 4)
+    )
+    assert one.low_errors == again.low_errors
+    assert all(four.low_errors[name] >= error for name, error in one.low_errors.items())
+    assert sum(four.low_errors[name] > error for name, error in one.low_errors.items()) > 3
+    assert all(four.low_row_errors[name] >= error for name, error in one.low_row_errors.items())

@@ -20,9 +20,10 @@ from ssmperf.suites.networks.cases import (
 )
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
+from ssmperf.suites.training import DRAWS, Measured
 from support.in_process import records_of
 
-from ssmperf import Block, Case, Network, Record, Selection, Shape, registry
+from ssmperf import Block, Case, Network, Record, Selection, Shape, Status, Verdict, registry
 from ssmperf.execute.request import select
 from ssmperf.plan import make_plan
 from ssmperf.plan.learning import Learning
@@ -175,3 +176,21 @@ def test_what_no_network_can_be_trained_with_has_no_cases() -> None:
 
 def test_layers_of_the_user_are_those_of_the_timed_network() -> None:
     assert Learning.of(layers=5).applied(PRESETS["smoke"].training).step_layers == 5
+
+
+@pytest.mark.parametrize("right_by", [1, DRAWS, DRAWS + 1])
+def test_what_is_wrong_is_judged_once_more_by_several_evaluations(
+    right_by: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, asked = object.__new__(Measured), list[int]()
+
+    def reference(self: Measured, which: int, draws: int = 1) -> int:
+        asked.append(draws)
+        return draws
+
+    monkeypatch.setattr(Measured, "reference", reference)
+    verdict = measured.judged_by(
+        lambda draws: Verdict(Status.OK) if draws >= right_by else Verdict(Status.WRONG, "planted"), 0
+    )
+    assert asked == ([1] if right_by == 1 else [1, DRAWS])
+    assert verdict.status is (Status.WRONG if right_by > DRAWS else Status.OK)
