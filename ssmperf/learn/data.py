@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -29,18 +29,19 @@ class TrainingRows:
     The rows of an update follow from its number alone, so a training can start anywhere.
 
     draw: T, trained, seed and corpus of the draws. batch: rows per update.
+    kept: blocks by number, which may be shared with others of the same task and draw.
     """
 
     task: Task
     draw: Draw
     batch: int
+    kept: dict[int, Block] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         block_rows = max(self.batch, min(self.task.rows, BLOCK_ROWS))
         self.blocks = max(1, self.task.rows // block_rows)
         self.block_rows = block_rows
         self._turn: int | None = None
-        self._kept: dict[int, Block] = {}
 
     def rows_of(self, update: int) -> tuple[Tensor, Tensor]:
         """Give the tokens and targets of an update."""
@@ -56,13 +57,13 @@ class TrainingRows:
 
     def _draw(self, number: int) -> Block:
         """Draw a block, or take it from those that are kept: the first ones, as many as KEPT_BYTES hold."""
-        if number in self._kept:
-            return self._kept[number]
+        if number in self.kept:
+            return self.kept[number]
         seed = seed_for(self.draw.seed, TRAINING, number)
         drawn = self.task.sample(replace(self.draw, rows=self.block_rows, seed=seed))
         block = narrowed(drawn.tokens), narrowed(drawn.targets)
-        if sum(bytes_of(each) for each in (*self._kept.values(), block)) <= KEPT_BYTES:
-            self._kept[number] = block
+        if sum(bytes_of(each) for each in (*self.kept.values(), block)) <= KEPT_BYTES:
+            self.kept[number] = block
         return block
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch.nn import functional
 from ssmperf import registry
 from ssmperf.layers.network import Network
 from ssmperf.layers.task import Draw, Examples, Task
-from ssmperf.learn.data import VALIDATION, TrainingRows, scored, unseen
+from ssmperf.learn.data import VALIDATION, Block, TrainingRows, scored, unseen
 from ssmperf.learn.update import Updates, logits, make_updates
 
 VALIDATION_ROWS = 64
@@ -59,6 +59,11 @@ class Job:
         T = self.sizes["T"]
         corpus = None if self.corpus is None else Path(self.corpus)
         return Draw(self.sizes["B"], T, trained=T, seed=self.seed, corpus=corpus)
+
+    @property
+    def label(self) -> str:
+        """What tells it from the other trainings of its model."""
+        return f"seed {self.seed}, rate {self.rate:g}"
 
     @property
     def fingerprint(self) -> str:
@@ -140,15 +145,51 @@ def train(
         Diverged: the loss is not finite.
         Unsupported: the backend refuses the operands.
     """
+    updates = training(job, checkpoint=checkpoint, on_step=on_step)
+    while True:
+        try:
+            next(updates)
+        except StopIteration as end:
+            learned: Learned = end.value
+            return learned
+
+
+def training(
+    job: Job,
+    *,
+    checkpoint: Path | None = None,
+    on_step: Callable[[str], None] = lambda text: None,
+    blocks: dict[int, Block] | None = None,
+) -> Generator[None, None, Learned]:
+    """Do what `train` does, an update for each step of the generator, so that trainings can take turns.
+
+    blocks: of the training set, which trainings with the same `Job.draw` on a task can share.
+    """
     task = registry.task(job.task)
     network = build(job, task)
     updates = make_updates(network, job.backend, job.device, decay=job.decay)
+    try:
+        state = yield from _until_ended(job, task, network, updates, checkpoint, on_step, blocks)
+    finally:
+        updates.release()
+    return Learned(job, network, tuple(state.losses), state.accuracy, state.train_s, state.without_graph)
+
+
+def _until_ended(
+    job: Job,
+    task: Task,
+    network: nn.Module,
+    updates: Updates,
+    checkpoint: Path | None,
+    on_step: Callable[[str], None],
+    blocks: dict[int, Block] | None,
+) -> Generator[None, None, _State]:
     state = _State()
     if checkpoint is not None:
         state = _load(checkpoint, job, network, updates)
     if state.diverged:
         raise Diverged(state.diverged)
-    rows = TrainingRows(task, job.draw, job.sizes["B"])
+    rows = TrainingRows(task, job.draw, job.sizes["B"], {} if blocks is None else blocks)
     validation = None if state.ended else unseen(task, _validation(job), VALIDATION)
     began_s, saved_s = time.monotonic() - state.train_s, time.monotonic()
     pending: list[Tensor] = []
@@ -156,6 +197,7 @@ def train(
         update = state.updates + len(pending)
         rate = job.rate * pace(update, job.updates, job.warm_up)
         pending.append(updates(*rows.rows_of(update), rate))
+        yield
         if (update + 1) % max(1, job.updates // CHECKS) and update + 1 < job.updates:
             continue
         losses = torch.stack(pending).tolist()  # waits for the device
@@ -178,8 +220,7 @@ def train(
         on_step(f"update {state.updates} of {job.updates}, accuracy {state.accuracy:.2f}{how}")
         if state.diverged:
             raise Diverged(state.diverged)
-    updates.release()
-    return Learned(job, network, tuple(state.losses), state.accuracy, state.train_s, state.without_graph)
+    return state
 
 
 def pace(update: int, updates: int, warm_up: int | None = None) -> float:

@@ -21,6 +21,7 @@ from ssmperf import registry
 from ssmperf.errors import Unsupported, WorkerFailed
 from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.learn.process import REFUSED
+from ssmperf.learn.together import train_together
 from ssmperf.learn.training import Diverged, Job, Learned, has_ended, train
 from ssmperf.registry.presets import Training
 
@@ -114,14 +115,20 @@ def _best(of_rates: Sequence[Learned | Diverged]) -> Learned | Diverged:
 def run_jobs(
     jobs: Sequence[Job], folder: Path | None, at_once: int, on_step: OnStep
 ) -> list[Learned | Diverged]:
-    """Carry out trainings, one after another in this process or several at a time in one process each.
+    """Carry out trainings, one after another or several at a time.
 
-    folder: for checkpoints, from which interrupted trainings go on; it must be given for several at a time.
+    On a CPU these have a process each. On a GPU all are in this process and take turns: processes would share
+    the device in slices of time, in each of which a small network leaves most of it idle.
+
+    folder: for checkpoints, from which interrupted trainings go on; several processes need one.
 
     Raises:
         Unsupported: the backend refuses the operands.
         WorkerFailed: the process of a training has failed. MemoryError: it lacked memory.
     """
+    if at_once > 1 and all(job.device.startswith("cuda") for job in jobs):
+        checkpoints = [None if folder is None else checkpoint_of(job, folder) for job in jobs]
+        return train_together(jobs, checkpoints, at_once, on_step)
     if at_once > 1 and len(jobs) > 1:
         assert folder is not None
         to_do = [job for job in jobs if not has_ended(checkpoint_of(job, folder), job)]
@@ -138,12 +145,13 @@ def checkpoint_of(job: Job, folder: Path) -> Path:
 
 def _result(job: Job, folder: Path | None, on_step: OnStep) -> Learned | Diverged:
     """Carry out a training, or read the result of one that has ended."""
-    where = f"seed {job.seed}, rate {job.rate:g}"
     checkpoint = None if folder is None else checkpoint_of(job, folder)
     try:
-        return train(job, checkpoint=checkpoint, on_step=lambda text: on_step(f"training {where}: {text}"))
+        return train(
+            job, checkpoint=checkpoint, on_step=lambda text: on_step(f"training {job.label}: {text}")
+        )
     except Diverged as error:
-        return Diverged(f"{error} ({where})")
+        return Diverged(f"{error} ({job.label})")
 
 
 def _run_processes(jobs: Sequence[Job], folder: Path, at_once: int, on_step: OnStep) -> None:

@@ -217,7 +217,7 @@ def room_for(needed: int, before: int, most: int) -> int:
 
 
 class CudaGraphs:
-    """Does work on a stream of its own, on which it is captured too.
+    """Does work on the current stream, on which it is captured too, or on one of its own beside the default.
 
     A backward pass runs on the stream of its forward pass, and the default stream cannot be captured. Work
     begins after what the current stream has been given, which waits for it.
@@ -229,7 +229,9 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
-        self._stream = torch.cuda.Stream(self.device)
+        current = torch.cuda.current_stream(self.device)
+        is_default = current == torch.cuda.default_stream(self.device)
+        self._stream = torch.cuda.Stream(self.device) if is_default else current
         self._needs_bytes = 0
         self._sent, self._reached = 0, torch.cuda.Event(blocking=True)
 

@@ -26,9 +26,11 @@ TASK = "task"  # begins the operand source of a learned case: task/memory_horizo
 # not be learned.
 TASKS = ("memory_horizon", "mqar")
 SMOKE_TASKS = ("memory_horizon", "mqar:vocabulary=32")
-# Of a network, beside the calls of its backend. That on a GPU is predicted for a CUDA graph, not measured.
-UPDATE_S = {"cpu": 0.03, "cuda": 0.0015}
-PROCESS_S = 8.0  # until the process of a training begins with it
+# Of an update beside the calls of its backend. Those of a GPU are of twelve networks on an H200, by graphs.
+UPDATE_S = {"cpu": 0.03, "cuda": 0.001}
+CELL_S = {"cpu": 0.0, "cuda": 0.8e-9}  # for each number of a residual stream, by layer
+TOGETHER = 0.75  # of their times alone is what trainings side by side on a GPU take
+START_S = 8.0  # until a process has begun, or kernels are compiled
 MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "attention", "gla", "retnet", "longhorn", "gateloop")
 
 
@@ -102,17 +104,19 @@ def trained_models(selection: Selection) -> list[str]:
 def forecast_s(case: Case, training: Training) -> float:
     """Forecast the seconds of a learned case: its updates, tests included, and its processes.
 
-    Trainings side by side have cores of their own on a CPU. They take turns on a GPU, which a CUDA graph
-    leaves idle for a small part of an update only.
+    Trainings side by side have processes and cores of their own on a CPU. On a GPU they share what each of
+    them leaves idle.
     """
     on_cpu = case.device == "cpu"
     at_once = training.side_by_side or (1 if on_cpu else TRAININGS_ON_GPU)
+    cells = case.shape["B"] * case.shape["T"] * training.width * training.layers
     calls_s = training.layers * predicted_call_s(case)
+    update_s = UPDATE_S[case.device] + CELL_S[case.device] * cells + calls_s
     total = 0.0
     seeds = training.seeds
     for count in (seeds,) if len(training.rates) == 1 else (len(training.rates), seeds - 1):
         beside = min(count, at_once)
-        update_s = UPDATE_S[case.device] + (1 if on_cpu else beside) * calls_s
+        share = TOGETHER * beside if beside > 1 and not on_cpu else 1
         turns = math.ceil(count / at_once)
-        total += turns * (training.updates * update_s + (PROCESS_S if beside > 1 else 0.0))
+        total += turns * (training.updates * share * update_s + (START_S if beside > 1 else 0.0))
     return total

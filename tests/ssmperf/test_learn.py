@@ -21,6 +21,7 @@ from ssmperf import (
     Shape,
     Task,
     Trials,
+    UnknownName,
     Unsupported,
     WorkerFailed,
     choose_backend,
@@ -32,8 +33,10 @@ from ssmperf import (
 from ssmperf.learn import trials
 from ssmperf.learn.data import TrainingRows, majority
 from ssmperf.learn.testing import accuracy_by_reach
+from ssmperf.learn.together import train_together
 from ssmperf.learn.training import build, pace, train
 from ssmperf.learn.trials import checkpoint_of, run_jobs
+from ssmperf.learn.update import Updates
 from ssmperf.registry.presets import PRESETS
 
 SIZES = {"B": 8, "T": 16, "C": 16}
@@ -189,3 +192,28 @@ def test_a_backend_is_chosen_among_those_named() -> None:
     assert choose_backend("mingru", SIZES, "cpu", updates=1) == "sequential"
     with pytest.raises(Unsupported, match="mingru"):
         choose_backend("mingru", SIZES, "cpu", updates=1, among=("logspace",))
+
+
+def test_trainings_that_take_turns_are_those_one_after_another(tmp_path: Path) -> None:
+    """On a GPU they are in one process. The first has ended before; one diverges; two share their rows."""
+    jobs = [replace(JOB, seed=seed, updates=4) for seed in (0, 1)]
+    jobs += [replace(jobs[1], rate=1e30), replace(jobs[1], rate=1e-3)]
+    files = [checkpoint_of(job, tmp_path) for job in jobs]
+    train(jobs[0], checkpoint=files[0])
+    threads, told = torch.get_num_threads(), list[str]()
+    found = train_together(jobs, files, 2, told.append)
+    assert torch.get_num_threads() == threads
+    assert isinstance(found[2], Diverged) and "rate 1e+30" in str(found[2])
+    for job, each in zip(jobs, found, strict=True):
+        if isinstance(each, Learned):
+            assert each.job == job and each.every_loss == pytest.approx(train(job).every_loss, rel=1e-6)
+    assert sum(isinstance(each, Learned) for each in found) == 3
+    assert told and all("seed 1" in text for text in told) and told[-1].startswith("1 of 4")
+
+
+def test_a_training_that_fails_ends_those_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = list[Updates]()
+    monkeypatch.setattr(Updates, "release", lambda self: released.append(self))
+    with pytest.raises(UnknownName, match="no_such"):
+        train_together([JOB, replace(JOB, backend="no_such")], [None, None], 2, lambda text: None)
+    assert len(released) == 2

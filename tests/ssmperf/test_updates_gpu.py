@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import IGNORED, Job, Learned, Network, registry, sized
+from ssmperf import IGNORED, Diverged, Job, Learned, Network, registry, sized
 from ssmperf.learn import update
+from ssmperf.learn.together import train_together
 from ssmperf.learn.training import build, train
 from ssmperf.learn.update import CudaGraphs, GraphUpdates, Work, make_updates
 
@@ -221,3 +222,17 @@ def test_another_rate_changes_a_replayed_update() -> None:
         updates(*scored_inputs(9, 7), 1e-3)
     assert captures == [5]
     assert any(not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+
+
+def test_trainings_that_take_turns_learn_what_each_learns_alone() -> None:
+    """Six on four streams: each replays a graph of its own, but for one that diverges before its capture."""
+    jobs = [replace(job_of(model, "triton"), seed=seed) for model in ("hgrn2", "mamba") for seed in (0, 1)]
+    jobs += [replace(jobs[0], rate=1e30), replace(jobs[0], rate=3e-3)]
+    alone = [train(job) for job in jobs if job.rate < 1]
+    with counted() as replays:
+        together = train_together(jobs, [None] * len(jobs), 4, lambda text: None)
+    assert len(replays) == len(jobs) - 1
+    assert isinstance(together.pop(4), Diverged)
+    for one, other in zip(together, alone, strict=True):
+        assert isinstance(one, Learned) and not one.without_graph
+        assert one.every_loss == pytest.approx(other.every_loss, rel=1e-3)

@@ -227,7 +227,7 @@ def test_a_forecast_grows_with_the_updates_and_shrinks_side_by_side() -> None:
 
 
 def test_trainings_side_by_side_take_turns_on_a_gpu_in_a_forecast() -> None:
-    """Only what an update takes beside its backend's calls is shared out."""
+    """Four together take more time than one alone, and less than four one after another."""
     (case, *_) = learned(cases(models=("mingru",), regimes=("task/mqar",)))
     on_gpu, training = replace(case, device="cuda"), replace(TRAINING, updates=10**5)
     alone, four, beside = (
