@@ -169,7 +169,7 @@ def _compare(
     errors, limits, of_rows, limits_of_rows = {}, {}, {}, {}
     for name, actual in results.items():
         expected = reference.expected(name)
-        label = name if name in ("output", "final_state") else f"gradient of {name}"
+        label = label_of(name)
         gradient = name in gradients
         scale = reference.output_scale if name == "output" else None
         errors[label] = relative_error(actual, expected, scale)
@@ -195,6 +195,11 @@ def _compare(
         row_tolerances=limits_of_rows,
         problems=problems,
     )
+
+
+def label_of(name: str) -> str:
+    """Name a result in words: the output, the final state, or the gradient of an operand."""
+    return name if name in ("output", "final_state") else f"gradient of {name}"
 
 
 def excess(

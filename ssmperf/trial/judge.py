@@ -23,9 +23,15 @@ from ssmperf.diagnosis.variants import Evidence
 from ssmperf.errors import UnknownName, Unsupported
 from ssmperf.judge.answer import Answer
 from ssmperf.judge.oracle import Evaluation
-from ssmperf.judge.reference import Reference, exact_evaluation, make_reference
+from ssmperf.judge.reference import (
+    Reference,
+    exact_evaluation,
+    make_reference,
+    small_results,
+    steadied,
+)
 from ssmperf.judge.tolerance import relative_error
-from ssmperf.judge.verdict import Verdict, judge_answer
+from ssmperf.judge.verdict import Verdict, judge_answer, label_of
 from ssmperf.operands import variation
 from ssmperf.operands.dtypes import dtype_of, widen
 from ssmperf.operands.subject import Subject, subject_of
@@ -99,8 +105,11 @@ class Judge:
         """
         case = question.case
         self._know(case, own=not question.equivalent)
-        reference = self._varied(question) if question.drawn else self.reference(question)
+        reference = self._asked(question)
         verdict = judge_answer(answer, reference, dtype=dtype_of(case.dtype), bound=question.bound)
+        if verdict.problems.keys() & set(map(label_of, small_results(reference))):
+            reference = self._asked(question, steady=True)
+            verdict = judge_answer(answer, reference, dtype=dtype_of(case.dtype), bound=question.bound)
         if verdict.errors and verdict.status is not Status.OK:
             verdict = diagnosed(verdict, answer, reference, case, self._evidence(question))
         extra: dict[str, Any] = {}
@@ -134,12 +143,27 @@ class Judge:
         )
         return reference
 
-    def _varied(self, question: Question) -> Reference:
-        """Get the oracle's answer for a variation, with a tolerance for its further rounding."""
+    def _asked(self, question: Question, *, steady: bool = False) -> Reference:
+        """Get the oracle's answer to a question. steady: see `steadied`."""
+        reference = self.reference(question)
+        if steady:
+            definition, plain = self._definition(question), reference
+            values = self._values(question, question.number)
+            reference = self._keep(
+                question.case,
+                ("steady", question.number, question.with_state, question.gradients, definition),
+                lambda: steadied(plain, self._subject(question.case), definition, values),
+            )
+        return self._varied(question, reference) if question.drawn else reference
+
+    def _varied(self, question: Question, second: Reference) -> Reference:
+        """Get the oracle's answer for a variation, with a tolerance for its further rounding.
+
+        second: the answer for the second base.
+        """
         drawn = question.drawn
         assert drawn is not None
         case, made = question.case, self._variation(question)
-        second = self.reference(question)
         about = (case.pass_, question.with_state, question.gradients, self._definition(question))
         if drawn.seed is not None:
             mixture = ("mixture", question.number, drawn, *about)

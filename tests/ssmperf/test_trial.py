@@ -17,6 +17,8 @@ from ssmperf.errors import JudgeFailed, Unsupported, UsageError
 from ssmperf.execute.executor import IMPORTS
 from ssmperf.execute.lane import WINDOW_S, contradiction, household
 from ssmperf.judge.answer import Answer, call_backend, contract_of
+from ssmperf.judge.reference import small_results
+from ssmperf.judge.tolerance import tolerance
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.variation import Draw
 from ssmperf.processes.children import Nursery
@@ -196,3 +198,26 @@ def test_a_resumed_run_keeps_its_nonce(tmp_path: Path) -> None:
     assert {record.case.id for record in first.records} < {record.case.id for record in again.records}
     with pytest.raises(UsageError, match="begun with --nonce"):
         ssmperf.run("throughput", backends="fft", pass_="forward", resume=True, nonce="abd", **some)
+
+
+def test_a_small_result_is_judged_once_more_by_several_low_precisions() -> None:
+    """The gradient of one gate per head may be off by what the worst of eight evaluations is, and no more."""
+    case = Case(
+        "test", "linear_attention", "sequential", Shape(B=1, T=65, H=2, K=8, V=8), None, "float16",
+        operand_source="sigmoid/const", pass_="forward_backward",
+    )  # fmt: skip
+    judge, question = Judge("cpu"), Question(case, 0, with_state=True, gradients=True)
+    plain, steady = judge._asked(question), judge._asked(question, steady=True)
+    assert small_results(plain) == ["log_a"]
+    assert steady.low_errors["log_a"] > 1.2 * plain.low_errors["log_a"]
+    assert {**steady.low_errors, "log_a": 0} == {**plain.low_errors, "log_a": 0}
+    limits = [tolerance(each.low_errors["log_a"], torch.float16, gradient=True) for each in (plain, steady)]
+    exact = {"output": plain.exact.output, "final_state": plain.exact.final_state, **plain.exact.gradients}
+    results = {name: value.to(plain.contract.output_dtype) if name == "output" else value.float()
+               for name, value in exact.items() if value is not None}  # fmt: skip
+    results |= {name: results[name].half() for name in ("q", "k", "v") if name in results}
+    largest = float(exact["log_a"].abs().max())
+    for share, status in ((0.5, Status.OK), (1.5, Status.WRONG)):
+        off = limits[0] + share * (limits[1] - limits[0])
+        moved = {**results, "log_a": results["log_a"] + off * largest}
+        assert judge.verdict(question, Answer(moved)).status is status
