@@ -15,6 +15,7 @@ from ssmperf import registry
 
 PASSES = ("inference", "training")
 OURS, FLA, SSD, MLSTM = "triton", "fla_triton", "mamba_ssd", "mlstm_kernels"
+STRONG = -4.0  # a log gate of which half a chunk is beyond what operands in bfloat16 can hold
 XL_CHUNK = "mlstm xl_chunk"  # its form with exponential gates is no case of the recurrence's signature
 
 Given = Mapping[str, Any]
@@ -23,7 +24,11 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A shape and gate to time. subjects: backends of linear_attention, or XL_CHUNK."""
+    """A shape and gate to time. subjects: backends of linear_attention, or XL_CHUNK.
+
+    wide: where gates are strong, so that their chunks are wide (`walk.py`): in one chunk of one head ("one"),
+        in two heads of each sequence ("few"), or everywhere ("all").
+    """
 
     name: str
     gate: str
@@ -34,6 +39,7 @@ class Row:
     V: int
     subjects: tuple[str, ...] = (OURS,)
     passes: tuple[str, ...] = PASSES
+    wide: str = "none"
 
     @property
     def shape(self) -> str:
@@ -75,7 +81,22 @@ def main_rows() -> Iterator[Row]:
         yield Row(f"decode-{gate}", gate, 64, 1, 16, 128, 128, (OURS, "fla_recurrent"), ("inference",))
 
 
-ROWS = (*main_rows(), *few_heads())
+def wide_rows() -> Iterator[Row]:
+    """List shapes whose gates are mild, or strong in some heads or all."""
+    for gate, *shape in (
+        ("key", 4, 4096, 16, 128, 128),
+        ("scalar", 4, 4096, 16, 128, 128),
+        ("scalar", 4, 4096, 32, 64, 64),
+        ("scalar", 8, 2048, 32, 128, 64),
+        ("scalar", 1, 65536, 16, 128, 128),
+        ("scalar", 4, 4096, 16, 128, 129),
+        ("key", 2, 1000, 3, 80, 80),
+    ):
+        for wide in ("none", "one", "few", "all"):
+            yield Row(f"wide-{gate}-{wide}", gate, *shape, wide=wide)
+
+
+ROWS = (*main_rows(), *few_heads(), *wide_rows())
 
 
 def operands(row: Row, device: str) -> dict[str, Tensor]:
@@ -99,6 +120,12 @@ def operands(row: Row, device: str) -> dict[str, Tensor]:
     shape = shapes.get(row.gate, (B, T, H))
     if shape is not None:
         found["log_a"] = gates(*shape)
+        if row.wide == "one":
+            found["log_a"][0, T // 2 : T // 2 + 64, 0] = STRONG
+        elif row.wide == "few":
+            found["log_a"][:, :, :2] = STRONG
+        elif row.wide == "all":
+            found["log_a"][:] = STRONG
     if row.gate == "complex":
         found["phase"] = torch.randn(B, T, H, K, device=device, generator=generator)
     if row.gate == "both":

@@ -11,21 +11,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from ssmperf.claims import gateloop_fig6, hgrn2_fig3, lcsm_fig4, longhorn_fig1, longhorn_fig4
-from ssmperf.claims._learning import Plan, Variant, job_of
-from torch.profiler import ProfilerActivity, profile
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
 
-from ssmperf import ClaimSetting, registry
-from ssmperf.learn.data import TrainingRows
-from ssmperf.learn.training import build
-from ssmperf.learn.update import GraphUpdates, make_updates
+import torch  # noqa: E402
+from ssmperf.claims import (  # noqa: E402
+    gateloop_fig6,
+    hgrn2_fig3,
+    lcsm_fig4,
+    longhorn_fig1,
+    longhorn_fig4,
+)
+from ssmperf.claims._learning import Plan, Variant, job_of  # noqa: E402
+
+from ci.attention_times import kernels_of  # noqa: E402
+from ssmperf import ClaimSetting, registry  # noqa: E402
+from ssmperf.learn.data import TrainingRows  # noqa: E402
+from ssmperf.learn.training import build  # noqa: E402
+from ssmperf.learn.update import GraphUpdates, make_updates  # noqa: E402
 
 COPIES, REPEATS, WARM_UP, LONGEST = 6, 40, 5, 10
 SETTING = ClaimSetting(device="cuda:0")
@@ -109,7 +118,7 @@ def timed(name: str, plan: Plan, variant: Variant) -> dict[str, Any]:
         "replay_ms": each_ms(replay)[0],
         "streams_ms": together[0] / COPIES,
         "streams_host_ms": together[1] / COPIES,
-        "top": longest(replay),
+        "top": sorted(kernels_of(lambda: replay(0)).items(), key=lambda each: -each[1][0])[:LONGEST],
     }
 
 
@@ -123,20 +132,6 @@ def each_ms(call: Callable[[int], None]) -> tuple[float, float]:
     host = time.perf_counter() - begin
     torch.cuda.synchronize()
     return 1e3 * (time.perf_counter() - begin) / REPEATS, 1e3 * host / REPEATS
-
-
-def longest(call: Callable[[int], None]) -> Sequence[tuple[str, int, float]]:
-    """List the kernels of a call that take the longest: name, launches, microseconds in all."""
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        call(0)
-        torch.cuda.synchronize()
-    found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            count, total = found[event.name]
-            found[event.name] = count + 1, total + event.device_time_total
-    rows = [(name[:70], count, round(total, 1)) for name, (count, total) in found.items()]
-    return sorted(rows, key=lambda row: -row[2])[:LONGEST]
 
 
 if __name__ == "__main__":

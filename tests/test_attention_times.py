@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ci import attention_rows, attention_times
-from ci.attention_rows import PASSES, ROWS, Row, call_of, operands, tensors
+from ci.attention_rows import PASSES, ROWS, STRONG, Row, call_of, operands, tensors
 from ssmperf import registry
 
 TINY = {"B": 2, "T": 32, "H": 4, "K": 8, "V": 8}
@@ -109,3 +109,12 @@ def test_unknown_rows_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 def test_our_backend_is_in_every_row() -> None:
     assert all(attention_rows.OURS in row.subjects for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("wide", "strong"), [("none", 0), ("one", 64), ("few", 2 * 2 * 128), ("all", 2 * 3 * 128)]
+)
+def test_gates_are_strong_where_a_row_says_so(wide: str, strong: int) -> None:
+    """B = 2, T = 128 and three heads: in one chunk of one head, in two heads of each sequence, everywhere."""
+    log_a = operands(Row("tiny", "scalar", 2, 128, 3, 16, 16, wide=wide), "cpu")["log_a"]
+    assert int((log_a == STRONG).sum()) == strong and bool((log_a <= 0).all())
