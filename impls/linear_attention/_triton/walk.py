@@ -110,6 +110,7 @@ def la_walk(
     key head; 1 for key gates. STAGES, EXACT_STAGES: of the loops of the plain and of the exact walk. KINDS:
     which of the two the kernel has; a program whose segment needs the other one ends at once.
     """
+    far = False
     if GATE == SCALAR or (GATE == KEY and EMIT):
         _, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
         flags = tl.zeros((FLAGS,), dtype=tl.int32)
@@ -118,26 +119,21 @@ def la_walk(
             number = segment * PER + inner
             chunk = NT - 1 - number if REVERSE else number
             flags += tl.load(wide + bh * NT + chunk, mask=(inner < PER) & (number < NT), other=0)
-        if tl.max(flags, axis=0) > 0:
-            if KINDS != PLAIN:
-                walk_segment(
-                    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
-                    through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
-                    True, VALUED, FADED, SHARED, PRECISION, EXACT_STAGES,
-                )  # fmt: skip
-        else:
-            if KINDS != EXACT_ALONE:
-                walk_segment(
-                    x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
-                    through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
-                    False, VALUED, FADED, SHARED, PRECISION, STAGES,
-                )  # fmt: skip
+        far = tl.max(flags, axis=0) > 0
+    if far:
+        if KINDS != PLAIN:
+            walk_segment(
+                x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
+                through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
+                True, VALUED, FADED, SHARED, PRECISION, EXACT_STAGES,
+            )  # fmt: skip
     else:
-        walk_segment(
-            x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
-            T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP, False, VALUED,
-            FADED, SHARED, PRECISION, STAGES,
-        )  # fmt: skip
+        if KINDS != EXACT_ALONE:
+            walk_segment(
+                x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
+                through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
+                False, VALUED, FADED, SHARED, PRECISION, STAGES,
+            )  # fmt: skip
 
 
 @triton.jit

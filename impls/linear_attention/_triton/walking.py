@@ -272,8 +272,9 @@ class Walk(Schedule):
         absent = [slot if slot is not None else x for slot in (
             ready.spans, ready.resets, ready.edges, ready.factors, ready.wide, ready.scores,
             ready.columns)]  # fmt: skip
+        exact_stages = min(self.stages, max(2, self.strip[1] - 1))
         for kinds in self.kinds(out is not None):
-            stages = min(self.stages, max(2, self.strip[1] - (kinds == EXACT_ALONE)))
+            stages = exact_stages if kinds == EXACT_ALONE else self.stages
             self.plan.launch(
                 la_walk, (self.B * self.H * count * self.strips(self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
@@ -282,8 +283,7 @@ class Walk(Schedule):
                 TAIL=self.tail(self.BW), GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None,
                 EMIT=out is not None, KEEP=keep, VALUED=ready.columns is not None, FADED=ready.faded,
                 SHARED=self.H // x.shape[2], PRECISION=self.tiles.precision, STAGES=stages,
-                EXACT_STAGES=min(stages, max(2, self.strip[1] - 1)), KINDS=kinds,
-                num_warps=self.tiles.walk_warps, num_stages=stages,
+                EXACT_STAGES=exact_stages, KINDS=kinds, num_warps=self.tiles.walk_warps, num_stages=stages,
             )  # fmt: skip
 
     def kinds(self, emit: bool) -> tuple[int, ...]:
