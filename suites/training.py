@@ -222,8 +222,8 @@ class Measured:
     def judged_by(self, judge: Callable[[Any], Verdict], which: int) -> Verdict:
         """Judge by a reference, and what is wrong by that once more, by one with several low precisions.
 
-        In a network a few outputs of a recurrence are small differences, which norms then amplify. How far
-        off one evaluation is there is an accident, and may be a tenth of another one.
+        In a network a few outputs of a recurrence are small differences, which norms then amplify. There
+        one evaluation may happen to err ten times less than another.
         """
         verdict = judge(self.reference(which))
         return judge(self.reference(which, DRAWS)) if verdict.status is Status.WRONG else verdict

@@ -238,8 +238,8 @@ def steadied(
 ) -> Reference:
     """Take the largest error of several low-precision evaluations for the small results.
 
-    How far off a single one is, in the gradient of one gate per head say, is an accident: it may be a tenth
-    of another one.
+    On so few elements, such as the gradient of one gate per head, one evaluation may happen to err ten times
+    less than another.
     """
     small, errors = small_results(reference), dict(reference.low_errors)
     case, gradients = subject.case, bool(reference.exact.gradients)
