@@ -23,8 +23,8 @@ from ssmperf import (
 
 ROWS = "trainings"  # key of the rows in the numbers of a piece
 FOLDER = "unfinished"  # of a piece, with checkpoints until its numbers are known
-# Without loops over time, and without what each of many processes would have to compile for long.
-BACKENDS = ("triton", "torch_sdpa", "chunkwise", "hillis_steele", "surrogate")
+# Without what takes long to compile.
+BACKENDS = ("triton", "torch_sdpa", "chunkwise", "hillis_steele", "blelloch", "surrogate", "sequential")
 PARTS = 32  # points of a loss curve
 TINY_T, TINY_WIDTH = 16, 16
 SIDE_BY_SIDE = 8  # of networks with a width of 64

@@ -15,7 +15,12 @@ from ssmperf.layers.block import build_block
 from ssmperf.learn.testing import GROWTH, TEST_ROWS
 from ssmperf.machine import devices
 from ssmperf.plan.plan import PlannedSubject, product
-from ssmperf.plan.refusal import predicted_call_s, refusal
+from ssmperf.plan.refusal import (
+    SECONDS_PER_LAUNCH,
+    SECONDS_PER_REPLAYED_LAUNCH,
+    predicted_call_s,
+    refusal,
+)
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.declarations import Backend
 
@@ -102,10 +107,12 @@ def quickest(
 def predicted_s(backend: Backend, case: Case, updates: int, growth: int) -> float:
     """Predict the seconds of a case's calls from a backend's declarations; infinite if it declares nothing.
 
-    These are the updates of one training, and a test at each length, of which the longest costs the most.
+    These are the updates of one training, which a GPU replays as a graph, and a test at each length, of which
+    the longest costs the most.
     """
     if not (backend.kernels or (backend.launches is not None and backend.workspace is not None)):
         return math.inf
     longest = case.shape.with_(B=TEST_ROWS, T=growth * case.shape["T"])
     test = replace(case, shape=longest, pass_="forward")
-    return updates * predicted_call_s(case) + 2 * predicted_call_s(test)
+    launch_s = SECONDS_PER_LAUNCH if case.device == "cpu" else SECONDS_PER_REPLAYED_LAUNCH
+    return updates * predicted_call_s(case, launch_s=launch_s) + 2 * predicted_call_s(test)

@@ -10,6 +10,7 @@ from ssmperf.registry.declarations import Backend
 LONGEST_CALL_S = 1.0
 LONGEST_CHOSEN_S = 10.0  # where sizes were chosen but no backends
 SECONDS_PER_LAUNCH = 8e-6
+SECONDS_PER_REPLAYED_LAUNCH = 2e-6  # of a kernel in a CUDA graph
 SECONDS_PER_SERIAL_STEP = 4e-7  # of a kernel that reads one step after another, on an H200
 BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
 CPU_BYTES_PER_SECOND = 4e9  # the same on a core
@@ -112,10 +113,10 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     return None
 
 
-def predicted_call_s(case: Case) -> float:
+def predicted_call_s(case: Case, *, launch_s: float = SECONDS_PER_LAUNCH) -> float:
     """Predict the seconds of a call from its backend's declarations of launches, serial steps and workspace.
 
-    It is 0 for a known answer, whose shape may be that of another recurrence.
+    It is 0 for a known answer, whose shape may be that of another recurrence. launch_s: of each launch.
     """
     if case.model is None and not is_regime(case.operand_source):
         return 0.0
@@ -127,7 +128,7 @@ def predicted_call_s(case: Case) -> float:
     factor = BACKWARD_LAUNCHES if case.gradients else 1.0
     rate = CPU_BYTES_PER_SECOND if case.device == "cpu" else BYTES_PER_SECOND
     serial_s = (BACKWARD_FACTOR if case.gradients else 1.0) * serial * SECONDS_PER_SERIAL_STEP
-    return factor * launches * SECONDS_PER_LAUNCH + serial_s + traffic / rate
+    return factor * launches * launch_s + serial_s + traffic / rate
 
 
 def declared_bytes(case: Case) -> float | None:
