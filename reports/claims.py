@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ def table(found: Reproduction, destination: Path | None = None) -> str | None:
         parts += [*_claim(each), Text("")]
     parts.append(Text(found.conclusion, style="bold"))
     return deliver(terminal_text(parts, plain=destination is not None), destination)
+
+
+@report("json", of="claims")
+def json_(found: Reproduction, destination: Path | None = None) -> str | None:
+    """Give all that is known of the claims, for scripts."""
+    return deliver(json.dumps(found.to_json(), indent=2), destination)
 
 
 def ours(finding: Finding) -> list[str]:

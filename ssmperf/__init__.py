@@ -105,7 +105,12 @@ if TYPE_CHECKING:
         agree_on_range,
         over_seeds,
     )
-    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, reproduce
+    from ssmperf.reproduction.reproduce import (
+        ClaimResult,
+        Reproduction,
+        load_reproduction,
+        reproduce,
+    )
     from ssmperf.reproduction.setting import ClaimSetting
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
@@ -176,7 +181,7 @@ _LAZY = {
         "agree_on_range",
         "over_seeds",
     ),
-    "reproduction.reproduce": ("ClaimResult", "Reproduction", "reproduce"),
+    "reproduction.reproduce": ("ClaimResult", "Reproduction", "load_reproduction", "reproduce"),
     "reproduction.setting": ("ClaimSetting",),
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
@@ -331,6 +336,7 @@ __all__ = [
     "launched_kernels",
     "limit",
     "load",
+    "load_reproduction",
     "log_gates",
     "make_reference",
     "model",

@@ -58,7 +58,10 @@ def list_(
 )
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or files of pytest-benchmark.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, files of pytest-benchmark, or one folder of `reproduce`."
+        ),
     ],
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")
@@ -72,20 +75,29 @@ def report(
 ) -> None:
     """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures.
 
-    Several runs are shown beside one another without a judgement; `compare` judges.
+    Several runs are shown beside one another without a judgement; `compare` judges. Of a folder that
+    `reproduce` has filled, here or elsewhere, the claims are judged and shown: as a table, HTML or JSON.
     """
+    from ssmperf.reproduction.keeping import is_folder
+    from ssmperf.reproduction.reproduce import load_reproduction
     from ssmperf.terminal import display
 
     if out and not format_:
         raise UsageError(f"--out needs --format, which says what to write into {out}")
-    given = loaded(*runs)
+    of = "claims" if any(map(is_folder, runs)) else None
+    if of and len(runs) > 1:
+        raise UsageError(f"a folder of `reproduce` is shown alone, got {len(runs)} paths: pass one")
+    shown = [] if of else loaded(*runs)
+    given = load_reproduction(runs[0]) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(format_, out)] if format_ else []
+    if of and not wanted:
+        wanted = [("table", None)]
     if not wanted:
-        display.table(given)
+        display.table(shown)
     for name, destination in wanted:
-        display.write_report(name, given, destination)
+        display.write_report(name, given, destination, of=of)
 
 
 @app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")

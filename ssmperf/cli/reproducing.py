@@ -85,10 +85,7 @@ def reproduce(
         )
     except KeyboardInterrupt:
         interrupted(folder)
-    if as_json:
-        print(json.dumps(found.to_json(), indent=2))
-    else:
-        display.write_report("table", found, None, of="claims")
+    display.write_report("json" if as_json else "table", found, None, of="claims")
     if html:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             display.write_report("html", found, html, of="claims")

@@ -287,7 +287,8 @@ def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
     """Register `f(runs, destination: Path | None) -> str | None` as a report format.
 
     The function returns text for the terminal, or writes `destination` and returns None. With
-    of="comparison" it takes a comparison of two runs instead of a list of runs; with of="history", a history.
+    of="comparison" it takes a comparison of two runs instead of a list of runs; with of="history", a history;
+    with of="claims", a reproduction.
 
     Raises:
         DuplicateName: the name is taken.

@@ -23,6 +23,11 @@ PIECE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 FIXED = ("device", "preset", "seeds", "corpus_sha256")  # what all pieces of a folder share
 
 
+def is_folder(path: Path) -> bool:
+    """Tell whether a path is the folder of a reproduction."""
+    return (path / META_FILE).is_file()
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A reproduction's folder. meta: what `reproduce.json` holds."""
@@ -59,6 +64,15 @@ class Folder:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
         return cls(path, meta)
+
+    @classmethod
+    def found(cls, path: Path) -> Folder:
+        """Open the folder of a reproduction to read it.
+
+        Raises:
+            UnreadableRun: it is no folder of a reproduction, is damaged, or is of a newer version of ssmperf.
+        """
+        return cls(path, _read(path / META_FILE))
 
     def of_piece(self, claim: str, piece: str) -> Path:
         """Name the folder of a piece.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.failure import failure_of
-from ssmperf.errors import ExitCode, UnknownName
+from ssmperf.errors import ExitCode, UnknownName, UsageError
 from ssmperf.execute.request import File, Names, names, run_folder
 from ssmperf.machine import devices as devices_
 from ssmperf.machine import environment
@@ -140,6 +140,26 @@ def reproduce(
     folder = run_folder(out, ("reproduce",), resume=resume)
     kept = Folder.open(folder, _meta(kind, found[0], setting, argv), resume=resume)
     return Reproduction(folder, kept.meta, tuple(_result(claim, kept, setting, wanted) for claim in chosen))
+
+
+def load_reproduction(path: File) -> Reproduction:
+    """Judge what the folder of a reproduction keeps. Nothing is measured, so any machine can do it.
+
+    It has the claims of which a piece has a result. Those of a plug-in must be loaded.
+
+    Raises:
+        UnreadableRun: the folder is none of `reproduce`, is damaged, or is of a newer version of ssmperf.
+        UsageError: it keeps no result of a claim that is known here.
+    """
+    kept = Folder.found(Path(path))
+    meta = kept.meta
+    device = "cpu" if meta.get("device") == "cpu" else "cuda:0"
+    setting = ClaimSetting(device, str(meta.get("preset")), meta.get("seeds"), meta.get("corpus"))
+    known = (_result(registry.claim(name), kept, setting, pieces=()) for name in registry.claims())
+    results = tuple(each for each in known if each.done)
+    if not results:
+        raise UsageError(f"{kept.path} keeps no result of a claim; known are {', '.join(registry.claims())}")
+    return Reproduction(kept.path, meta, results)
 
 
 def refusal(claim: Claim, setting: ClaimSetting) -> str | None:

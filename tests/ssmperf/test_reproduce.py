@@ -23,6 +23,7 @@ from ssmperf import (
     cli,
     registry,
 )
+from ssmperf.reproduction.keeping import Folder
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7*7 }}<b>\x1b[31m"
@@ -35,10 +36,13 @@ def reproduced(out: Path, **options: Any) -> Reproduction:
 
 
 def verb(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
+    name: str = "reproduce",
 ) -> tuple[int, str, str]:
     """Call the command line in this process; give its exit code, stdout and stderr."""
-    monkeypatch.setattr(sys, "argv", ["ssmperf", "reproduce", *words])
+    monkeypatch.setattr(sys, "argv", ["ssmperf", name, *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert isinstance(ended.value.code, int)
@@ -166,6 +170,37 @@ def test_the_verb_prints_keeps_and_draws(
     for wrong in (["--all", "paper:order"], ["--html", page], ["paper:odrer"]):
         code, _, err = verb(monkeypatch, capsys, *wrong)
         assert code == 2 and len(err.strip().splitlines()) == 1
+
+
+def test_what_is_kept_is_judged_anywhere_without_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also what another machine's GPU has measured, and what is there of a claim that is not done."""
+    work = register(values={"one": 2.0, "two": 1.0}, device="cuda")
+    register("paper:unmeasured")
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    kept = Folder.open(out, {"device": "cuda", "preset": "standard", "seeds": None}, resume=False)
+    kept.write("paper:order", 1, "two", {"value": 1.0}, 1.0)
+    (half,) = ssmperf.load_reproduction(out).results
+    assert half.agreement is UNSURE and (half.done, half.planned) == (1, 2)
+    kept.write("paper:order", 1, "one", {"value": 2.0}, 1.0)
+    (done,) = ssmperf.load_reproduction(out).results
+    assert done.agreement is YES and not work.ran
+    code, text, _ = verb(monkeypatch, capsys, str(out), "--html", str(page), name="report")
+    assert code == 0 and "agrees" in page.read_text()
+    code, text, _ = verb(monkeypatch, capsys, str(out), name="report")
+    assert code == 0 and "one: 2" in text and "unmeasured" not in text
+    code, text, _ = verb(monkeypatch, capsys, str(out), "--format", "json", name="report")
+    assert code == 0 and json.loads(text)["claims"][0]["agreement"] == "agrees"
+    for wrong in ([out, out], [out, "--format", "csv"], [tmp_path]):
+        code, _, err = verb(monkeypatch, capsys, *map(str, wrong), name="report")
+        assert code == 2 and len(err.strip().splitlines()) == 1
+    (out / "paper-order" / "one" / "result.json").unlink()
+    (out / "paper-order" / "two" / "result.json").unlink()
+    with pytest.raises(UsageError, match="no result"):
+        ssmperf.load_reproduction(out)
+    with pytest.raises(UnreadableRun):
+        ssmperf.load_reproduction(tmp_path)
 
 
 def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: Path) -> None:
