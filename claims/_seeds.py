@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf import (
@@ -19,6 +19,7 @@ from ._learning import ROWS
 
 Row = Mapping[str, Any]
 BOTH_KNOW = "both learn it: all of their trainings ended early, at 99 %"
+NEITHER_KNOWS = "neither learned it: both are below chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Trainings:
         tried = sorted({row["T"] for row in self.rows if row["smoke"]})
         return tried or standard
 
+    def has(self, T: int) -> bool:
+        """Tell whether anything was trained at a length."""
+        return any(row["T"] == T for row in self.rows)
+
     def of_variant(self, variant: str, T: int) -> list[Row]:
         """List the rows of a variant that was trained at T and has results, by seed."""
         found = [row for row in self.rows if (row["variant"], row["T"], row["status"]) == (variant, T, "ok")]
@@ -49,7 +54,7 @@ class Trainings:
 
     def accuracy(self, variant: str, T: int, growth: int = 1) -> Estimate | None:
         """Estimate the accuracy of a variant that was trained at T, at a multiple of T."""
-        return self.estimate(variant, T, lambda row: row["accuracies"].get(str(growth * T)))
+        return share(self.estimate(variant, T, lambda row: row["accuracies"].get(str(growth * T))))
 
     def why(self, *variants: str, T: int) -> str:
         """Say why variants have no number; empty if all have rows with results and nothing is missing."""
@@ -65,6 +70,11 @@ class Trainings:
         """Tell whether all trainings of a variant ended since it knew the answers."""
         rows = self.of_variant(variant, T)
         return bool(rows) and all(row["ended_early"] for row in rows)
+
+    def below_chance(self, variant: str, T: int) -> bool:
+        """Tell whether the whole interval of a variant's accuracy is below that of a guess."""
+        found, rows = self.accuracy(variant, T), self.of_variant(variant, T)
+        return found is not None and found.high is not None and found.high < rows[0]["chance"]
 
     def note(self, *variants: str, T: int) -> str:
         """Say at which rate variants were trained, and for how long."""
@@ -92,12 +102,15 @@ class Trainings:
     ) -> Finding:
         """Judge the claim that one variant is more accurate than another, trained at T.
 
-        Nothing is told where all trainings of both ended early: what is left is chance.
+        Nothing is told where all trainings of both ended early, or neither learned anything: what is left is
+        chance.
         """
         ours = {name: self.accuracy(name, T, growth) for name in (better, worse)}
         judged = agree_on_order(ours[better], ours[worse], self.why(better, worse, T=T))
         if growth == 1 and self.knows(better, T) and self.knows(worse, T):
             judged = Agreement.CANNOT_TELL, BOTH_KNOW
+        if growth == 1 and self.below_chance(better, T) and self.below_chance(worse, T):
+            judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
         where = f"T = {T}" if growth == 1 else f"at {growth * T}, trained at {T}"
         notes = "; ".join(filter(None, (note, self.note(better, worse, T=T))))
         return Finding(f"accuracy, {better} against {worse}, {where}", printed, ours, judged, decides, notes)
@@ -119,3 +132,10 @@ class Trainings:
             judged,
             note=self.note(one, other, T=T),
         )
+
+
+def share(found: Estimate | None) -> Estimate | None:
+    """Cut the interval of a share to what is possible, 0 to 1."""
+    if found is None or found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import ClaimSetting, Estimate, Finding, agree_on_order, claim, over_seeds, registry
+from ssmperf import (
+    Agreement,
+    ClaimSetting,
+    Estimate,
+    Finding,
+    agree_on_order,
+    claim,
+    over_seeds,
+    registry,
+)
 
 from . import _papers as papers
 from ._learning import Plan, Variant, lengths, trained
-from ._seeds import Trainings
+from ._seeds import Trainings, share
 
 LENGTHS = (64, 128)
 STATE, WIDTH = 32, 64  # k and d
@@ -66,6 +75,9 @@ class Fig4:
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
         trainings = Trainings.of(found)
         for T in trainings.lengths(LENGTHS):
+            if not trainings.has(T):
+                yield Finding(f"all of this, T = {T}", "", {}, (Agreement.CANNOT_TELL, "not trained"))
+                continue
             yield trainings.higher(SSM, BASE, T, printed="better (Fig. 3)")
             for independent in INDEPENDENT:
                 yield trainings.higher(BASE, independent, T, printed="must depend on the data (Fig. 4)")
@@ -104,4 +116,4 @@ def mean_of(trainings: Trainings, variants: Sequence[str], T: int) -> Estimate |
                 by_seed.setdefault(row["seed"], []).append(accuracy)
     if not by_seed or any(len(found) < len(variants) for found in by_seed.values()):
         return None
-    return over_seeds([sum(found) / len(found) for found in by_seed.values()])
+    return share(over_seeds([sum(found) / len(found) for found in by_seed.values()]))

@@ -24,7 +24,7 @@ PLAN = Plan(
     task="language",
     T=T,
     batch=32,
-    updates=4000,
+    updates=2000,
     rates=(1e-3, 3e-3),
     width=256,
     layers=4,
@@ -44,7 +44,7 @@ MARKED = 0.05  # a rise of the loss by more than this share is marked
     printed="no number (a figure)",
     runs="a model of bytes of text (Python's standard library, a tenth of its files held out): "
     "`longhorn`, `attention` with rotary positions and `deltanet`, 4 layers, d = 256, trained at T = 512 "
-    "for 4,000 updates of 32 rows (66 MB, about 6 epochs of 10.7 MB), the better rate of 10⁻³ and "
+    "for 2,000 updates of 32 rows (33 MB, about 3 epochs of 10.7 MB), the better rate of 10⁻³ and "
     "3·10⁻³, 3 seeds; the loss of the same 256 KiB of held-out bytes, cut into rows of T = 512 to 8,192 "
     "without a state carried over",
     scaled="millions of parameters instead of 1.3 billion, bytes of one kind of text instead of 100 "

@@ -11,6 +11,7 @@ import pytest
 import torch
 from ssmperf.claims import _timing, gateloop_surrogate, linearization_scan, longhorn_stability
 
+import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Estimate, Finding, registry
 from ssmperf.reproduction.reproduce import judge
 
@@ -62,6 +63,17 @@ def test_the_document_names_every_claim_of_this_repository() -> None:
     for file in (Path(__file__).parents[2] / "claims").glob("[!_]*.py"):
         name = file.stem.replace("_", ":", 1)
         assert f"`{name}`" in text and name in registry.claims()
+
+
+def test_the_document_says_what_the_kept_results_say() -> None:
+    """The last cell of a claim's row begins with its verdict."""
+    docs = Path(__file__).parents[2] / "docs"
+    rows = [line.strip("| ").split(" | ") for line in (docs / "claims.md").read_text().splitlines()]
+    said = {cells[0].strip("`"): cells[-1] for cells in rows if len(cells) == 4}
+    found = ssmperf.load_reproduction(docs / "results" / "h200-claims").results
+    assert len(found) >= 10
+    for each in found:
+        assert said[each.claim.name].startswith(str(each.agreement)), each.claim.name
 
 
 def test_counts_of_parameters_are_judged_as_they_are() -> None:

@@ -116,7 +116,7 @@ def standard_jobs(claim: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list
 
 
 @pytest.mark.parametrize("claim", LEARNED)
-def test_networks_of_the_papers_sizes_can_be_built_and_trained_without_loops_over_time(
+def test_networks_of_the_papers_sizes_can_be_built_and_trained(
     claim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for jobs in standard_jobs(claim, monkeypatch).values():
@@ -156,6 +156,7 @@ def made_up(
                 "rate": 1e-3,
                 "updates": 100,
                 "ended_early": False,
+                "chance": 0.05,
                 "accuracies": {str(T * factor): accuracy + spread * (seed - 1) for factor in growth},
                 "by_reach": {},
                 **{name: value(variant, seed) for name, value in more.items()},
@@ -284,6 +285,31 @@ def test_what_both_know_tells_nothing_of_either() -> None:
     assert judged.agreement is UNSURE and "both" in judged.reason
     numbers["trainings"][-1]["ended_early"] = False
     assert Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64).agreement is YES
+
+
+def test_what_neither_learned_tells_nothing_of_either() -> None:
+    numbers = made_up({"hgrn2": 0.03, "hgrn": 0.01}, 64, spread=0.001)
+    judged = Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64)
+    assert judged.agreement is UNSURE and "neither" in judged.reason
+    for row in numbers["trainings"]:
+        row["chance"] = 0.02
+    assert Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64).agreement is YES
+
+
+def test_the_interval_of_an_accuracy_is_cut_to_what_is_possible() -> None:
+    numbers = made_up({"hgrn2": 0.5, "hgrn": 0.01}, 64, spread=0.45)
+    for row in numbers["trainings"][3:]:
+        row["accuracies"]["64"] = 0.01
+    found = Trainings.of({"T64": numbers}).accuracy("hgrn2", 64)
+    assert found is not None and found.bounds == (0.0, 1.0)
+
+
+def test_a_length_that_was_not_run_takes_one_line() -> None:
+    result = concluded("lcsm:fig4", {"T64": of_lcsm(0.9, 0.1)["T64"]})
+    missing = [each for each in result.findings if each.agreement is UNSURE and each.decides]
+    assert result.agreement is UNSURE and [each.what for each in missing] == ["all of this, T = 128"]
+    longhorn = concluded("longhorn:fig4", of_fig4(0.98, 0.4, 64))
+    assert {each.what.rpartition(" = ")[2] for each in longhorn.findings} == {"64", "512"}
 
 
 def test_a_variant_that_diverged_is_named_with_its_reason() -> None:
