@@ -29,7 +29,7 @@ def _page(found: Reproduction) -> dict[str, Any]:
     """Give all data of the template."""
     meta = found.meta
     return {
-        "title": "What papers claim, and what this machine measured",
+        "title": "What papers claim, and what we measured",
         "runs": [
             {
                 "name": found.path.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["named"] = _named
     names = ("unpack.js", *scripts) if scripts else ()
     return environment.get_template(template).render(
         **page,
@@ -65,6 +67,13 @@ def render(
         style=markupsafe.Markup((TEMPLATES / "page.css").read_text()),
         scripts=[markupsafe.Markup((TEMPLATES / name).read_text()) for name in names],
     )
+
+
+def _named(text: str) -> str:
+    """Set names in backticks as code; everything else is escaped."""
+    import markupsafe
+
+    return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
 
 
 def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:

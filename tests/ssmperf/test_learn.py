@@ -37,6 +37,8 @@ from ssmperf.learn.together import train_together
 from ssmperf.learn.training import build, pace, train
 from ssmperf.learn.trials import checkpoint_of, run_jobs
 from ssmperf.learn.update import Updates
+from ssmperf.machine.devices import ASSUMED
+from ssmperf.plan.refusal import SECONDS_PER_LAUNCH
 from ssmperf.registry.presets import PRESETS
 
 SIZES = {"B": 8, "T": 16, "C": 16}
@@ -192,6 +194,21 @@ def test_a_backend_is_chosen_among_those_named() -> None:
     assert choose_backend("mingru", SIZES, "cpu", updates=1) == "sequential"
     with pytest.raises(Unsupported, match="mingru"):
         choose_backend("mingru", SIZES, "cpu", updates=1, among=("logspace",))
+
+
+def test_launches_of_a_replayed_update_cost_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over a few steps reads its state once per step, where a scan reads all of them several times."""
+    monkeypatch.setattr("ssmperf.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
+    monkeypatch.setattr("ssmperf.machine.devices.describe", lambda kind, found: ASSUMED)
+    sizes = {"B": 128, "T": 64, "N": 32, "D": 64}
+
+    def chosen() -> str:
+        both = ("hillis_steele", "sequential")
+        return choose_backend("lcsm:1-6-1-0", sizes, "cuda", updates=1000, growth=1, among=both)
+
+    assert chosen() == "sequential"
+    monkeypatch.setattr("ssmperf.learn.choice.SECONDS_PER_REPLAYED_LAUNCH", SECONDS_PER_LAUNCH)
+    assert chosen() == "hillis_steele"
 
 
 def test_trainings_that_take_turns_are_those_one_after_another(tmp_path: Path) -> None:

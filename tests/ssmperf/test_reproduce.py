@@ -215,5 +215,8 @@ def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: P
     words = " ".join(page.texts)
     assert "larger" in words and "one: 0.5" in words and found.conclusion in page.texts
     assert drawn == str(registry.report("html", "claims")(found, None))
+    register("paper:named", statement="`one` is larger <b>than</b> `two`")
+    named = ssmperf.reproduce("paper:named", out=tmp_path / "named", device="cpu")
+    assert "<code>one</code> is larger &lt;b&gt;" in str(registry.report("html", "claims")(named, None))
     assert "\x1b" not in str(registry.report("table", "claims")(found, tmp_path / "table.txt"))
     assert "\x1b" not in (tmp_path / "table.txt").read_text()
