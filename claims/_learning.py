@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,6 @@ from ssmperf import (
 )
 
 ROWS = "trainings"  # key of the rows in the numbers of a piece
-FOLDER = "unfinished"  # of a piece, with checkpoints until its numbers are known
 # Without what takes long to compile.
 BACKENDS = ("triton", "torch_sdpa", "chunkwise", "hillis_steele", "blelloch", "surrogate", "sequential")
 PARTS = 32  # points of a loss curve
@@ -117,8 +115,7 @@ def trained(setting: ClaimSetting, plan: Plan, variants: Mapping[str, Variant]) 
         side_by_side=plan.side_by_side if setting.on_gpu else 1,
     )
     jobs = {name: job_of(variant, plan, setting) for name, variant in variants.items()}
-    folder = setting.folder / FOLDER
-    results = search_all(list(jobs.values()), training, folder, setting.on_progress)
+    results = search_all(list(jobs.values()), training, setting.unfinished, setting.on_progress)
     rows: list[dict[str, Any]] = []
     for (name, job), result in zip(jobs.items(), results, strict=True):
         shared = {"variant": name, "T": job.sizes["T"], "smoke": setting.smoke, **described(job)}
@@ -126,7 +123,6 @@ def trained(setting: ClaimSetting, plan: Plan, variants: Mapping[str, Variant]) 
             rows.append({**shared, "seed": None, "status": "diverged", "reason": str(result)})
         else:
             rows += [{**shared, **row} for row in tested(result, plan, setting)]
-    shutil.rmtree(folder, ignore_errors=True)
     return {ROWS: rows}
 
 
@@ -170,6 +166,9 @@ def described(job: Job) -> dict[str, Any]:
         "task": job.task,
         "corpus": job.corpus,
         "most_updates": job.updates,
+        "decay": job.decay,
+        "warm_up": job.warm_up,
+        "hidden": job.hidden,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ssmperf import (
@@ -19,7 +19,7 @@ from ._learning import ROWS
 
 Row = Mapping[str, Any]
 BOTH_KNOW = "both learn it: all of their trainings ended early, at 99 %"
-NEITHER_KNOWS = "neither learned it: both are below chance"
+NEITHER_KNOWS = "neither learned it: their intervals do not lie above chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,20 @@ class Trainings:
         found = [row for row in self.rows if (row["variant"], row["T"], row["status"]) == (variant, T, "ok")]
         return sorted(found, key=lambda row: row["seed"])
 
-    def estimate(self, variant: str, T: int, value: Callable[[Row], float | None]) -> Estimate | None:
-        """Estimate a value over the seeds of a variant; None if a seed has none, or none was trained."""
+    def estimate(
+        self, variant: str, T: int, value: Callable[[Row], float | None], *, share: bool = False
+    ) -> Estimate | None:
+        """Estimate a value over the seeds of a variant; None if a seed has none, or none was trained.
+
+        share: whether it lies between 0 and 1.
+        """
         values = [value(row) for row in self.of_variant(variant, T)]
         known = [each for each in values if each is not None]
-        return over_seeds(known) if known and len(known) == len(values) else None
+        return over_seeds(known, share=share) if known and len(known) == len(values) else None
 
     def accuracy(self, variant: str, T: int, growth: int = 1) -> Estimate | None:
         """Estimate the accuracy of a variant that was trained at T, at a multiple of T."""
-        return share(self.estimate(variant, T, lambda row: row["accuracies"].get(str(growth * T))))
+        return self.estimate(variant, T, lambda row: row["accuracies"].get(str(growth * T)), share=True)
 
     def why(self, *variants: str, T: int) -> str:
         """Say why variants have no number; empty if all have rows with results and nothing is missing."""
@@ -71,10 +76,16 @@ class Trainings:
         rows = self.of_variant(variant, T)
         return bool(rows) and all(row["ended_early"] for row in rows)
 
-    def below_chance(self, variant: str, T: int) -> bool:
-        """Tell whether the whole interval of a variant's accuracy is below that of a guess."""
-        found, rows = self.accuracy(variant, T), self.of_variant(variant, T)
-        return found is not None and found.high is not None and found.high < rows[0]["chance"]
+    def learned(self, variant: str, T: int, growth: int = 1) -> bool:
+        """Tell whether the whole interval of a variant's accuracy lies above that of a guess at T."""
+        found, rows = self.accuracy(variant, T, growth), self.of_variant(variant, T)
+        return found is not None and found.low is not None and found.low > rows[0]["chance"]
+
+    def unlearned(self, *variants: str, T: int, growth: int = 1) -> bool:
+        """Tell whether there are accuracies of variants with intervals, and none has learned anything."""
+        found = [self.accuracy(variant, T, growth) for variant in variants]
+        known = all(each is not None and each.bounds is not None for each in found)
+        return known and not any(self.learned(variant, T, growth) for variant in variants)
 
     def note(self, *variants: str, T: int) -> str:
         """Say at which rate variants were trained, and for how long."""
@@ -109,7 +120,7 @@ class Trainings:
         judged = agree_on_order(ours[better], ours[worse], self.why(better, worse, T=T))
         if growth == 1 and self.knows(better, T) and self.knows(worse, T):
             judged = Agreement.CANNOT_TELL, BOTH_KNOW
-        if growth == 1 and self.below_chance(better, T) and self.below_chance(worse, T):
+        if self.unlearned(better, worse, T=T, growth=growth):
             judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
         where = f"T = {T}" if growth == 1 else f"at {growth * T}, trained at {T}"
         notes = "; ".join(filter(None, (note, self.note(better, worse, T=T))))
@@ -125,6 +136,8 @@ class Trainings:
         if first is not None and second is not None and positive:
             ratio = first.over(second)
         judged = agree_on_equality(ratio, margin, why)
+        if self.unlearned(one, other, T=T):
+            judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
         return Finding(
             f"accuracy, {one} against {other}, T = {T}",
             printed,
@@ -132,10 +145,3 @@ class Trainings:
             judged,
             note=self.note(one, other, T=T),
         )
-
-
-def share(found: Estimate | None) -> Estimate | None:
-    """Cut the interval of a share to what is possible, 0 to 1."""
-    if found is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))

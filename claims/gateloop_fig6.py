@@ -89,4 +89,4 @@ def at_reach(trainings: Trainings, model: str, length: int, reach: str) -> Estim
         found: float | None = row["by_reach"].get(str(length), {}).get(reach)
         return found
 
-    return trainings.estimate(model, length, value)
+    return trainings.estimate(model, length, value, share=True)

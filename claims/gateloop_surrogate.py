@@ -20,6 +20,7 @@ from ssmperf import (
 )
 
 from . import _papers as papers
+from ._pieces import of_pieces
 
 LENGTHS, SMOKE_LENGTHS = (64, 256, 1024), (64,)
 # decay over the whole sequence, Σ −log a
@@ -57,8 +58,8 @@ class Surrogate:
         return {name: turning_point(form, T, setting.device) for name, form in forms.items()}
 
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
-        for piece in sorted(found, key=lambda name: int(name.removeprefix("T"))):
-            ends = {name: _estimate(span) for name, span in found[piece].items()}
+        for piece, spans in of_pieces(found, [f"T{T}" for T in LENGTHS]).items():
+            ends = {form: _estimate(spans.get(form, {})) for form in (PRINTED_FORM, RAW, *STABLE)}
             for stable in STABLE:
                 names = (stable, PRINTED_FORM)
                 yield Finding(

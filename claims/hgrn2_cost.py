@@ -8,6 +8,7 @@ from typing import Any
 from ssmperf import ClaimSetting, Finding, agree_on_order, claim
 
 from . import _papers as papers
+from ._pieces import of_pieces
 from ._timing import faster, number, timed, why
 
 EXPANSIONS = {"standard": (4, 8, 16, 32), "smoke": (2, 4)}
@@ -36,7 +37,7 @@ class Cost:
     """One piece per expansion, and one for the outer product."""
 
     def pieces(self, setting: ClaimSetting) -> Sequence[str]:
-        return [*(f"n{n}" for n in EXPANSIONS[setting.preset]), OUTER]
+        return names(setting.preset)
 
     def measure(self, piece: str, setting: ClaimSetting) -> Mapping[str, Any]:
         B, T, width, head = SIZES[setting.preset]
@@ -58,10 +59,9 @@ class Cost:
         )
 
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
-        cases = {"cases": [{"piece": piece, **case} for piece in found for case in found[piece]["cases"]]}
-        steps = sorted(int(piece.removeprefix("n")) for piece in found if piece != OUTER)
-        if len(steps) < 2:
-            return
+        pieces = of_pieces(found, names("standard"))
+        cases = {"cases": [{"piece": piece, **case} for piece in pieces for case in rows(pieces[piece])]}
+        steps = sorted(int(piece.removeprefix("n")) for piece in pieces if piece != OUTER)
         least, most = {"piece": f"n{steps[0]}"}, {"piece": f"n{steps[-1]}"}
         outer = {"piece": OUTER}
         of = f"n = {steps[-1]}"
@@ -81,3 +81,14 @@ class Cost:
                 f"time, elementwise n = {step} against n = {steps[0]}", "slower", cases, between, least,
                 decides=False,
             )  # fmt: skip
+
+
+def names(preset: str) -> list[str]:
+    """Name the pieces of a preset."""
+    return [*(f"n{n}" for n in EXPANSIONS[preset]), OUTER]
+
+
+def rows(numbers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """List the cases of a piece; none where it was not measured."""
+    cases: Sequence[Mapping[str, Any]] = numbers.get("cases", ())
+    return cases

@@ -18,7 +18,7 @@ from ssmperf import (
 
 from . import _papers as papers
 from ._learning import Plan, Variant, lengths, trained
-from ._seeds import Trainings, share
+from ._seeds import BOTH_KNOW, NEITHER_KNOWS, Trainings
 
 LENGTHS = (64, 128)
 STATE, WIDTH = 32, 64  # k and d
@@ -99,6 +99,10 @@ def activations_help(trainings: Trainings, T: int) -> Finding:
     """Compare the mean over activations of each seed with no activation."""
     mean, without = mean_of(trainings, ACTIVATED, T), trainings.accuracy(BASE, T)
     judged = agree_on_order(mean, without, trainings.why(*ACTIVATED, BASE, T=T))
+    if trainings.unlearned(*ACTIVATED, BASE, T=T):
+        judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
+    if all(trainings.knows(code, T) for code in (*ACTIVATED, BASE)):
+        judged = Agreement.CANNOT_TELL, BOTH_KNOW
     ours = {"mean of activations": mean, BASE: without}
     beside = {code: trainings.accuracy(code, T) for code in ACTIVATED}
     return Finding(
@@ -116,4 +120,4 @@ def mean_of(trainings: Trainings, variants: Sequence[str], T: int) -> Estimate |
                 by_seed.setdefault(row["seed"], []).append(accuracy)
     if not by_seed or any(len(found) < len(variants) for found in by_seed.values()):
         return None
-    return share(over_seeds([sum(found) / len(found) for found in by_seed.values()]))
+    return over_seeds([sum(found) / len(found) for found in by_seed.values()], share=True)

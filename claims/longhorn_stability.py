@@ -39,7 +39,7 @@ DELTA, UNIT, EXACT, DIAGONAL = (
     budget_s=60,
 )
 class Stability:
-    """One piece per scale of the keys; our own figures, 3·10⁹³ against less than 1, are of scale 1."""
+    """One piece per scale of the keys."""
 
     def pieces(self, setting: ClaimSetting) -> Sequence[str]:
         return [f"scale{scale:g}" for scale in SCALES]

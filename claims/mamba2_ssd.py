@@ -8,6 +8,7 @@ from typing import Any
 from ssmperf import ClaimSetting, Finding, claim
 
 from . import _papers as papers
+from ._pieces import of_pieces
 from ._timing import faster, joined, timed
 
 STATES = {"standard": (64, 128, 256), "smoke": (4,)}
@@ -37,7 +38,7 @@ class Duality:
     """One piece per size of the state."""
 
     def pieces(self, setting: ClaimSetting) -> Sequence[str]:
-        return [f"N{N}" for N in STATES[setting.preset]]
+        return names(setting.preset)
 
     def measure(self, piece: str, setting: ClaimSetting) -> Mapping[str, Any]:
         N = int(piece.removeprefix("N"))
@@ -62,15 +63,20 @@ class Duality:
         return joined(dual, scan)
 
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
-        for piece in sorted(found, key=lambda name: int(name.removeprefix("N"))):
+        for piece, numbers in of_pieces(found, names("standard")).items():
             for dual in DUAL:
                 for scan in SCANS:
                     yield from faster(
                         f"SSD by {dual} against the scan by {scan}, {piece}",
                         "2 to 8×",
-                        found[piece],
+                        numbers,
                         {"model": "mamba", "backend": scan},
                         {"model": "mamba2", "backend": dual},
                         times=PRINTED,
                         decides=(dual, scan) == ("triton", "mamba_ssm"),
                     )
+
+
+def names(preset: str) -> list[str]:
+    """Name the pieces of a preset."""
+    return [f"N{N}" for N in STATES[preset]]

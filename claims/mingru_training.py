@@ -8,6 +8,7 @@ from typing import Any
 from ssmperf import ClaimSetting, Finding, claim
 
 from . import _papers as papers
+from ._pieces import of_pieces
 from ._timing import faster, timed
 
 LENGTHS = {"standard": (512, 4096), "smoke": (32,)}
@@ -42,7 +43,7 @@ class Training:
     """One piece per length and pair."""
 
     def pieces(self, setting: ClaimSetting) -> Sequence[str]:
-        return [f"{minimal}-T{T}" for T in LENGTHS[setting.preset] for minimal, _ in PAIRS]
+        return names(setting.preset)
 
     def measure(self, piece: str, setting: ClaimSetting) -> Mapping[str, Any]:
         minimal, _, length = piece.partition("-T")
@@ -60,7 +61,7 @@ class Training:
         )
 
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
-        for piece, numbers in found.items():
+        for piece, numbers in of_pieces(found, names("standard")).items():
             minimal, _, length = piece.partition("-T")
             full, T = dict(PAIRS)[minimal], int(length)
             backends = {case["backend"] for case in numbers.get("cases", ())}
@@ -77,3 +78,8 @@ class Training:
                     times=(factor, factor) if factor else None,
                     decides=slow == CELLS,
                 )
+
+
+def names(preset: str) -> list[str]:
+    """Name the pieces of a preset."""
+    return [f"{minimal}-T{T}" for T in LENGTHS[preset] for minimal, _ in PAIRS]

@@ -21,6 +21,8 @@ class Draw:
     seed: equal draws give equal examples; training, validation and test have different seeds.
     held_out: whether the examples must have nothing in common with those of the training (text of other
         files). A task that draws its examples at random needs no such care.
+    validation: whether held-out examples choose a learning rate or end a training. They must have nothing in
+        common with those of tests, either.
     corpus: a text file, or a folder of them, for tasks on text; None means the standard library's sources.
     """
 
@@ -29,6 +31,7 @@ class Draw:
     trained: int
     seed: int
     held_out: bool = False
+    validation: bool = False
     corpus: Path | None = None
 
 

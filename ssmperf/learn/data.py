@@ -92,4 +92,5 @@ def majority(task: Task, examples: Examples) -> float:
 
 def unseen(task: Task, draw: Draw, purpose: int) -> Examples:
     """Draw examples for validation or a test, which no training has seen; the seed is the same at every T."""
-    return task.sample(replace(draw, seed=seed_for(draw.seed, purpose), held_out=True))
+    seed, validation = seed_for(draw.seed, purpose), purpose == VALIDATION
+    return task.sample(replace(draw, seed=seed, held_out=True, validation=validation))

@@ -1,4 +1,4 @@
-"""The process of one training, of several that run side by side: `python -m ... JOB LOG`.
+"""The process of one training, of several that run side by side: `python -m ... JOB`.
 
 JOB is the JSON object that `trials` makes; the result is the checkpoint that it names. The output has a line
 per look at the losses. If the exit code is not 0, its last line says why there is no result; REFUSED means

@@ -184,6 +184,8 @@ def _check(code: int, job: Job, log: Path) -> None:
     """Raise what the process of a training says, unless it has ended well."""
     if not code:
         return
+    if code < 0:
+        raise WorkerFailed(f"the training of {job.label} was killed by signal {-code}; was memory short?")
     lines = log.read_text(errors="replace").strip().splitlines()
     said = lines[-1] if lines else f"exit code {code}"
     if code == REFUSED:
@@ -201,7 +203,7 @@ def _start(job: Job, folder: Path, log: Path, at_once: int) -> subprocess.Popen[
         "threads": max(1, torch.get_num_threads() // at_once),
     }
     with log.open("wb") as file:
-        command = [sys.executable, "-m", PROCESS, json.dumps(asked), str(log)]
+        command = [sys.executable, "-m", PROCESS, json.dumps(asked)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
 

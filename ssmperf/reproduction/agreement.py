@@ -244,8 +244,10 @@ def taken_together(findings: Iterable[Finding]) -> Judged:
     return Agreement.AGREES, counts
 
 
-def over_seeds(values: Sequence[float], unit: str = "") -> Estimate:
+def over_seeds(values: Sequence[float], unit: str = "", *, share: bool = False) -> Estimate:
     """Estimate a mean over seeds, with Student's interval; one seed gives none.
+
+    share: whether values lie between 0 and 1, to which the interval is then cut.
 
     Raises:
         ValueError: there are no values, or one is not finite.
@@ -260,7 +262,8 @@ def over_seeds(values: Sequence[float], unit: str = "") -> Estimate:
 
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, unit, n)
+    low, high = mean - half, mean + half
+    return Estimate(mean, *((max(0.0, low), min(1.0, high)) if share else (low, high)), unit, n)
 
 
 def _inside(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from ssmperf.errors import UnreadableRun, UsageError
 SCHEMA_VERSION = 1
 META_FILE, RESULT_FILE = "reproduce.json", "result.json"
 PIECE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-FIXED = ("device", "preset", "seeds", "corpus_sha256")  # what all pieces of a folder share
+# what all pieces of a folder share
+FIXED = ("device", "hardware", "preset", "seeds", "corpus_sha256", "default_text")
+VERSION_FILE = "version"  # of the claim whose piece has begun
 
 
 def is_folder(path: Path) -> bool:
@@ -53,9 +56,9 @@ class Folder:
             if present:
                 before = _read(path / META_FILE)
                 for name in FIXED:
-                    if before.get(name) != meta.get(name):
+                    if name in before and before[name] != meta.get(name):
                         raise UsageError(
-                            f"{path} was made with {name} {before.get(name)!s:.40}, not {meta.get(name)}: "
+                            f"{path} was made with {name} {before[name]!s:.80}, not {meta.get(name)!s:.80}: "
                             "pass the same, or another --out"
                         )
                 meta = {**meta, "created": before.get("created", meta.get("created"))}
@@ -72,7 +75,11 @@ class Folder:
         Raises:
             UnreadableRun: it is no folder of a reproduction, is damaged, or is of a newer version of ssmperf.
         """
-        return cls(path, _read(path / META_FILE))
+        meta = _read(path / META_FILE)
+        for name, kind in (("device", str), ("preset", str), ("seeds", int | None), ("corpus", str | None)):
+            if not isinstance(meta.get(name), kind):
+                raise UnreadableRun(f"{path / META_FILE} is damaged: {name} is {meta.get(name)!r:.40}")
+        return cls(path, meta)
 
     def of_piece(self, claim: str, piece: str) -> Path:
         """Name the folder of a piece.
@@ -83,6 +90,28 @@ class Folder:
         if not PIECE.fullmatch(piece):
             raise UsageError(f"claim {claim}: a piece has a name such as T64-seed0, got {piece!r:.80}")
         return self.path / claim.replace(":", "-") / piece
+
+    def begin(self, claim: str, version: int, piece: str) -> Path:
+        """Make the folder of a piece; remove what another version of the claim has left in it.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        folder = self.of_piece(claim, piece)
+        mark, result = folder / VERSION_FILE, folder / RESULT_FILE
+        try:
+            if result.exists() or (mark.exists() and mark.read_text() != str(version)):
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            mark.write_text(str(version))
+        except OSError as error:
+            raise UsageError(f"cannot write {folder}: {error.strerror or error}") from error
+        return folder
+
+    def versions(self, claim: str, pieces: Iterable[str]) -> set[object]:
+        """Name the versions of a claim of which pieces have results."""
+        files = (self.of_piece(claim, piece) / RESULT_FILE for piece in pieces)
+        return {_read(file).get("version") for file in files if file.exists()}
 
     def read(self, claim: str, version: int, piece: str) -> Mapping[str, Any] | None:
         """Read the result of a piece; None if it has none, or one of another version of the claim.
@@ -98,6 +127,8 @@ class Folder:
             return None
         if not isinstance(kept.get("numbers"), dict):
             raise UnreadableRun(f"{file} is damaged: it has no numbers")
+        if not isinstance(kept.get("spent_s", 0.0), int | float):
+            raise UnreadableRun(f"{file} is damaged: spent_s is {kept['spent_s']!r:.40}, no number")
         return kept
 
     def write(self, claim: str, version: int, piece: str, numbers: Mapping[str, Any], spent_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from ssmperf.reproduction.agreement import Agreement, Finding, taken_together
 from ssmperf.reproduction.keeping import Folder
 from ssmperf.reproduction.setting import ClaimSetting
 
+OTHER_VERSION = "its results are of another version of the claim: measure them again"
 ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"
 
 OnProgress = Callable[[str], None]
@@ -153,10 +155,10 @@ def load_reproduction(path: File) -> Reproduction:
     """
     kept = Folder.found(Path(path))
     meta = kept.meta
-    device = "cpu" if meta.get("device") == "cpu" else "cuda:0"
-    setting = ClaimSetting(device, str(meta.get("preset")), meta.get("seeds"), meta.get("corpus"))
-    known = (_result(registry.claim(name), kept, setting, pieces=()) for name in registry.claims())
-    results = tuple(each for each in known if each.done)
+    device = "cpu" if meta["device"] == "cpu" else "cuda:0"
+    setting = ClaimSetting(device, meta["preset"], meta["seeds"], meta.get("corpus"))
+    known = (_result(claim, kept, setting, pieces=()) for claim in registry.claims().values())
+    results = tuple(each for each in known if each.done or each.reason == OTHER_VERSION)
     if not results:
         raise UsageError(f"{kept.path} keeps no result of a claim; known are {', '.join(registry.claims())}")
     return Reproduction(kept.path, meta, results)
@@ -207,7 +209,13 @@ def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[
         if result is not None:
             numbers[piece] = result["numbers"]
             spent_s += float(result.get("spent_s") or 0.0)
-    judged = judge(claim, numbers, smoke=setting.smoke)
+    if not numbers and kept.versions(claim.name, planned):
+        return ClaimResult(claim, (), Agreement.CANNOT_TELL, OTHER_VERSION, planned=len(planned))
+    try:
+        judged = judge(claim, numbers, smoke=setting.smoke)
+    except Exception as error:
+        failures["verdict"] = failure_of(error).reason
+        judged = ClaimResult(claim, (), Agreement.CANNOT_TELL, "")
     judged = replace(
         judged, done=len(numbers), planned=len(planned), failures=failures or None, spent_s=spent_s
     )
@@ -218,18 +226,17 @@ def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[
 
 def _run(claim: Claim, kept: Folder, setting: ClaimSetting, piece: str) -> None:
     """Measure a piece and keep its numbers."""
-    folder = kept.of_piece(claim.name, piece)
+    folder = kept.begin(claim.name, claim.version, piece)
     begun = time.monotonic()
-    numbers = claim.work.measure(
-        piece,
-        replace(
-            setting,
-            folder=folder,
-            budget_s=claim.budget_s,
-            on_progress=lambda text: setting.on_progress(f"{claim.name}: {piece}: {text}"),
-        ),
+    own = replace(
+        setting,
+        folder=folder,
+        budget_s=claim.budget_s,
+        on_progress=lambda text: setting.on_progress(f"{claim.name}: {piece}: {text}"),
     )
+    numbers = claim.work.measure(piece, own)
     kept.write(claim.name, claim.version, piece, numbers, time.monotonic() - begun)
+    shutil.rmtree(own.unfinished, ignore_errors=True)
 
 
 def _failed(failures: Mapping[str, str]) -> str:
@@ -258,6 +265,7 @@ def _meta(kind: str, device: str, setting: ClaimSetting, argv: Sequence[str]) ->
         "seeds": setting.seeds,
         "corpus": setting.corpus,
         "corpus_sha256": None if setting.corpus is None else fingerprint(Path(setting.corpus)),
+        "default_text": None if setting.corpus else f"the library of Python {platform.python_version()}",
         "command": shlex.join(["ssmperf", *argv]) if argv else None,
         "versions": environment.versions(),
         "threads": torch.get_num_threads(),

@@ -13,6 +13,7 @@ PRESETS = (
     "standard",
 )  # of claims; the paper's size, or the largest that the budget allows, is standard
 MOST_SEEDS = 100
+UNFINISHED = "unfinished"
 
 
 def _silent(text: str) -> None:
@@ -27,8 +28,8 @@ class ClaimSetting:
     preset: "standard", or "smoke" for tiny sizes that only try the code.
     seeds: number of seeds of what is learned; None means the claim's own.
     corpus: a text file, or a folder of them, for what is learned from text; None means the standard library.
-    folder: of the piece, for runs and checkpoints that it keeps. It may hold those of an interrupted one.
-    budget_s: how long the piece may take: the claim's budget where each piece has it, or else all of it.
+    folder: of the piece, for runs that it keeps. It may hold those of an interrupted one.
+    budget_s: how long the piece should take: the claim's budget where each piece has it, or else all of it.
     on_progress: takes a line about how far the piece is.
 
     Raises:
@@ -53,6 +54,11 @@ class ClaimSetting:
     def smoke(self) -> bool:
         """Whether sizes are tiny."""
         return self.preset == "smoke"
+
+    @property
+    def unfinished(self) -> Path:
+        """The folder for checkpoints, which goes once the piece's numbers are kept."""
+        return self.folder / UNFINISHED
 
     @property
     def on_gpu(self) -> bool:

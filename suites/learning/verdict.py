@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIDENCE = 0.95
+from ssmperf import over_seeds
+
 PARTLY, WHOLLY = 0.25, 0.9  # of the way from the best guess to 1, from which on something was learned, or all
 HOLDS, LOST = 0.9, 0.5  # of what was learned, from which on it holds, and below which it is lost
 
@@ -58,14 +57,8 @@ class Verdict:
 
 def spread(values: Sequence[float]) -> Spread:
     """Give the mean with Student's interval for independent normal values, cut to what accuracies can be."""
-    mean, n = statistics.fmean(values), len(values)
-    if n < 2:
-        return Spread(mean, None, None)
-    from scipy import special  # imported late, since few runs train anything
-
-    quantile = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(values) / math.sqrt(n)
-    return Spread(mean, max(0.0, mean - half), min(1.0, mean + half))
+    found = over_seeds(values, share=True)
+    return Spread(found.value, found.low, found.high)
 
 
 def judge(levels: Sequence[Level], untested: str = "") -> Verdict:

@@ -9,13 +9,11 @@ Data card
 - Test rows are the same bytes at every T, cut anew: as many as the rows would have at the length of the
   training. No state is carried from one row to the next. So the accuracy of longer rows differs by what a
   network makes of more context, and by nothing else. They start at a place of the held-out text that follows
-  from the seed.
+  from the seed. The last fifth of that text is left to the rows of validation, which are drawn likewise.
 - The most frequent byte, mostly a blank, is right at about one step of five.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,11 +22,12 @@ from torch import Tensor
 from ssmperf import Draw, Examples, Task, UsageError, split_text, task
 
 BYTES = 256
+VALIDATION_SHARE = 5  # one of so many parts of the held-out text
 
 
 def sample(draw: Draw) -> Examples:
     """Draw examples as the data card says. A target's reach is the part of the row before it."""
-    text = _text(draw.corpus, held_out=draw.held_out)
+    text = _text(draw)
     generator = np.random.default_rng(draw.seed)
     if draw.held_out:
         rows = max(1, draw.rows * draw.trained // draw.T)
@@ -42,12 +41,17 @@ def sample(draw: Draw) -> Examples:
     return Examples(read[:, :-1], read[:, 1:], reaches)
 
 
-def _text(corpus: Path | None, *, held_out: bool) -> Tensor:
+def _text(draw: Draw) -> Tensor:
+    """Read the part of the corpus that a draw is from: to learn, for tests, or for validation."""
     try:
-        parts = split_text(corpus)
+        learnt, unseen = split_text(draw.corpus)
     except (OSError, ValueError) as error:
         raise UsageError(f"the corpus cannot be used: {error}") from error
-    return torch.from_numpy(np.frombuffer(parts[held_out], np.uint8).copy())
+    if len(unseen) < VALIDATION_SHARE:
+        raise UsageError(f"the corpus cannot be used: only {len(unseen)} of its bytes are held out")
+    end = len(unseen) - len(unseen) // VALIDATION_SHARE
+    held_out = unseen[end:] if draw.validation else unseen[:end]
+    return torch.from_numpy(np.frombuffer(held_out if draw.held_out else learnt, np.uint8).copy())
 
 
 @task("language")

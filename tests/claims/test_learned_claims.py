@@ -296,6 +296,36 @@ def test_what_neither_learned_tells_nothing_of_either() -> None:
     assert Trainings.of({"T64": numbers}).higher("hgrn2", "hgrn", 64).agreement is YES
 
 
+@pytest.mark.parametrize(
+    ("claim", "planted"),
+    [
+        ("hgrn2:needle", (0.04, 0.03)),
+        ("hgrn2:needle", (0.03, 0.04)),
+        ("lcsm:fig4", (0.04, 0.01)),
+        ("lcsm:fig4", (0.01, 0.04)),
+        ("linearization:copying", (0.02, 0.04)),
+    ],
+)
+def test_networks_that_guess_decide_nothing(claim: str, planted: tuple[float, float]) -> None:
+    """Accuracies below chance, 0.05, whose intervals are disjoint."""
+    make, _ = MADE_UP[claim]
+    found = make(*planted)
+    for numbers in found.values():
+        for row in numbers["trainings"]:
+            nearer = 0.0099 * (row["seed"] - 1)  # than made-up seeds are to each other
+            row["accuracies"] = {T: value - nearer for T, value in row["accuracies"].items()}
+    assert concluded(claim, found).agreement is UNSURE
+
+
+def test_held_out_losses_are_compared_seed_by_seed() -> None:
+    """Seeds have texts of different difficulty, which would hide that one model is worse on each."""
+    found = of_efficiency(0.9, 0.5)
+    for row in found["all"]["trainings"]:
+        easy = (0.6, 1.0, 0.5)[row["seed"]]
+        row["losses"] = {"512": easy * (1.0 if row["variant"] == "longhorn" else 1.2 + 0.01 * row["seed"])}
+    assert concluded("longhorn:sample_efficiency", found).agreement is YES
+
+
 def test_the_interval_of_an_accuracy_is_cut_to_what_is_possible() -> None:
     numbers = made_up({"hgrn2": 0.5, "hgrn": 0.01}, 64, spread=0.45)
     for row in numbers["trainings"][3:]:
@@ -326,7 +356,7 @@ accuracies = st.lists(st.floats(0, 1), min_size=2, max_size=4)
 def test_a_verdict_needs_disjoint_intervals_of_student(one: list[float], other: list[float]) -> None:
     def row(variant: str, seed: int, accuracy: float) -> dict[str, Any]:
         (found,) = made_up({variant: accuracy}, 64)["trainings"][:1]
-        return {**found, "seed": seed, "accuracies": {"64": accuracy}}
+        return {**found, "seed": seed, "chance": 0.0, "accuracies": {"64": accuracy}}
 
     rows = [row("one", *each) for each in enumerate(one)] + [row("other", *each) for each in enumerate(other)]
     found = Trainings(rows)

@@ -100,6 +100,8 @@ def test_a_process_says_why_it_has_no_result(tmp_path: Path) -> None:
         log.write_text(f"update 1 of 4\n{said}\n")
         with pytest.raises(error, match=said.partition(":")[2].strip()):
             trials._check(code, JOB, log)
+    with pytest.raises(WorkerFailed, match="killed by signal 9"):
+        trials._check(-9, JOB, log)
     trials._check(0, JOB, log)
 
 

@@ -99,7 +99,10 @@ def test_results_of_another_version_or_setting_are_not_used(tmp_path: Path) -> N
     file = tmp_path / "paper-order" / "one" / "result.json"
     kept = json.loads(file.read_text())
     file.write_text(json.dumps({**kept, "version": 0, "numbers": {"value": -1.0}}))
+    runs = file.with_name("times")
+    runs.mkdir()
     assert reproduced(tmp_path, resume=True).results[0].agreement is YES  # measured again
+    assert not runs.exists(), "what another version has measured would be resumed"
     for text, reason in (
         ("[", "cannot read"),
         ("{}", "schema_version"),
@@ -195,12 +198,49 @@ def test_what_is_kept_is_judged_anywhere_without_measuring(
     for wrong in ([out, out], [out, "--format", "csv"], [tmp_path]):
         code, _, err = verb(monkeypatch, capsys, *map(str, wrong), name="report")
         assert code == 2 and len(err.strip().splitlines()) == 1
-    (out / "paper-order" / "one" / "result.json").unlink()
-    (out / "paper-order" / "two" / "result.json").unlink()
+    files = [out / "paper-order" / piece / "result.json" for piece in ("one", "two")]
+    for file in files:
+        file.write_text(file.read_text().replace('"version": 1', '"version": 0'))
+    (stale,) = ssmperf.load_reproduction(out).results
+    assert stale.agreement is UNSURE and "another version" in stale.reason
+    for file in files:
+        file.unlink()
     with pytest.raises(UsageError, match="no result"):
         ssmperf.load_reproduction(out)
     with pytest.raises(UnreadableRun):
         ssmperf.load_reproduction(tmp_path)
+
+
+def test_a_damaged_result_hides_no_other_claim(tmp_path: Path) -> None:
+    register(values={"one": 2.0, "two": 1.0})
+    register("paper:other")
+    options: dict[str, Any] = {"out": tmp_path, "device": "cpu"}
+    ssmperf.reproduce("paper:order,paper:other", **options)
+    file = tmp_path / "paper-order" / "one" / "result.json"
+    sound = file.read_text()
+    file.write_text(sound.replace('"value"', '"valeu"'))
+    damaged, other = ssmperf.load_reproduction(tmp_path).results
+    assert damaged.agreement is UNSURE and "verdict failed: KeyError" in damaged.reason
+    assert other.agreement is YES
+    file.write_text(sound.replace('"spent_s": ', '"spent_s": "x", "rest": '))
+    with pytest.raises(UnreadableRun, match="spent_s"):
+        ssmperf.load_reproduction(tmp_path)
+    file.write_text(sound)
+    meta = tmp_path / "reproduce.json"
+    meta.write_text(meta.read_text().replace('"seeds": null', '"seeds": "three"'))
+    with pytest.raises(UnreadableRun, match="seeds"):
+        ssmperf.load_reproduction(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["hardware", "default_text"])
+def test_pieces_of_different_machines_are_not_mixed(name: str, tmp_path: Path) -> None:
+    register()
+    reproduced(tmp_path, pieces="one")
+    meta = tmp_path / "reproduce.json"
+    before = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**before, name: "another"}))
+    with pytest.raises(UsageError, match=f"{name} another"):
+        reproduced(tmp_path, pieces="two", resume=True)
 
 
 def test_the_page_sets_numbers_side_by_side_and_escapes_foreign_text(tmp_path: Path) -> None:

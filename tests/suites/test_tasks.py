@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,21 @@ def test_text_is_held_out_by_file(tmp_path: Path) -> None:
     single = tmp_path / "0.txt"
     single.write_bytes(bytes(range(100)))
     assert split_text(single) == (bytes(range(90)), bytes(range(90, 100)))
+
+
+def test_text_of_tests_is_not_that_of_validation(tmp_path: Path) -> None:
+    """No byte of this file comes twice."""
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(250)))
+    seen: dict[bool, set[int]] = {}
+    for validation in (False, True):
+        draw = Draw(200, 8, trained=8, seed=0, held_out=True, validation=validation, corpus=text)
+        seen[validation] = {*registry.task("language").sample(draw).tokens.flatten().tolist()}
+    assert seen == {False: {*range(225, 245)}, True: {*range(245, 250)}}
+    short = tmp_path / "short"
+    short.write_bytes(bytes(range(40)))
+    with pytest.raises(UsageError, match="only 4 of its bytes"):
+        registry.task("language").sample(replace(draw, corpus=short))
 
 
 def test_longer_rows_of_text_are_the_same_bytes() -> None:
