@@ -27,7 +27,7 @@ from ssmperf.errors import (
     WorkerFailed,
 )
 from ssmperf.registry.checks import Analytic, Claim, Comparison, Compute, Identity
-from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, limit
+from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, least_count, limit
 from ssmperf.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
 from ssmperf.registry.decorators import (
     analytic,
@@ -334,6 +334,7 @@ __all__ = [
     "judge_identity",
     "judge_lowering",
     "launched_kernels",
+    "least_count",
     "limit",
     "load",
     "load_reproduction",

@@ -24,7 +24,7 @@ from ssmperf import (
     suite,
 )
 
-from .growth.lengths import baselines_at_one_length, without_slow_lengths
+from .growth.lengths import baselines_at_one_length, runs_in, without_slow_lengths
 from .growth.segments import judge_segments
 from .learning.cases import TASK, forecast_s, is_learned, learned_cases
 from .learning.learn import learn
@@ -132,7 +132,8 @@ def numerical_cases(selection: Selection, suite: str) -> Iterable[Case]:
     if selection.backends or selection.sizes:
         return cases
     quick = (case for case in cases if not on_cpu or predicted_cpu_s(case) <= CPU_LONGEST_S)
-    return baselines_at_one_length(without_slow_lengths(quick))
+    runs = runs_in(selection)
+    return baselines_at_one_length(without_slow_lengths(quick, runs), runs)
 
 
 def growing(selection: Selection) -> Iterator[PlannedSubject]:

@@ -43,6 +43,7 @@ from .growth.lengths import (
     curve,
     forward_curves,
     middle,
+    runs_in,
     without_slow_baselines,
     without_slow_lengths,
 )
@@ -116,22 +117,27 @@ class Throughput:
         )
         about = list(subjects(selection, families=False))
         curves = planned(about=about, shapes=partial(curve, factor=selection.scale.growth))
-        found: Iterable[Case] = (case for case in curves if not case.decodes)
-        if "decode" in (selection.passes or ()):  # one token has no length, so it has no curve
-            tokens = planned(about=about, shapes=middle)
-            found = itertools.chain(found, (case for case in tokens if case.decodes))
+        found = self._thinned((case for case in curves if not case.decodes), selection)
+        if "decode" not in (selection.passes or ()):
+            return found
+        tokens = planned(about=about, shapes=middle)  # one token has no length, so it has no curve
+        return itertools.chain(found, (case for case in tokens if case.decodes))
+
+    def _thinned(self, found: Iterable[Case], selection: Selection) -> Iterable[Case]:
+        """Leave out what takes long and answers little, unless it was asked for."""
         if selection.sizes:
             return found
+        runs = runs_in(selection)
         every_model = selection.models is None
         if selection.passes is None and (selection.scale.thinned or every_model):
             found = forward_curves(found)
         if selection.backends:
             return found
-        found = without_slow_lengths(found)
+        found = without_slow_lengths(found, runs)
         if every_model:
-            found = baselines_at_one_length(found)
+            found = baselines_at_one_length(found, runs)
         if every_model and selection.passes is None and not selection.scale.thinned:
-            found = without_slow_baselines(found)
+            found = without_slow_baselines(found, runs)
         return found
 
     def measure(self, case: Case, context: Context) -> Record:
@@ -286,7 +292,7 @@ def _rates(case: Case, context: Context, cost: Cost | None, latency: float | Non
     """Relate the latency to the tokens, to the least bytes and operations, and to the device's limits."""
     rates: dict[str, Any] = {
         "least_bytes": cost.bytes if cost else None,
-        "least_flops": cost.flops if cost else None,
+        "least_flops": cost.least_flops if cost else None,
     }
     if not latency:
         return rates

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Cost, Shape, Spec, UsageError, log_gates, recurrence
+from ssmperf import Cost, Shape, Spec, UsageError, least_count, log_gates, recurrence
 
 from ..scan.common import one_by_one, shared_heads
 
@@ -52,7 +52,8 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     """Count a pass: forward reads operands and writes o; backward reads these and do, and writes gradients.
 
     A token costs three products of vector and state (2KV each): the read with k or r, a rank-one write, and
-    the read with q. The gate costs KV, p and r 2KV more. Backward costs about twice that.
+    the read with q. The gate costs KV, p and r 2KV more. Backward costs about twice that. On short sequences
+    the WY form without a state does with fewer: 2T (K + V) a token and the state's 2KV; backward 4T (K + V).
     """
     tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
     names = [name for name in ("q", "k", "v", "beta", "log_a", "p", "r") if name in specs]
@@ -60,8 +61,9 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     output = tokens * V * specs["v"].itemsize
     gated, special = ("log_a" in specs), (specs["log_a"].numel if "log_a" in specs else 0)
     step = (6 + gated + 2 * ("p" in specs)) * K * V * tokens
-    forward = Cost(operands + output, step, special, shape["T"])
-    backward = Cost(2 * operands + output, 2 * step, special, shape["T"])
+    T, pairs = shape["T"], shape["T"] * (K + V) * tokens
+    forward = Cost(operands + output, step, special, T, least_count(step, 2 * pairs + 2 * K * V * tokens))
+    backward = Cost(2 * operands + output, 2 * step, special, T, least_count(2 * step, 4 * pairs))
     return Cost.of_pass(pass_, forward, backward, specs)
 
 

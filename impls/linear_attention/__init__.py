@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
+from ssmperf import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
 
 from ..scan.common import one_by_one, shared_heads
 from ._signature import check_read
@@ -53,7 +53,11 @@ def gate_kind(operands: Mapping[str, Any]) -> str:
 
 
 def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
-    """Count a pass: forward reads operands and writes o; backward reads these and do, writes gradients."""
+    """Count a pass: forward reads operands and writes o; backward reads these and do, writes gradients.
+
+    On short sequences attention without a state does with fewer operations: T (K + V) a token and the final
+    state's 2KV, and T (3K + 2V) for backward.
+    """
     tokens, K, V = shape["B"] * shape["T"] * shape["H"], shape["K"], shape["V"]
     names = [name for name in ("q", "k", "v", "log_a", "log_b", "phase", "bonus") if name in specs]
     operands = sum(specs[name].nbytes for name in names)
@@ -61,8 +65,11 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     output = tokens * V * (max(8, specs["v"].itemsize) if complex_operands else specs["v"].itemsize)
     special = sum(specs[name].numel for name in ("log_a", "log_b", "phase") if name in specs)
     factor = 4 if "phase" in specs or complex_operands else 1
-    forward = Cost(operands + output, 5 * K * V * tokens * factor, special, shape["T"])
-    backward = Cost(2 * operands + output, 10 * K * V * tokens * factor, special, shape["T"])
+    steps, T = 5 * K * V * tokens * factor, shape["T"]
+    fewest = least_count(steps, (T * (K + V) + 2 * K * V) * tokens * factor)
+    forward = Cost(operands + output, steps, special, T, fewest)
+    fewest = least_count(2 * steps, T * (3 * K + 2 * V) * tokens * factor)
+    backward = Cost(2 * operands + output, 2 * steps, special, T, fewest)
     return Cost.of_pass(pass_, forward, backward, specs)
 
 

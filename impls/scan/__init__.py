@@ -55,7 +55,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
         shape["T"],
     )
     backward = Cost(
-        2 * gates + 2 * h + b,
+        2 * gates + h + 2 * b,
         (16 if complex_state else 4) * elements,
         stored * (3 if complex_state else 1),
         shape["T"],

@@ -37,22 +37,31 @@ class Cost:
     """The least work of one call. Two calls, one after the other, cost the sum.
 
     bytes: device memory traffic with every operand read once and every result written once.
-    flops: floating-point operations (a fused multiply-add counts two).
+    flops: floating-point operations of the recurrence, step by step (a fused multiply-add counts two).
     special: special-function evaluations (exp, sin, ...).
     depth: dependent steps of the sequential algorithm.
+    fewest_flops: of another algorithm that needs fewer at this shape; None if there is none.
     """
 
     bytes: float
     flops: float
     special: float = 0.0
     depth: int = 1
+    fewest_flops: float | None = None
+
+    @property
+    def least_flops(self) -> float:
+        """Operations that no algorithm can do without."""
+        return self.flops if self.fewest_flops is None else self.fewest_flops
 
     def __add__(self, other: Cost) -> Cost:
+        counted = (self.fewest_flops, other.fewest_flops) != (None, None)
         return Cost(
             self.bytes + other.bytes,
             self.flops + other.flops,
             self.special + other.special,
             self.depth + other.depth,
+            self.least_flops + other.least_flops if counted else None,
         )
 
     @staticmethod
@@ -74,6 +83,14 @@ class Cost:
                 raise UsageError("a decode step reads and writes a state, and these operands have none")
             return forward + Cost(2 * specs["initial_state"].nbytes, 0, 0, 0)
         return forward + backward
+
+
+def least_count(*counts: float) -> float | None:
+    """Choose the least of several counts; None for symbols, which cannot be compared."""
+    try:
+        return min(counts)
+    except TypeError:
+        return None
 
 
 CostModel = Callable[[Shape, Mapping[str, Spec], str], Cost]
@@ -110,7 +127,7 @@ def limit(cost: Cost, ceilings: Ceilings, dtype: str) -> tuple[str, float]:
     A dtype whose matmul was not measured is held against the best one.
     """
     rate = ceilings.matmul_flops_per_s.get(dtype, ceilings.peak_flops_per_s)
-    moving, computing = cost.bytes / ceilings.copy_bytes_per_s, cost.flops / rate
+    moving, computing = cost.bytes / ceilings.copy_bytes_per_s, cost.least_flops / rate
     return ("bandwidth", moving) if moving >= computing else ("matmul", computing)
 
 
@@ -121,5 +138,5 @@ def floor_s(cost: Cost, ceilings: Ceilings, dtype: str, cache_bytes: int) -> flo
     what the call claims to use; a kernel may compute in another), less 10 %.
     """
     moving = max(cost.bytes - cache_bytes, 0) / ceilings.peak_bytes_per_s
-    computing = cost.flops / max(ceilings.peak_flops_per_s, ceilings.matmul_flops_per_s.get(dtype, 0.0))
+    computing = cost.least_flops / max(ceilings.peak_flops_per_s, ceilings.matmul_flops_per_s.get(dtype, 0.0))
     return FLOOR_MARGIN * max(moving, computing)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 
-from ssmperf import Case, Shape, predicted_call_s, registry
+from ssmperf import Case, Selection, Shape, predicted_call_s, refusal, registry
 
 LENGTHS = 3  # of a curve
 LONG_CALL_S = 0.05
 # in plain torch; of all models, they are measured at one length
 BASELINES = ("hillis_steele", "blelloch", "torch_scan", "logspace", "surrogate_raw", "surrogate_softmax")
 QUADRATIC = "surrogate"  # where shapes are large, it is treated like them
+
+Runs = Callable[[Case], bool]  # whether a case is not refused
+
+
+def _anything(case: Case) -> bool:
+    return True
+
+
+def runs_in(selection: Selection) -> Runs:
+    """Make the function that tells whether a case would run, and is not refused."""
+    return functools.cache(lambda case: refusal(case, selection) is None)
 
 
 def middle(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
@@ -43,10 +55,10 @@ def forward_curves(cases: Iterable[Case]) -> Iterator[Case]:
     return (case for case in every if case.pass_ == "forward" or case.shape["T"] == shortest[case.owner])
 
 
-def without_slow_lengths(cases: Iterable[Case]) -> Iterator[Case]:
+def without_slow_lengths(cases: Iterable[Case], runs: Runs = _anything) -> Iterator[Case]:
     """Leave out loops over time and long calls beyond a model's shortest length.
 
-    Where nothing else is left at a length, the backend that is predicted to be the quickest stays.
+    Where nothing else that runs is left at a length, the backend that is predicted to be the quickest stays.
     """
     every = list(cases)
     shortest = _shortest(every)
@@ -57,15 +69,16 @@ def without_slow_lengths(cases: Iterable[Case]) -> Iterator[Case]:
     for (owner, _, T), found in at_length.items():
         quick = found if shortest[owner] == T else [case for case in found if not _is_slow(case)]
         known = [case for case in found if not registry.import_problem(case.owner, case.backend)]
-        kept |= {*(quick or sorted(known, key=predicted_call_s)[:1])}
+        alone = [case for case in known if runs(case)] or known
+        kept |= {*quick, *([] if any(map(runs, quick)) else sorted(alone, key=predicted_call_s)[:1])}
     return (case for case in every if case in kept)
 
 
-def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave the baselines to a model's shortest length, unless it has nothing else at a length."""
+def baselines_at_one_length(cases: Iterable[Case], runs: Runs = _anything) -> Iterator[Case]:
+    """Leave the baselines to a model's shortest length, unless nothing else of it runs at a length."""
     every = list(cases)
     shortest = _shortest(every)
-    others = {(case.owner, case.shape["T"]) for case in every if case.backend not in BASELINES}
+    others = {(case.owner, case.shape["T"]) for case in every if case.backend not in BASELINES and runs(case)}
     return (
         case
         for case in every
@@ -75,8 +88,8 @@ def baselines_at_one_length(cases: Iterable[Case]) -> Iterator[Case]:
     )
 
 
-def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
-    """Leave out backward passes and long calls of loops and baselines, unless a model has nothing else.
+def without_slow_baselines(cases: Iterable[Case], runs: Runs = _anything) -> Iterator[Case]:
+    """Leave out backward passes and long calls of loops and baselines, unless nothing else of a model runs.
 
     And baselines that compute another function than the recurrence, which need a reference of their own, and
     what grows with the square of the length, beyond the shortest one.
@@ -84,8 +97,8 @@ def without_slow_baselines(cases: Iterable[Case]) -> Iterator[Case]:
     every = list(cases)
     shortest = _shortest(every)
     ordinary = [case for case in every if not _is_baseline(case) and case.backend != QUADRATIC]
-    passes = {(case.owner, case.pass_) for case in ordinary}
-    lengths = {(case.owner, case.shape["T"]) for case in ordinary}
+    passes = {(case.owner, case.pass_) for case in ordinary if runs(case)}
+    lengths = {(case.owner, case.shape["T"]) for case in ordinary if runs(case)}
 
     def dear(case: Case) -> bool:
         return case.gradients or predicted_call_s(case) > LONG_CALL_S or _is_another_function(case)
@@ -133,5 +146,5 @@ def _is_loop(case: Case) -> bool:
     """Tell whether a backend declares that it launches something for each step."""
     if registry.import_problem(case.owner, case.backend):
         return False
-    launches = registry.backend(case.owner, case.backend).launches
-    return launches is not None and launches(case.shape) >= case.shape["T"] > 1
+    launches, T = registry.backend(case.owner, case.backend).launches, case.shape["T"]
+    return launches is not None and T > 1 and launches(case.shape.with_(T=2 * T)) - launches(case.shape) >= T

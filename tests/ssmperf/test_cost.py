@@ -75,3 +75,20 @@ def number(text: str, sizes: dict[object, int]) -> float:
     import sympy
 
     return float(sympy.sympify(text, locals={str(name): name for name in sizes}).subs(sizes))
+
+
+@pytest.mark.parametrize("recurrence", ["linear_attention", "delta_rule"])
+@pytest.mark.parametrize("pass_", ["forward", "backward", "forward_backward"])
+def test_short_sequences_need_no_state(recurrence: str, pass_: str) -> None:
+    """Where T is far less than K, attention over the steps does with fewer operations than the recurrence."""
+    entry = registry.recurrence(recurrence)
+
+    def cost(T: int) -> Cost:
+        shape = Shape(B=2, T=T, H=1, K=512, V=512)
+        drawn = entry.sample(shape, regime="sigmoid", generator=torch.Generator(), gate_kind="none")
+        given = specs({name: value for name, value in drawn.items() if isinstance(value, torch.Tensor)})
+        return entry.cost(shape, given, pass_)
+
+    short, long = cost(16), cost(4096)
+    assert short.least_flops < 0.6 * short.flops
+    assert long.least_flops == long.flops

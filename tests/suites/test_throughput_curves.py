@@ -75,5 +75,30 @@ def test_lengths_around_a_shape(B: int, T: int, expected: list[tuple[int, int]])
     assert curve(found, None) == found
 
 
+def test_a_backend_that_is_refused_does_not_take_the_place_of_one_that_runs() -> None:
+    """On a CPU, kernels for a GPU are refused, and every model has something that runs at each length."""
+    selection, _ = select(device="cpu")
+    plan = make_plan(selection, ["throughput"])
+    forward = [item for item in plan.cases if item.case.pass_ == "forward"]
+    planned = {(item.case.model, item.case.shape["T"]) for item in forward}
+    assert planned == {(item.model, item.shape["T"]) for item in plan.to_run if item.pass_ == "forward"}
+
+
+def test_a_fixed_number_of_launches_is_no_loop() -> None:
+    selection, _ = select(device="cpu", models="gla")
+    cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+    every = {case.shape["T"] for case in cases}
+    assert {case.shape["T"] for case in cases if case.backend == "chunkwise"} == every and len(every) == 3
+
+
+def test_a_decode_step_beside_other_passes_leaves_out_nothing_of_them() -> None:
+    def forward(passes: str) -> set[str]:
+        selection, _ = select(device="cuda", planning=True, models="hgrn", pass_=passes)
+        cases = [item.case for item in make_plan(selection, ["throughput"]).cases]
+        return {str(case) for case in cases if case.pass_ == "forward"}
+
+    assert forward("forward,decode") == forward("forward")
+
+
 def test_nothing_is_left_out_of_nothing() -> None:
     assert list(without_slow_lengths([])) == []
