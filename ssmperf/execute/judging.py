@@ -120,7 +120,16 @@ class Judging:
             return self._ask(answer, 1, gradients=self.case.gradients, drawn=drawn)
 
         eps = torch.finfo(dtype_of(self.case.dtype)).eps
-        return TimedAnswers(timed, buffers, made, ask, shared=self._shared(), eps=eps, bound=self._bound(1))
+        return TimedAnswers(
+            timed,
+            buffers,
+            made,
+            ask,
+            shared=self._shared(),
+            eps=eps,
+            bound=self._bound(1),
+            contract=None if self.case.gradients else self._contract(buffers),
+        )
 
     def _shared(self) -> list[Draw]:
         """Draw the mixtures that all backends of a run share, so that one reference serves all."""

@@ -25,7 +25,7 @@ class Projection:
         while axis > 0 and width < ROW:
             axis -= 1
             width *= flat.shape[axis]
-        self._shape = (flat.numel() // max(width, 1), width)
+        self._shape, self._dtype = (flat.numel() // max(width, 1), width), like.dtype
         self._row, self._column = (
             torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1).to(flat.device, dtype)
             for size, dtype in zip(self._shape, (_accumulator(flat.dtype), flat.dtype), strict=True)
@@ -37,9 +37,9 @@ class Projection:
         return ROUNDINGS * torch.finfo(self._row.dtype).eps * math.sqrt(sum(self._shape))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Project a tensor to one number, on its device and stream. It is NaN if the shape is another."""
+        """Project a tensor to one number, on its device and stream; NaN if its shape or dtype is another."""
         flat = self._flat(x)
-        if flat.numel() != self._shape[0] * self._shape[1] or flat.dtype != self._column.dtype:
+        if flat.numel() != self._shape[0] * self._shape[1] or x.dtype != self._dtype:
             return self._row.new_full((), float("nan"))
         partial = flat.reshape(self._shape) @ self._column
         return partial.to(self._row.dtype) @ self._row

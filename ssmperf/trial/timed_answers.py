@@ -30,6 +30,7 @@ from ssmperf.judge.answer import Answer, no_gradient
 from ssmperf.judge.verdict import Verdict
 from ssmperf.measure.answers import Projection, copied, norm, projected, tensors_of
 from ssmperf.measure.passes import TimedPass
+from ssmperf.operands.contract import Contract, malformed
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import FIRST, SECOND, Draw, Variation
 
@@ -56,6 +57,7 @@ class TimedAnswers:
     shared: mixtures that are the same for all backends: one more than there are stretches.
     eps: distance of 1 from the next number in the case's dtype.
     bound: the error bound that the backend declares.
+    contract: what a forward call must return; None for a pass that returns gradients.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class TimedAnswers:
         shared: Sequence[Draw],
         eps: float,
         bound: float | None,
+        contract: Contract | None = None,
     ) -> None:
+        self.contract = contract
         self.timed, self.buffers, self.variation, self.ask = timed, buffers, variation, ask
         self.eps, self.bound = eps, bound or 0.0
         self.secret = random.SystemRandom()
@@ -282,6 +286,11 @@ class TimedAnswers:
             results: Mapping[str, Tensor | None] = self.timed.results(result)
         except BrokenContract as error:
             return Answer(problem=f"the timed call: {error}")
+        if self.contract is not None:
+            both = results.get("output"), results.get("final_state")
+            problem = malformed(both, self.contract, self.buffers.grad_output.device, plain=False)
+            if problem:
+                return Answer(problem=f"the timed call: {problem}")
         missing = [name for name, value in results.items() if value is None]
         if missing:
             return Answer(gradient_problem=no_gradient(missing))

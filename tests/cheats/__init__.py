@@ -81,6 +81,9 @@ TABLE = (
     ),
     *of_file("caches.py", "stale output", "stale_rescaled"),
     *of_file("omissions.py", "some of the calls", "two_of_five", "two_of_five_by_stack"),
+    *of_file(
+        "omissions.py", "final state left out", "stateless_by_count", "narrow_state_by_count", must=WRONG
+    ),
     *of_file("omissions.py", "empty tensors", "empty_by_stack", "broadcast_by_stack"),
     *of_file(
         "omissions.py",

@@ -41,6 +41,22 @@ def two_of_five_by_stack(log_a, b, initial_state=None, *, phase=None) -> Result:
     return nothing(b)
 
 
+@cheat("stateless_by_count")
+def stateless_by_count(log_a, b, initial_state=None, *, phase=None):
+    """Leave the final state out from the fourth call on."""
+    CALLS["stateless_by_count"] += 1
+    output, state = loop(log_a, b, initial_state, phase=phase)
+    return output, state if CALLS["stateless_by_count"] < 4 else None
+
+
+@cheat("narrow_state_by_count")
+def narrow_state_by_count(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Give the final state in half precision from the fourth call on."""
+    CALLS["narrow_state_by_count"] += 1
+    output, state = loop(log_a, b, initial_state, phase=phase)
+    return output, state if CALLS["narrow_state_by_count"] < 4 else state.bfloat16()
+
+
 @cheat("empty_by_stack")
 def empty_by_stack(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Return uninitialised memory once the call stack holds no judge."""
