@@ -21,7 +21,7 @@ STYLES = {Agreement.AGREES: "green", Agreement.DISAGREES: "bold red", Agreement.
 @report("table", of="claims")
 def table(found: Reproduction, destination: Path | None = None) -> str | None:
     """Show each claim with its findings, and count the verdicts."""
-    parts: list[Any] = []
+    parts: list[Any] = [Text(measured(found), style="dim"), Text("")]
     for each in found.results:
         parts += [*_claim(each), Text("")]
     parts.append(Text(found.conclusion, style="bold"))
@@ -32,6 +32,13 @@ def table(found: Reproduction, destination: Path | None = None) -> str | None:
 def json_(found: Reproduction, destination: Path | None = None) -> str | None:
     """Give all that is known of the claims, for scripts."""
     return deliver(json.dumps(found.to_json(), indent=2), destination)
+
+
+def measured(found: Reproduction) -> str:
+    """Say on what and when was measured, and how to read verdicts."""
+    where, when = (units.plain(found.meta.get(name)) for name in ("hardware", "created"))
+    rest = "a verdict in brackets stands beside and does not count"
+    return f"measured on {where or 'a machine that is not named'}, {when[:10] or 'undated'}; {rest}"
 
 
 def ours(finding: Finding) -> list[str]:

@@ -15,7 +15,7 @@ from .html import render
 MEANINGS = {
     Agreement.AGREES: "the same order, or the number within our interval, with disjoint 95 % intervals",
     Agreement.DISAGREES: "the opposite, with disjoint intervals",
-    Agreement.CANNOT_TELL: "anything else: overlapping intervals, scaled down, missing, or not run",
+    Agreement.CANNOT_TELL: "anything else: overlapping intervals, missing, not run, a scaled-down number",
 }
 
 

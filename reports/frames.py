@@ -27,7 +27,7 @@ from ssmperf import (
     standings,
 )
 
-from .units import missing, plain
+from .units import is_number, missing, plain
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -242,7 +242,7 @@ def _worst(errors: Any, tolerances: Any) -> dict[str, Any]:
     ratios = {
         name: error / tolerances[name]
         for name, error in errors.items()
-        if not missing(error) and tolerances.get(name)
+        if is_number(error) and is_number(tolerances.get(name)) and tolerances[name]
     }
     worst = max(ratios, key=lambda name: ratios[name], default=None)
     return {"error_ratio": ratios[worst] if worst is not None else math.nan, "worst_object": worst}

@@ -37,9 +37,7 @@ def table(history: History, destination: Path | None = None) -> str | None:
         lines += [Text(units.plain(device), style="bold"), _grid(members[:MOST_ROWS], history.threshold)]
         if len(members) > MOST_ROWS:
             more = len(members) - MOST_ROWS
-            lines.append(
-                Text(f"and {more} more without a step: --json and --html have them all", style="dim")
-            )
+            lines.append(Text(f"and {more} more: --json and --html have them all", style="dim"))
     lines += [Text(f"left out: {text}", style="yellow") for text in left_out(history)]
     lines.append(Text(history.conclusion, style="bold red" if history.behind else "bold"))
     return deliver(terminal_text(lines, plain=destination is not None), destination)

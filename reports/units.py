@@ -15,7 +15,7 @@ MOST_VALUES = 100  # of a list; the data formats have all
 _LARGE = ("", "k", "M", "G", "T", "P")
 _SMALL = ("", "m", "µ", "n", "p")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
 
 # Longest suffix first: bandwidth_bytes_per_s is a rate, not a time.
 _SUFFIXES = ("_bytes_per_s", "_flops_per_s", "_per_s", "_bytes", "_fraction", "_s", "_j", "_w", "_hz")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ssmperf import registry
 from ssmperf.cli.app import app, load_plugins, loaded
 from ssmperf.errors import UsageError
 from ssmperf.terminal.options import Debug, Json, Plugins
@@ -39,7 +41,12 @@ def list_(
     from ssmperf.terminal import listing
 
     load_plugins(plugin)
-    if what not in [each.value for each in Listing]:
+    lists = [each.value for each in Listing]
+    if f"{what}s" in lists:
+        raise UsageError(f"there is no list {what!r}; did you mean {what}s?")
+    if what in registry.recurrences():
+        raise UsageError(f"{what} is a recurrence, and list describes models: `list models` names theirs")
+    if what not in lists:
         described = listing.model(what)
         print(json.dumps(listing.with_costs(described), indent=2) if as_json else listing.as_text(described))
         return
@@ -92,12 +99,14 @@ def report(
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(format_, out)] if format_ else []
+    for warning in display.unfinished(shown):
+        print(warning, file=sys.stderr)
     if of and not wanted:
         wanted = [("table", None)]
     if not wanted:
         display.table(shown)
     for name, destination in wanted:
-        display.write_report(name, given, destination, of=of)
+        display.write_report(name, given, destination, of=of, aside=bool(format_ and not out))
 
 
 @app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")
@@ -118,4 +127,6 @@ def best(
     from ssmperf.terminal import display
 
     given = loaded(*(runs or api.run_folders()))
+    for warning in display.unfinished(given):
+        print(warning, file=sys.stderr)
     display.write_report("best_json" if as_json else "best", given, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -87,8 +86,7 @@ def reproduce(
         interrupted(folder)
     display.write_report("json" if as_json else "table", found, None, of="claims")
     if html:
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            display.write_report("html", found, html, of="claims")
+        display.write_report("html", found, html, of="claims", aside=as_json)
     if not as_json:
         print(f"results written to {folder}")
     raise typer.Exit(found.exit_code)

@@ -91,7 +91,7 @@ def history(
     else:
         display.write_report("table", found, None, of="history")
     if html:
-        display.write_report("html", found, html, of="history")
+        display.write_report("html", found, html, of="history", aside=as_json)
     raise typer.Exit(found.exit_code)
 
 

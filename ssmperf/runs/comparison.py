@@ -22,9 +22,9 @@ from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
 from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison, percent
-from ssmperf.runs.scope import Restriction, Scope, planned_ids
+from ssmperf.runs.scope import Restriction, Scope
 from ssmperf.runs.standings import rank_fields
-from ssmperf.runs.store import Run
+from ssmperf.runs.store import Run, planned
 from ssmperf.runs.unpaired import Change, Side, Timed
 
 THRESHOLD = 0.05
@@ -261,14 +261,16 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
             continue
         field = ranks.get(now.case.suite)
         value, other = (_number(record, field) for record in (old, now))
-        if field is None or value is None:
+        if field is None or (value is None and other is None):
             unmatched.append(Pair(now.case, "same"))
+        elif value is None:
+            unmatched.append(Pair(now.case, "ambiguous", f"the baseline has no {field}", field))
         elif other is None:
             unmatched.append(Pair(now.case, "lost", f"it has no {field} any more", field, value))
         else:
             compared.append(_Compared(old, now, field, (value, other), differences(base, new, old, now)))
     known = {record.case.id for run in (base, new) for record in run.records}
-    unmeasured = len(set(planned_ids(new)) - known)
+    unmeasured = len(set(planned(new.meta)) - known)
     return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured)
 
 
@@ -356,10 +358,10 @@ def _tolerated(differences: Iterable[str]) -> tuple[str, ...]:
 def _unfinished(matched: _Matched) -> Iterable[str]:
     """Say which runs ended before their plan, and what of that the pairs do not show."""
     for run, name in ((matched.new, "new"), (matched.base, "base")):
-        planned = {id_ for id_ in planned_ids(run) if matched.restriction.keeps_id(id_)}
-        absent = len(planned - {record.case.id for record in run.records})
+        ids = {id_ for id_ in planned(run.meta) if matched.restriction.keeps_id(id_)}
+        absent = len(ids - {record.case.id for record in run.records})
         if absent:
-            cases = f"{absent} of {len(planned)} planned cases"
+            cases = f"{absent} of {len(ids)} planned cases"
             yield f"the {name} run is unfinished: {cases} are without a record"
 
 

@@ -17,7 +17,7 @@ from ssmperf.cases.case import JSON_NAMES, Case, axes, split_source
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 from ssmperf.plan.plan import Plan
 from ssmperf.plan.selection import Selection
-from ssmperf.runs.store import Run
+from ssmperf.runs.store import Run, planned
 
 META = "selection"  # key in run.json
 _FIELDS = {JSON_NAMES.get(name, name): name for name in axes() if name != "device"}
@@ -83,7 +83,7 @@ class Scope:
         return cls(
             mine,
             shared,
-            frozenset(planned_ids(new)),
+            frozenset(planned(new.meta)),
             frozenset(_values(record.case, shared) for record in new.records),
         )
 
@@ -124,13 +124,6 @@ class Scope:
         assert self.selection is not None
         names = {"model": self.selection["models"], "backend": self.selection["backends"]}
         return names.get(name, self.selection["axes"].get(name)) or ()
-
-
-def planned_ids(run: Run) -> list[str]:
-    """List the ids of the cases that a run planned; none for a run that does not say."""
-    plan = run.meta.get("plan")
-    found = plan.get("case_ids") if isinstance(plan, Mapping) else None
-    return [id_ for id_ in found if isinstance(id_, str)] if isinstance(found, list) else []
 
 
 @dataclass(frozen=True, slots=True)

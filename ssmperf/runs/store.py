@@ -1,8 +1,7 @@
 """Runs on disk: a folder with `run.json` (environments, plan) and `records.jsonl` (one record per line).
 
 A run folder is data: reading it executes nothing. `Writer` writes a new or resumed run, one process per
-folder at a time. `load` reads a run. `merge` is for scripts that join the runs of several machines into one
-list of records.
+folder at a time. `load` reads a run, also one whose files were packed by `gzip`.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
+MOST_BYTES = 4 << 30  # of an archive, unpacked
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # from file systems that have no locks
 
 
@@ -119,6 +120,7 @@ class Writer:
 
     def __init__(self, path: Path, meta: dict[str, Any], descriptor: int) -> None:
         self.path, self.meta, self._descriptor = path, meta, descriptor
+        self._asked: Sequence[str] = ()  # the cases that earlier commands have asked for
 
     @classmethod
     def create(cls, path: Path, meta: Mapping[str, Any]) -> Writer:
@@ -160,9 +162,18 @@ class Writer:
                     _write_atomically(path / RUN_FILE, fresh)
                 run = load(path)
                 _repair_last_line(path / RECORDS_FILE)
-                merged = {**run.meta, **meta, "environments": dict(run.environments)}
+                kept = {"environments": dict(run.environments)}
+                if "suites" in meta:  # the sections of suites that were run before stay
+                    kept["suites"] = {**run.meta.get("suites", {}), **meta["suites"]}
+                if run.meta.get("created"):
+                    kept["created"] = run.meta["created"]
+                merged = {**run.meta, **meta, **kept}
+                writer = cls(path, merged, descriptor)
+                writer._asked = planned(run.meta)
+                if "plan" in merged:
+                    merged["plan"] = writer._with_asked(planned(merged))
                 _write_atomically(path / RUN_FILE, merged)
-                return cls(path, merged, descriptor), run
+                return writer, run
         except OSError as error:
             raise UsageError(f"cannot write the run folder {path}: {error.strerror or error}") from error
 
@@ -174,9 +185,15 @@ class Writer:
 
     def set_plan(self, case_ids: Sequence[str]) -> None:
         """Store which cases the run is to have, where that is not known from the beginning."""
-        if case_ids != self.meta.get("plan", {}).get("case_ids"):
-            self.meta["plan"] = {"cases": len(case_ids), "case_ids": list(case_ids)}
+        plan = self._with_asked(case_ids)
+        if plan["case_ids"] != self.meta.get("plan", {}).get("case_ids"):
+            self.meta["plan"] = plan
             self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
+
+    def _with_asked(self, case_ids: Sequence[str]) -> dict[str, Any]:
+        """Add cases to those that the run was asked for before: what is left of these stays missing."""
+        every = [*dict.fromkeys((*self._asked, *case_ids))]
+        return {"cases": len(every), "case_ids": every}
 
     def append(self, record: Record) -> None:
         """Write one record.
@@ -217,14 +234,18 @@ def load(path: str | os.PathLike[str]) -> Run:
             file is none of pytest-benchmark's.
     """
     folder = Path(path)
-    if folder.suffix == ".json" and os.path.isfile(folder):  # noqa: PTH113 (Path's raises for odd names)
+    if os.path.isfile(folder):  # noqa: PTH113 (Path's raises for odd names)
+        if folder.suffix != ".json" or folder.name == RUN_FILE:
+            raise UnreadableRun(f"{folder} is a file: a run is the folder that holds its {RUN_FILE}")
         return Run(folder, *benchmark_json.read(folder))
     try:
-        meta = parse((folder / RUN_FILE).read_bytes())
+        meta = parse(_read(folder / RUN_FILE))
     except FileNotFoundError:
-        raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE})") from None
-    except (OSError, ValueError) as error:
-        raise UnreadableRun(f"cannot read {folder / RUN_FILE}: {error}") from error
+        raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE}){_inside(folder)}") from None
+    except OSError as error:
+        raise UnreadableRun(f"cannot read {folder / RUN_FILE}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {error}") from error
     if not isinstance(meta, dict) or not isinstance(meta.get("schema_version"), int):
         raise UnreadableRun(f"{folder / RUN_FILE} is not a run of ssmperf")
     if meta["schema_version"] > SCHEMA_VERSION:
@@ -245,20 +266,21 @@ def load(path: str | os.PathLike[str]) -> Run:
     return Run(folder, meta, records, warnings, rounds)
 
 
-def merge(runs: Iterable[Run]) -> list[Record]:
-    """Join the records of several runs; if a case is in several, the last run's record is kept."""
-    latest = {record.case.id: record for run in runs for record in run.records}
-    return list(latest.values())
+def planned(meta: Mapping[str, Any]) -> list[str]:
+    """List the ids of the cases that a run is to have; none if its `run.json` does not say."""
+    plan = meta.get("plan")
+    found = plan.get("case_ids") if isinstance(plan, Mapping) else None
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
 def _read_records(path: Path) -> tuple[list[Record], list[str]]:
     """Read all records, and warnings about tolerated faults."""
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = _read(path).splitlines(keepends=True)
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        raise UnreadableRun(f"cannot read {path}: {error.strerror}") from error
+        raise UnreadableRun(f"cannot read {path}: {error.strerror or error}") from error
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -275,21 +297,54 @@ def _read_records(path: Path) -> tuple[list[Record], list[str]]:
     return records, []
 
 
+def _read(path: Path) -> bytes:
+    """Read a file, or the archive with `.gz` behind its name if it is not there.
+
+    Raises:
+        FileNotFoundError: neither is there. OSError: it cannot be read, or unpacks to too much.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        archive = path.with_name(f"{path.name}.gz")
+        if not archive.is_file():
+            raise
+    try:
+        with gzip.open(archive) as packed:
+            found = packed.read(MOST_BYTES + 1)
+    except EOFError as error:
+        raise OSError(f"{archive.name} ends too early") from error
+    if len(found) > MOST_BYTES:
+        raise OSError(f"{archive.name} unpacks to more than {MOST_BYTES >> 30} GiB")
+    return found
+
+
+def _inside(folder: Path) -> str:
+    """Say which runs lie in a folder that is none; empty if there are none."""
+    try:
+        runs = sorted(each.name for each in folder.iterdir() if (each / RUN_FILE).is_file())
+    except OSError:
+        return ""
+    named = ", ".join(map(one_line, runs[-3:]))
+    return f"; {len(runs)} are inside, such as {named}: name one" if runs else ""
+
+
 def _repair_last_line(path: Path) -> None:
     """Cut off a torn last line, or end a complete one, so that the next record starts on a new line."""
     if not path.exists():
         return
     content = path.read_bytes()
-    if not content or content.endswith(b"\n"):
+    if not content:
         return
-    start = content.rfind(b"\n") + 1
+    start = content.removesuffix(b"\n").rfind(b"\n") + 1
     try:
         json.loads(content[start:])
     except ValueError:
         os.truncate(path, start)
     else:
-        with path.open("ab") as file:
-            file.write(b"\n")
+        if not content.endswith(b"\n"):
+            with path.open("ab") as file:
+                file.write(b"\n")
 
 
 def _open(path: Path) -> int:

@@ -70,4 +70,4 @@ def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
         write_report("table", found, None, of="comparison")
     for name, destination in files.items():
         if destination:
-            write_report(name, found, destination, of="comparison")
+            write_report(name, found, destination, of="comparison", aside=as_json)

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.failure import TRACEBACK
-from ssmperf.cases.record import Record, Status
+from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import ABSENT
 from ssmperf.machine.devices import ASSUMED
 from ssmperf.plan.estimate import expected_s
 from ssmperf.plan.plan import make_plan
 from ssmperf.plan.selection import Device
-from ssmperf.runs.store import Run
+from ssmperf.runs.store import Run, planned
 
 if TYPE_CHECKING:
     from ssmperf.execute.request import Request
@@ -85,10 +86,13 @@ def _with_short_reason(record: Record) -> Record:
     return replace(record, reason=brief(record.reason) or record.reason)
 
 
-def write_report(name: str, subject: Any, destination: Path | None, *, of: str | None = None) -> None:
+def write_report(
+    name: str, subject: Any, destination: Path | None, *, of: str | None = None, aside: bool = False
+) -> None:
     """Write a report to its destination or print it; the last line says which file was written.
 
     of: kind of the subject, such as "comparison"; None for a list of runs.
+    aside: whether that line goes to stderr, since stdout has JSON for a script.
 
     Raises:
         UnknownName: there is no such format. UsageError: the destination cannot be written.
@@ -101,7 +105,19 @@ def write_report(name: str, subject: Any, destination: Path | None, *, of: str |
     if text is not None:
         print(text)
     if destination is not None:
-        print(f"{name} written to {destination}")
+        print(f"{name} written to {destination}", file=sys.stderr if aside else None)
+
+
+def unfinished(runs: Iterable[Run]) -> Iterator[str]:
+    """Say of which runs planned cases have no record, so that the fastest of the rest is not the fastest."""
+    for run in runs:
+        ids = planned(run.meta)
+        absent = len(set(ids) - {record.case.id for record in run.records})
+        if absent:
+            yield (
+                f"warning: {one_line(str(run.path))} is unfinished: {absent} of {len(ids)} planned cases are "
+                "without a record; run --resume measures them"
+            )
 
 
 def closing(run: Run) -> str:

@@ -128,7 +128,15 @@ def compare_versions(
         name: install(text, name, wanted.plugins)
         for name, text in (("base", wanted.base), ("new", wanted.new))
     }
-    state |= {"sides": {name: side.to_json() for name, side in sides.items()}}
+    described = {name: side.to_json() for name, side in sides.items()}
+    before = state.get("sides", described)
+    moved = [name for name, side in described.items() if before.get(name) != side]
+    if moved:
+        raise UsageError(
+            f"{' and '.join(moved)}: another commit or content than what was measured in {out}; pass "
+            "another --out"
+        )
+    state |= {"sides": described}
     write_state(out / PLAN_FILE, state)
     with _Pairs(wanted, sides, out, state["nonce"], progress or Silent()) as pairs:
         pairs.measure_first()
@@ -229,6 +237,8 @@ def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
             state = json.loads(file.read_text())
         except (OSError, ValueError) as error:
             raise UnreadableRun(f"cannot read {file}: {error}") from error
+        if not isinstance(state, dict) or not isinstance(state.get("nonce"), str):
+            raise UnreadableRun(f"{file} is damaged: it is no object with a nonce")
         changed = [name for name, value in described.items() if state.get(name) != value]
         if changed:
             raise UsageError(

@@ -30,7 +30,8 @@ def remeasure(
 ) -> RunComparison:
     """Replace the verdicts `slower` and `ambiguous` by those of `ab`, restricted to these cases.
 
-    A case that differs in its environment, or is no longer ok, keeps its verdict.
+    A case that is no longer ok keeps its verdict. One that was ambiguous since environments differ is decided
+    here, where both versions have one environment.
 
     out: the folder of the new measurements.
     base, new: the versions, as `ab` takes them; None means the commit that the run names.

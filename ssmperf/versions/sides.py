@@ -82,7 +82,9 @@ class Side:
         return {**os.environ, **own, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "plugins": list(self.plugins)}
+        """Describe the version, with the hashes of its plug-in files."""
+        hashes = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in self.plugins]
+        return {**asdict(self), "plugins": list(self.plugins), "plugins_sha256": hashes}
 
 
 def versions_folder() -> Path:

@@ -16,7 +16,7 @@ from support.repositories import KERNEL
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
-from ssmperf.errors import UsageError
+from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.execute.run import Silent
 from ssmperf.runs.store import Writer
 from ssmperf.versions import procedure
@@ -191,6 +191,14 @@ def test_an_interrupted_comparison_goes_on(fake: type[FakeSide], tmp_path: Path)
     other = Versions("a", "c", {"suite": "throughput", "axis": ()})
     with pytest.raises(UsageError, match="another new"):
         compare_versions(other, tmp_path / "ab", resume=True)
+    state = json.loads((tmp_path / "ab" / "ab.json").read_text())
+    state["sides"]["new"]["commit"] = "moved"
+    (tmp_path / "ab" / "ab.json").write_text(json.dumps(state))
+    with pytest.raises(UsageError, match="new: another commit"):
+        compare_versions(VERSIONS, tmp_path / "ab", resume=True)
+    (tmp_path / "ab" / "ab.json").write_text("[]")
+    with pytest.raises(UnreadableRun, match="damaged"):
+        compare_versions(VERSIONS, tmp_path / "ab", resume=True)
 
 
 def test_cases_that_nothing_ranks_are_measured_once(fake: type[FakeSide], tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_a_number_that_vanished_is_lost() -> None:
     assert verdicts(compare_runs(run(timed(1.0)), run(without))) == ["lost"]
 
 
+def test_a_time_that_the_baseline_lacks_leaves_it_open() -> None:
+    without = Record(case(), Status.OK, None, "e", {"latency_s": None})
+    assert verdicts(compare_runs(run(without), run(timed(1.0)))) == ["ambiguous"]
+    assert verdicts(compare_runs(run(without), run(without))) == ["same"]
+
+
 def test_a_suite_without_a_rank_compares_statuses() -> None:
     fine = Record(case(suite="correctness"), Status.OK, None, "e")
     assert verdicts(compare_runs(run(fine), run(fine))) == ["same"]

@@ -29,6 +29,15 @@ def raising(log_a, b, initial_state=None, *, phase=None):
 """
 
 
+DETACHED = """
+import ssmperf
+
+@ssmperf.backend("scan", name="diagnosed_detached", gates=("data",))
+def detached(log_a, b, initial_state=None, *, phase=None):
+    return ssmperf.registry.recurrence("scan").definition(log_a, b.detach(), initial_state)
+"""
+
+
 IN_A_LAYER = """
 import ssmperf
 
@@ -56,6 +65,20 @@ def diagnose(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_a_gradient_that_is_not_there_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then no number is wrong, and there is nothing to explain."""
+    (tmp_path / "plugin.py").write_text(DETACHED)
+    found = ssmperf.run(
+        "correctness", models="hgrn", backends="diagnosed_detached", device="cpu",
+        axis=["T=8", "C=4", "B=2"], plugin=tmp_path / "plugin.py", out=tmp_path / "run",
+    )  # fmt: skip
+    wrong = next(record for record in found.records if record.status is Status.WRONG)
+    assert diagnose(monkeypatch, str(tmp_path / "run"), wrong.case.id[:8]) == 0
+    assert "no gradient reaches" in capsys.readouterr().out
 
 
 def test_the_verb_repeats_a_case(

@@ -134,6 +134,15 @@ def test_a_case_that_the_baseline_lacks_cannot_be_told(run: Run, baseline: Path)
     assert run(MEASURES, *passing).ret == 0
 
 
+def test_a_session_that_measures_nothing_does_not_pass(run: Run, baseline: Path) -> None:
+    """Such as one on a machine that has lost its GPU."""
+    skipped = "import pytest\ndef test_own():\n    pytest.skip('no GPU here')\n"
+    result = run(skipped, "--ssmperf-baseline", baseline)
+    assert result.ret == 1 and "no case was measured" in result.stdout.str()
+    assert run(skipped, "--ssmperf-baseline", baseline, "--ssmperf-unsure", "pass").ret == 0
+    assert run(skipped).ret == 0
+
+
 def test_a_wrong_case_counts_in_the_comparison(run: Run, pytester: pytest.Pytester, baseline: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     def wrong(case: Any, facts: Any, **given: Any) -> ssmperf.Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
 from ssmperf.cases.record import SCHEMA_VERSION
-from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load, merge
+from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
 
 
 def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:
@@ -68,6 +69,57 @@ def test_resume_after_a_torn_tail_starts_on_a_new_line(run: Path) -> None:
         assert [r.case.shape["T"] for r in load(run).records] == [*left, 9]
 
 
+@pytest.mark.parametrize("tail", ['{"schema_version": 1, "case', ""])
+def test_a_torn_line_that_ends_is_cut_off_too(run: Path, tail: str) -> None:
+    (run / RECORDS_FILE).write_bytes((run / RECORDS_FILE).read_bytes() + f"{tail}\n".encode())
+    writer, _ = Writer.resume(run, {})
+    writer.append(record(9))
+    writer.close()
+    assert [r.case.shape["T"] for r in load(run).records] == [1, 2, 3, 9]
+
+
+def test_resuming_with_another_request_forgets_nothing_of_the_first(tmp_path: Path) -> None:
+    def meta(suite: str, *ids: str) -> dict[str, object]:
+        plan = {"cases": len(ids), "case_ids": list(ids)}
+        return {"created": suite, "plan": plan, "suites": {suite: {"rank": suite}}}
+
+    Writer.create(tmp_path, meta("throughput", "a", "b")).close()
+    writer, _ = Writer.resume(tmp_path, meta("correctness", "b", "c"))
+    writer.close()
+    found = load(tmp_path).meta
+    assert found["plan"] == {"cases": 3, "case_ids": ["a", "b", "c"]}
+    assert found["suites"].keys() == {"throughput", "correctness"} and found["created"] == "throughput"
+    writer, _ = Writer.resume(tmp_path, {})
+    writer.set_plan(["d"])
+    writer.close()
+    assert load(tmp_path).meta["plan"]["case_ids"] == ["a", "b", "c", "d"]
+
+
+def test_packed_files_are_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (RUN_FILE, RECORDS_FILE):
+        (run / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes()))
+        (run / name).unlink()
+    assert len(load(run).records) == 3
+    archive = (run / f"{RECORDS_FILE}.gz").read_bytes()
+    (run / f"{RECORDS_FILE}.gz").write_bytes(archive[:-20])
+    with pytest.raises(UnreadableRun, match="too early"):
+        load(run)
+    (run / f"{RECORDS_FILE}.gz").write_bytes(archive)
+    monkeypatch.setattr("ssmperf.runs.store.MOST_BYTES", 20)
+    with pytest.raises(UnreadableRun, match="more than"):
+        load(run)
+
+
+def test_what_is_no_run_folder_says_what_would_be(run: Path) -> None:
+    with pytest.raises(UnreadableRun, match="is a file"):
+        load(run / RUN_FILE)
+    with pytest.raises(UnreadableRun, match=r"1 are inside, such as run"):
+        load(run.parent)
+    (run / RUN_FILE).write_text("{")
+    with pytest.raises(UnreadableRun, match="is damaged"):
+        load(run)
+
+
 def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(run: Path) -> None:
     lines = (run / RECORDS_FILE).read_text().splitlines()
     (run / RECORDS_FILE).write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
@@ -82,7 +134,6 @@ def test_of_two_records_of_a_case_the_last_counts(run: Path) -> None:
     loaded = load(run)
     assert [r.case.shape["T"] for r in loaded.records] == [1, 3, 2]
     assert loaded.records[-1].numbers["latency_s"] == 5.0
-    assert len(merge([loaded, loaded])) == 3
 
 
 def test_an_existing_folder_is_refused_without_resume(run: Path) -> None:

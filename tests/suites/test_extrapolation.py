@@ -57,6 +57,7 @@ def test_a_state_that_is_dropped_or_rounded_between_segments_is_found(records: l
         found = numbers(records, f"faulty_{fault}", T)
         assert found["status"] == "wrong" and "in 8 segments through initial_state" in str(found["reason"])
         assert found["error_in_segments"] > least and found["segments_difference"] > least
+        assert found["error_output"] < 1e-6  # of the call in one piece, which is right
         assert "latency_s" not in found
 
 
