@@ -19,6 +19,7 @@ from ssmperf import (
     Unsupported,
     Verdict,
     decay_span,
+    is_out_of_memory,
     registry,
     relative_error,
     steps,
@@ -77,7 +78,7 @@ def measure_stability(case: Case, context: Context) -> Record:
     else:
         cheap = case.device != "cpu" or predicted_cpu_s(case) <= REPEATED_CPU_S
         if cheap and case.shape["T"] in REPEATED:
-            numbers |= repeated(case, context, values.operands)
+            numbers |= _repeated_if_possible(case, context, values.operands)
     error = verdict.errors.get("output")
     largest = max(envelope) if envelope else verdict.extra.get("largest_final_state")
     return context.record(
@@ -90,6 +91,16 @@ def measure_stability(case: Case, context: Context) -> Record:
         **numbers,
         **{name: verdict.extra.get(name) for name in ALONG_TIME},
     )
+
+
+def _repeated_if_possible(case: Case, context: Context, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the backend again; that it refuses, or lacks memory, changes nothing of what was found before."""
+    try:
+        return repeated(case, context, operands)
+    except Exception as error:
+        if not (isinstance(error, Unsupported) or is_out_of_memory(error)):
+            raise
+        return {"repeated_reason": str(error).partition("\n")[0]}
 
 
 def repeated(case: Case, context: Context, operands: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def diagnose(
         if _is_wrong(label_of(name), verdict)
     ]
     found = [_finding(subject, relation(subject), verdict) for subject in subjects]
-    if evidence is not None and (evidence.deep or any(finding.match is None for finding in found)):
+    if found and evidence is not None and (evidence.deep or any(finding.match is None for finding in found)):
         found = _with_variants(subjects, found, evidence, verdict)
     return sorted(found, key=lambda finding: -finding.order)
 

@@ -53,7 +53,9 @@ def judge_segments(judging: Judging, verdict: Verdict) -> tuple[Verdict, dict[st
         numbers["segments_difference"] = relative_error(outputs[-1], whole)
     if found.status is Status.OK:
         return verdict, numbers
-    return replace(found, reason=f"in {SEGMENTS} segments through initial_state: {found.reason}"), numbers
+    reason = f"in {SEGMENTS} segments through initial_state: {found.reason}"
+    # errors and tolerances stay those of the whole call
+    return replace(verdict, status=found.status, reason=reason, diagnosis=found.diagnosis), numbers
 
 
 def segmented(
