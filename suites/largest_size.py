@@ -137,7 +137,7 @@ def search(
             if low is None:
                 size, ratio = min(size - 1, int(size / ratio)), min(2.0, ratio**2)
             elif high is None:
-                if low >= most:
+                if low >= most or (doubling and 2 * low > most):
                     break
                 longer = 2 * low if doubling else min(max(low + 1, int(low * ratio)), most)
                 size, ratio = longer, min(2.0, ratio**2)
@@ -333,13 +333,20 @@ def largest_sizes(
         return {**found, f"largest_{dimension}_reason": f"not tried: {untried}"}
     if context.spoiled:
         return {**found, f"largest_{dimension}_reason": "not tried: an earlier call may have left errors"}
-    run = run_at(case, context, dimension, small)
+    try:
+        run = run_at(case, context, dimension, small)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return {**found, f"largest_{dimension}_reason": "not tried: no memory for operands to repeat"}
     exponent = work_exponent if growth is None else max(work_exponent, growth.exponent)
     attempt = Attempt(_emptying(run), known=(own, call_s), exponent=exponent)
     # a step below, which should fit; the next one is then the predicted size itself, and the last
     start = own if predicted is None or doubling else max(1, predicted * GRID // (GRID + 1))
     largest, failed = search(attempt, start, doubling=doubling, near=predicted is not None)
     context.spoiled |= attempt.broken
+    if largest is not None and failed is None and attempt.reason is None:
+        attempt.reason = f"no size above {LARGEST:,} is tried"
     return {
         **found,
         f"largest_{dimension}": largest,

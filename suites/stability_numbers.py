@@ -53,8 +53,8 @@ def measure_stability(case: Case, context: Context) -> Record:
     largest_finite_error: the largest error of a finite value, relative to the largest float64 output.
     error_envelope: the largest error in each piece of the sequence, relative like the above. The pieces end
         before `steps`.
-    largest_state, state_envelope: the largest magnitude in the float64 state, and that at the end of each
-        piece; of a long sequence, that of the final state alone.
+    largest_state, state_envelope: the largest magnitude in the float64 states at the ends of pieces, and that
+        at each of these ends; of a long sequence, that of the final state alone.
     phase_drift: by how many radians the last piece of a complex output is turned.
 
     At some lengths the backend is called a few times more:

@@ -61,6 +61,9 @@ def differences(base: Run, new: Run, old: Record, now: Record) -> Differences:
     """Compare the environments of two records of the same case, and how their runs measured."""
     versions = [run.meta.get("measurement", 1) for run in (base, new)]
     breaking = [] if versions[0] == versions[1] else [_text("measurement", *versions)]
+    layers = [record.numbers.get("layers") for record in (old, now)]  # networks of several sizes have one id
+    if layers[0] != layers[1]:
+        breaking.append(_text("layers", *layers))
     notes: list[str] = []
     if old.env_id == now.env_id:
         return Differences(tuple(breaking))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -277,14 +278,15 @@ def _analysed(
     ]
     positions = [[change.position for change in found] for found in changes]
     creeps = find_creeps(logs, numbers, baselines, positions, noise, shuffles, threshold)
+    every = sorted({number for each in members for number in each.numbers})  # runs of the device
     cases = []
     for each, found, start, creep in zip(members, reported, baselines, creeps, strict=True):
         steps = tuple(
-            _step(each, change, last=change is found[-1], start=0 if pinned is None else start)
+            _step(each, change, every, last=change is found[-1], start=0 if pinned is None else start)
             for change in found
         )
         alarm = None
-        if creep is not None:
+        if creep is not None and _since(every, each.numbers[-1]) <= FRESH_RUNS:
             rise, reach = creep.rise, creep.reach
             alarm = Alarm(
                 each.points[start],
@@ -298,12 +300,17 @@ def _analysed(
     return cases
 
 
-def _step(series: Series, change: Change, *, last: bool, start: int) -> Step:
-    """Describe a step. last: whether no other follows. start: number of the baseline's value."""
+def _since(every: Sequence[int], number: int) -> int:
+    """Count the runs of a device from a run on, itself included, whether they have a certain case or not."""
+    return len(every) - bisect.bisect_left(every, number)
+
+
+def _step(series: Series, change: Change, every: Sequence[int], *, last: bool, start: int) -> Step:
+    """Describe a step. every: runs of the device. last: whether no other follows. start: of the baseline."""
     place = change.position
     (base, old), (new, now) = series.records[place - 1], series.records[place]
     low, high = change.interval
-    followed = len(series.points) - place
+    followed = _since(every, series.numbers[place])
     return Step(
         series.case,
         series.device,

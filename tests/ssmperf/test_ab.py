@@ -218,8 +218,10 @@ def test_cases_restrict_the_comparison(fake: type[FakeSide], tmp_path: Path) -> 
     chosen = (case(1).id, case(4).id[:6])
     found = compare_versions(Versions("a", "b", {}, cases=chosen), tmp_path / "ab")
     assert {pair.case.seed for pair in found.pairs} == {1, 4}
-    with pytest.raises(UsageError, match="no case in common"):
-        compare_versions(Versions("a", "b", {}, cases=("zzz",)), tmp_path / "other")
+    asked = len(fake.asked)
+    with pytest.raises(UsageError, match="begins with 'zzz'"):
+        compare_versions(Versions("a", "b", {}, cases=(case(1).id, "zzz")), tmp_path / "other")
+    assert len(fake.asked) == asked, "what cannot be compared is not measured first"
 
 
 def test_progress_counts_to_its_total(fake: type[FakeSide], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,17 @@ def test_a_time_that_the_baseline_lacks_leaves_it_open() -> None:
     without = Record(case(), Status.OK, None, "e", {"latency_s": None})
     assert verdicts(compare_runs(run(without), run(timed(1.0)))) == ["ambiguous"]
     assert verdicts(compare_runs(run(without), run(without))) == ["same"]
+
+
+def test_networks_of_other_sizes_are_not_compared() -> None:
+    """Their number of layers is no part of a case."""
+    shallow, deep = (
+        replace(timed(seconds), numbers={**timed(seconds).numbers, "layers": layers})
+        for seconds, layers in ((1.0, 1), (4.0, 4))
+    )
+    assert verdicts(compare_runs(run(shallow), run(shallow))) == ["same"]
+    (pair,) = compare_runs(run(shallow), run(deep)).pairs
+    assert pair.verdict == "ambiguous" and "layers" in str(pair.reason)
 
 
 def test_a_suite_without_a_rank_compares_statuses() -> None:

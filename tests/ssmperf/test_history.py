@@ -85,6 +85,19 @@ def test_a_slow_down_is_fresh_for_some_runs(tmp_path: Path) -> None:
     assert step_.fresh
 
 
+def test_a_case_that_ended_long_ago_stands_behind_nothing(tmp_path: Path) -> None:
+    """Its slow-down was fresh when it ended, such as by another name, and runs without it have followed."""
+    place = 12
+    write(tmp_path, runs=place + FRESH_RUNS + 8, count=6, shifts={1: step(place, 0.1)})
+    gone = histories.cases(6)[1].id
+    for number in range(place + 5, place + FRESH_RUNS + 8):
+        file = tmp_path / f"run-{number:03}" / "records.jsonl"
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join(line for line in lines if gone not in line))
+    (step_,) = ssmperf.history(tmp_path).steps
+    assert step_.place == place and not step_.fresh and ssmperf.history(tmp_path).ok
+
+
 def test_a_slow_down_that_was_repaired_is_not_fresh(tmp_path: Path) -> None:
     write(tmp_path, count=6, shifts={1: lambda run: 0.1 * (20 <= run < 25)})
     found = ssmperf.history(tmp_path)

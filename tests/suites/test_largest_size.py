@@ -47,6 +47,7 @@ def test_the_search_brackets_the_limit(start: int, limit: int) -> None:
 def test_the_search_ends_where_nothing_or_everything_fits() -> None:
     assert search(lambda length: False, 100) == (None, 1)
     assert search(lambda length: True, 100, most=1000) == (1000, None)
+    assert search(lambda length: True, 48, most=1000, doubling=True) == (768, None)
 
 
 def test_the_search_keeps_what_it_found_when_its_time_is_up() -> None:
