@@ -107,7 +107,7 @@ def _trace_cpu(call: Callable[[], Any]) -> tuple[Memory | None, str | None]:
     if torch.autograd._profiler_enabled():
         return None, "another profiler is running"
     silence()
-    with _without_collections(), torch.autograd.profiler.profile(profile_memory=True) as profiler:
+    with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         call()
         gc.collect(0)  # the cycles of the call itself
     if profiler.kineto_results is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ssmperf.measure.memory import peak_bytes
+from ssmperf.measure.memory import peak_bytes, trace
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MB = 2**20
@@ -86,3 +86,13 @@ def test_an_exception_passes_and_the_next_measurement_works() -> None:
 def test_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     peak_bytes(lambda: hold(MB, "cpu"), "cpu")
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_cycle_of_the_call_holds_is_not_left() -> None:
+    def call() -> None:
+        cycle: list[object] = [torch.empty(4096)]
+        cycle.append(cycle)
+
+    found, reason = trace(call, "cpu")
+    assert found is not None and reason is None
+    assert found.left_bytes == 0 and found.peak_bytes == 4 * 4096
