@@ -12,6 +12,7 @@ import fcntl
 import gzip
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -312,8 +313,8 @@ def _read(path: Path) -> bytes:
     try:
         with gzip.open(archive) as packed:
             found = packed.read(MOST_BYTES + 1)
-    except EOFError as error:
-        raise OSError(f"{archive.name} ends too early") from error
+    except (EOFError, zlib.error) as error:
+        raise OSError(f"{archive.name} is damaged: {error}") from error
     if len(found) > MOST_BYTES:
         raise OSError(f"{archive.name} unpacks to more than {MOST_BYTES >> 30} GiB")
     return found

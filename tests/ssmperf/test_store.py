@@ -101,9 +101,11 @@ def test_packed_files_are_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (run / name).unlink()
     assert len(load(run).records) == 3
     archive = (run / f"{RECORDS_FILE}.gz").read_bytes()
-    (run / f"{RECORDS_FILE}.gz").write_bytes(archive[:-20])
-    with pytest.raises(UnreadableRun, match="too early"):
-        load(run)
+    middle = len(archive) // 2
+    for damaged in (archive[:-20], archive[:middle] + bytes(20) + archive[middle + 20 :], b"no archive"):
+        (run / f"{RECORDS_FILE}.gz").write_bytes(damaged)
+        with pytest.raises(UnreadableRun):
+            load(run)
     (run / f"{RECORDS_FILE}.gz").write_bytes(archive)
     monkeypatch.setattr("ssmperf.runs.store.MOST_BYTES", 20)
     with pytest.raises(UnreadableRun, match="more than"):
