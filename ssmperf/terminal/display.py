@@ -212,6 +212,7 @@ class LineProgress:
     def begin(self, total: int, done: int) -> None:
         self.total, self.done, self.earlier = total, done, done
         self.begun = self.shown = time.monotonic()
+        self.first: float | None = None  # when the first case ended, before which workers start
         self.statuses: Counter[Status] = Counter()
         kept = f", {done} already done" if done else ""
         self._print(f"{total} cases{kept}")
@@ -233,9 +234,10 @@ class LineProgress:
             if self.debug and (text := traceback_of(record)):
                 self._print(text)
         now = time.monotonic()
+        self.first = now if self.first is None else self.first
         if now - self.shown >= LINE_EVERY_S:
             self.shown = now
-            self._print(f"[{self.done}/{self.total}] {record.case}  {self._remaining(now)}")
+            self._print(f"[{self.done}/{self.total}] {record.case}{self._remaining(now)}")
 
     def drop(self, count: int) -> None:
         self.total -= count
@@ -246,9 +248,12 @@ class LineProgress:
         self._print(f"measured {self.done - self.earlier} cases in {took:.0f} s: {parts or 'nothing to do'}")
 
     def _remaining(self, now: float) -> str:
-        measured = self.done - self.earlier
-        left = (now - self.begun) / max(measured, 1) * (self.total - self.done)
-        return f"about {left:.0f} s left"
+        """Extrapolate from the cases behind the first one; nothing before there is another."""
+        since = self.done - self.earlier - 1
+        if self.first is None or since < 1:
+            return ""
+        left = (now - self.first) / since * (self.total - self.done)
+        return f"  about {left:.0f} s left"
 
     def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
