@@ -76,16 +76,24 @@ class Trainings:
         rows = self.of_variant(variant, T)
         return bool(rows) and all(row["ended_early"] for row in rows)
 
-    def learned(self, variant: str, T: int, growth: int = 1) -> bool:
-        """Tell whether the whole interval of a variant's accuracy lies above that of a guess at T."""
-        found, rows = self.accuracy(variant, T, growth), self.of_variant(variant, T)
-        return found is not None and found.low is not None and found.low > rows[0]["chance"]
-
     def unlearned(self, *variants: str, T: int, growth: int = 1) -> bool:
-        """Tell whether there are accuracies of variants with intervals, and none has learned anything."""
-        found = [self.accuracy(variant, T, growth) for variant in variants]
-        known = all(each is not None and each.bounds is not None for each in found)
-        return known and not any(self.learned(variant, T, growth) for variant in variants)
+        """Tell whether all variants have intervals, and none of these lies above the accuracy of a guess."""
+        for variant in variants:
+            found = self.accuracy(variant, T, growth)
+            if found is None or found.low is None or found.low > self.of_variant(variant, T)[0]["chance"]:
+                return False
+        return True
+
+    def undecided(self, *variants: str, T: int, growth: int = 1) -> tuple[Agreement, str] | None:
+        """Say why differences between variants are chance; None if they may be more.
+
+        All of their trainings ended early, or none has learned anything.
+        """
+        if growth == 1 and all(self.knows(variant, T) for variant in variants):
+            return Agreement.CANNOT_TELL, BOTH_KNOW
+        if self.unlearned(*variants, T=T, growth=growth):
+            return Agreement.CANNOT_TELL, NEITHER_KNOWS
+        return None
 
     def note(self, *variants: str, T: int) -> str:
         """Say at which rate variants were trained, and for how long."""
@@ -111,17 +119,11 @@ class Trainings:
         decides: bool = True,
         note: str = "",
     ) -> Finding:
-        """Judge the claim that one variant is more accurate than another, trained at T.
-
-        Nothing is told where all trainings of both ended early, or neither learned anything: what is left is
-        chance.
-        """
+        """Judge the claim that one variant is more accurate than another, trained at T."""
         ours = {name: self.accuracy(name, T, growth) for name in (better, worse)}
-        judged = agree_on_order(ours[better], ours[worse], self.why(better, worse, T=T))
-        if growth == 1 and self.knows(better, T) and self.knows(worse, T):
-            judged = Agreement.CANNOT_TELL, BOTH_KNOW
-        if self.unlearned(better, worse, T=T, growth=growth):
-            judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
+        judged = self.undecided(better, worse, T=T, growth=growth) or agree_on_order(
+            ours[better], ours[worse], self.why(better, worse, T=T)
+        )
         where = f"T = {T}" if growth == 1 else f"at {growth * T}, trained at {T}"
         notes = "; ".join(filter(None, (note, self.note(better, worse, T=T))))
         return Finding(f"accuracy, {better} against {worse}, {where}", printed, ours, judged, decides, notes)

@@ -60,7 +60,9 @@ class Cost:
 
     def conclude(self, found: Mapping[str, Mapping[str, Any]]) -> Iterable[Finding]:
         pieces = of_pieces(found, names("standard"))
-        cases = {"cases": [{"piece": piece, **case} for piece in pieces for case in rows(pieces[piece])]}
+        cases = {
+            "cases": [{"piece": piece, **case} for piece in pieces for case in pieces[piece].get("cases", ())]
+        }
         steps = sorted(int(piece.removeprefix("n")) for piece in pieces if piece != OUTER)
         least, most = {"piece": f"n{steps[0]}"}, {"piece": f"n{steps[-1]}"}
         outer = {"piece": OUTER}
@@ -86,9 +88,3 @@ class Cost:
 def names(preset: str) -> list[str]:
     """Name the pieces of a preset."""
     return [*(f"n{n}" for n in EXPANSIONS[preset]), OUTER]
-
-
-def rows(numbers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """List the cases of a piece; none where it was not measured."""
-    cases: Sequence[Mapping[str, Any]] = numbers.get("cases", ())
-    return cases

@@ -18,7 +18,7 @@ from ssmperf import (
 
 from . import _papers as papers
 from ._learning import Plan, Variant, lengths, trained
-from ._seeds import BOTH_KNOW, NEITHER_KNOWS, Trainings
+from ._seeds import Trainings
 
 LENGTHS = (64, 128)
 STATE, WIDTH = 32, 64  # k and d
@@ -98,11 +98,8 @@ def sizes_of(code: str) -> dict[str, int]:
 def activations_help(trainings: Trainings, T: int) -> Finding:
     """Compare the mean over activations of each seed with no activation."""
     mean, without = mean_of(trainings, ACTIVATED, T), trainings.accuracy(BASE, T)
-    judged = agree_on_order(mean, without, trainings.why(*ACTIVATED, BASE, T=T))
-    if trainings.unlearned(*ACTIVATED, BASE, T=T):
-        judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
-    if all(trainings.knows(code, T) for code in (*ACTIVATED, BASE)):
-        judged = Agreement.CANNOT_TELL, BOTH_KNOW
+    every = (*ACTIVATED, BASE)
+    judged = trainings.undecided(*every, T=T) or agree_on_order(mean, without, trainings.why(*every, T=T))
     ours = {"mean of activations": mean, BASE: without}
     beside = {code: trainings.accuracy(code, T) for code in ACTIVATED}
     return Finding(

@@ -6,7 +6,7 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from ssmperf import registry
 from ssmperf.cli.app import app, load_plugins, loaded
 from ssmperf.errors import UsageError
 from ssmperf.terminal.options import Debug, Json, Plugins
+
+if TYPE_CHECKING:
+    from ssmperf.runs.store import Run
 
 
 class Listing(StrEnum):
@@ -94,19 +97,27 @@ def report(
     of = "claims" if any(map(is_folder, runs)) else None
     if of and len(runs) > 1:
         raise UsageError(f"a folder of `reproduce` is shown alone, got {len(runs)} paths: pass one")
-    shown = [] if of else loaded(*runs)
+    shown = [] if of else _to_show(*runs)
     given = load_reproduction(runs[0]) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(format_, out)] if format_ else []
-    for warning in display.unfinished(shown):
-        print(warning, file=sys.stderr)
     if of and not wanted:
         wanted = [("table", None)]
     if not wanted:
         display.table(shown)
     for name, destination in wanted:
         display.write_report(name, given, destination, of=of, aside=bool(format_ and not out))
+
+
+def _to_show(*folders: Path) -> list[Run]:
+    """Load runs, and say on stderr which of them are unfinished."""
+    from ssmperf.terminal import display
+
+    runs = loaded(*folders)
+    for warning in display.unfinished(runs):
+        print(warning, file=sys.stderr)
+    return runs
 
 
 @app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")
@@ -126,7 +137,5 @@ def best(
     from ssmperf import api
     from ssmperf.terminal import display
 
-    given = loaded(*(runs or api.run_folders()))
-    for warning in display.unfinished(given):
-        print(warning, file=sys.stderr)
+    given = _to_show(*(runs or api.run_folders()))
     display.write_report("best_json" if as_json else "best", given, None)

@@ -119,9 +119,9 @@ def _counted(counts: Mapping[str, int]) -> str:
 class Writer:
     """Appends to a run folder. Each record is on disk before `append` returns."""
 
-    def __init__(self, path: Path, meta: dict[str, Any], descriptor: int) -> None:
+    def __init__(self, path: Path, meta: dict[str, Any], descriptor: int, asked: Sequence[str] = ()) -> None:
         self.path, self.meta, self._descriptor = path, meta, descriptor
-        self._asked: Sequence[str] = ()  # the cases that earlier commands have asked for
+        self._asked = asked  # the cases that earlier commands have asked for
 
     @classmethod
     def create(cls, path: Path, meta: Mapping[str, Any]) -> Writer:
@@ -169,8 +169,7 @@ class Writer:
                 if run.meta.get("created"):
                     kept["created"] = run.meta["created"]
                 merged = {**run.meta, **meta, **kept}
-                writer = cls(path, merged, descriptor)
-                writer._asked = planned(run.meta)
+                writer = cls(path, merged, descriptor, planned(run.meta))
                 if "plan" in merged:
                     merged["plan"] = writer._with_asked(planned(merged))
                 _write_atomically(path / RUN_FILE, merged)

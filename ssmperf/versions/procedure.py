@@ -300,11 +300,13 @@ class _Pairs:
                 end.close()  # a side that ends is then seen by the other
         base, new = (self._chosen(self.processes[name].cases) for name in ("base", "new"))
         self.common = [id_ for id_ in base if id_ in new]
-        planned = {*self.processes["base"].cases, *self.processes["new"].cases}
-        unknown = [each for each in self.wanted.cases if not any(id_.startswith(each) for id_ in planned)]
-        if unknown:
+        try:
+            Restriction(cases=self.wanted.cases).check(
+                case for process in self.processes.values() for case in process.cases.values()
+            )
+        except UsageError:
             self._end()
-            raise UsageError(f"no case of either version has an id that begins with {unknown[0]!r}")
+            raise
         if not self.common:
             self._end()
             raise VersionFailed(
