@@ -3,12 +3,12 @@
 Each call gets values that no call had before it (operands/variation.py). What it returns is reduced to a dot
 product with a secret vector, right behind the timed region.
 
-Where answers combine, about half of the calls get combinations, whose products must be those of the bases
-combined. Whoever sees through that could combine answers instead of computing them; so the other calls get
-mixtures, and if these take longer or shorter, the backend is wrong. The products of mixtures must all differ,
-and some are made again, outside the time, and must be the same: all of them where few calls are timed, since
-chance could spare those that were left out. The memory that a timed call is likely to get
-is filled with NaN before it, so that a call which does not write its result cannot return an earlier one's.
+Where answers combine, half of the calls get combinations, whose products must be those of the bases combined.
+Whoever sees through that could combine answers instead of computing them; so the other calls get mixtures,
+one of each two, and if these take longer or shorter, the backend is wrong. The products of mixtures must all
+differ, and some are made again, outside the time, and must be the same: all of them where few calls are
+timed, since chance could spare those that were left out. The memory that a timed call is likely to get is
+filled with NaN before it, so that a call which does not write its result cannot return an earlier one's.
 Judged in full are one untimed call, one combination drawn at random, and mixtures at random places, which all
 backends of a run share.
 """
@@ -40,11 +40,14 @@ MARGIN = 24.0
 FEW = 8  # calls on mixtures that are all repeated
 REPEATED = 1  # of more than these
 REPEATED_ALONE = 4  # the same where answers do not combine
-MIXED = 0.5  # share of calls on mixtures where answers combine
-FEWEST_COMPARED = 4  # calls of either kind whose times are compared
+KINDS = (True, False)  # of each two timed calls where answers combine: on a mixture or not, in random order
+FEWEST_COMPARED = (
+    3  # calls of either kind whose times are compared: a sample of a pilot and six more has them
+)
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
 SURE = 1e-5  # probability below which that is no chance; which calls are of which kind is drawn at random
-# Among which timed calls the shared mixtures are, one in each stretch; where answers combine, only the first.
+# From which timed calls on the next mixture is a shared one, one in each stretch; where answers combine, only
+# in the first.
 STRETCHES = ((0, 5), (5, 15), (15, 45), (45, 135))
 
 Ask = Callable[[Draw, Answer], Verdict]
@@ -82,7 +85,9 @@ class TimedAnswers:
         self.probe, *mixtures = shared
         stretches = STRETCHES[: 1 if variation.combines else None]
         places = (self.secret.randrange(*stretch) for stretch in stretches)
-        self._places = dict(zip(places, mixtures, strict=False))
+        self._shared = list(zip(places, mixtures, strict=False))  # by place; the next one is the first
+        self._kinds: list[bool] = []  # of the calls that are left of a group
+        self._keeps = False  # whether what the call returns is kept, to be judged in full
         self._mixtures: list[tuple[Draw, Any]] = []
         self._combination: tuple[Draw, Any] | None = None
         self.problem: str | None = None
@@ -117,12 +122,13 @@ class TimedAnswers:
 
     def before(self, *, timed: bool) -> None:
         """Write fresh values for the next call."""
-        if timed and len(self.draws) in self._places:
-            self._write(self._places[len(self.draws)])
-        else:
-            self._write(self.variation.draw(self.secret, mixed=self.secret.random() < MIXED))
-        if timed:
-            self._spoil()
+        if not timed:
+            self._write(self.variation.draw(self.secret, mixed=self.secret.choice(KINDS)))
+            return
+        mixed = self._is_mixed()
+        self._keeps = mixed and bool(self._shared) and len(self.draws) >= self._shared[0][0]
+        self._write(self._shared.pop(0)[1] if self._keeps else self.variation.draw(self.secret, mixed=mixed))
+        self._spoil()
 
     def after(self, result: Any) -> None:
         """Reduce what a timed call returned; keep the shared mixtures, and a combination at random."""
@@ -132,7 +138,7 @@ class TimedAnswers:
             return
         self.draws.append(self.drawn)
         self.products.append(products)
-        if self.drawn in self._places.values():
+        if self._keeps:
             self._mixtures.append((self.drawn, copied(result)))
         elif self.drawn.seed is None:
             self._combinations += 1
@@ -269,6 +275,18 @@ class TimedAnswers:
             return problem
         self.uneven = f"{problem}, or it is chance"
         return None
+
+    def _is_mixed(self) -> bool:
+        """Say whether the next timed call gets a mixture.
+
+        By chance alone, few calls could nearly all be of one kind: nothing could be compared, and a backend
+        that only combines would have the median of the combinations.
+        """
+        if not self.variation.combines:
+            return True
+        if not self._kinds:
+            self._kinds = self.secret.sample(KINDS, len(KINDS))
+        return self._kinds.pop()
 
     def _call(self, drawn: Draw) -> Any:
         self._write(drawn)

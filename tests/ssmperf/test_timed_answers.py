@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
 from ssmperf.operands.variation import Draw
-from ssmperf.trial.timed_answers import TimedAnswers
+from ssmperf.trial.timed_answers import STRETCHES, TimedAnswers
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
@@ -152,7 +154,7 @@ def test_one_call_on_a_mixture_that_is_left_out_is_found(
     own_registrations: None, monkeypatch: pytest.MonkeyPatch, value: float, reason: str, attempt: int
 ) -> None:
     """Where few calls are timed, chance spares none."""
-    monkeypatch.setattr("ssmperf.trial.timed_answers.MIXED", 1.0)
+    monkeypatch.setattr("ssmperf.trial.timed_answers.KINDS", (True,))
     monkeypatch.setattr("ssmperf.trial.timed_answers.STRETCHES", ())
     record = measure(filled_at_once(value))
     assert record.status is Status.WRONG and reason in str(record.reason), record.reason
@@ -171,6 +173,40 @@ def test_a_function_of_its_own_is_timed_on_mixtures(own_registrations: None) -> 
 
     record = measure(lambda _: squared, equivalent=False, definition=squared)
     assert record.status is Status.OK, record.reason
+
+
+FEWEST_TIMED = 7  # a pilot of one sample, and six more
+
+
+def kinds_drawn(timed: int, seed: int) -> list[bool]:
+    """Draw which of so many timed calls are on mixtures, where answers combine; and check the shared one."""
+    drawn: list[Draw] = []
+    answers = TimedAnswers.__new__(TimedAnswers)
+    answers.variation = SimpleNamespace(  # type: ignore[assignment]
+        combines=True, draw=lambda secret, mixed: Draw(seed=1 if mixed else None)
+    )
+    answers.secret, answers.draws, answers._kinds = random.Random(seed), drawn, []  # type: ignore[assignment]
+    answers._shared = [(seed % STRETCHES[0][1], Draw(seed=7))]
+    answers._write, answers._spoil = drawn.append, lambda: None  # type: ignore[method-assign]
+    for _ in range(timed):
+        answers.before(timed=True)
+    assert [each.seed for each in drawn].count(7) == 1, "the shared mixture is not among the timed calls"
+    return [each.seed is not None for each in drawn]
+
+
+def test_the_fewest_timed_calls_have_both_kinds_in_any_order() -> None:
+    """Otherwise nothing is compared, and the median may be that of answers that are only combined."""
+    drawn = [kinds_drawn(FEWEST_TIMED, seed) for seed in range(100)]
+    assert {sum(each) for each in drawn} == {3, 4}
+    assert all({each[place] for each in drawn} == {True, False} for place in range(FEWEST_TIMED))
+
+
+def test_the_fewest_timed_calls_are_compared() -> None:
+    for mixed in ([0, 2, 4], [1, 2, 4, 6]):
+        few = TimedAnswers.__new__(TimedAnswers)
+        few.draws = [Draw(seed=each if each in mixed else None) for each in range(FEWEST_TIMED)]
+        assert few._combining([1.0 if each in mixed else 0.1 for each in range(FEWEST_TIMED)]) is None
+        assert few.uneven is not None
 
 
 def draws_in_turn(count: int) -> TimedAnswers:
