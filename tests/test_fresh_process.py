@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = ("torch", "triton", "pandas", "plotly", "matplotlib", "scipy")
 COMMAND_LINE = ("typer", "rich")
 
 
-def fresh(code: str, *blocked: str) -> str:
-    """The output of a new interpreter in which importing the blocked packages raises ImportError."""
+def fresh(code: str, *blocked: str, **variables: str) -> str:
+    """The output of a new interpreter in which importing the blocked packages raises ImportError.
+
+    variables: of its environment, beside ours.
+    """
     block = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
-    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, timeout=240)
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", block + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -27,6 +34,18 @@ def test_the_import_starts_no_driver() -> None:
     libraries = fresh("import ssmperf; print(open('/proc/self/maps').read())")
     assert "libcuda" not in libraries
     assert "libnvidia" not in libraries
+
+
+def test_a_checkout_has_its_own_parts_whatever_is_installed(tmp_path: Path) -> None:
+    """Two checkouts are compared by PYTHONPATH, while one of them is installed in the environment."""
+    root = Path(__file__).parents[1]
+    rooms = ("impls", "suites", "reports", "claims")
+    for name in ("ssmperf", "pyproject.toml", *rooms):
+        (tmp_path / name).symlink_to(root / name)
+    code = f"import ssmperf.{', ssmperf.'.join(rooms)}\n"
+    code += f"for room in {rooms}: print(getattr(ssmperf, room).__path__[0])"
+    found = fresh(code, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1").splitlines()
+    assert found == [str(tmp_path / room) for room in rooms]
 
 
 THREADS = """

@@ -16,6 +16,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 from ssmperf.cases.failure import failure_of
@@ -34,10 +36,35 @@ PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
 BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points
 
+PACKAGE = Path(__file__).parents[1]
+
 plugin_files: list[Path] = []
 _discovered: set[str] = set()  # packages of which all is imported
 _begun: set[str] = set()  # and those of which something is
 _importing = threading.RLock()
+
+
+class BesideThePackage:
+    """Finds impls, suites, reports and claims of a checkout beside its package, as `sys.meta_path` asks.
+
+    An editable install would give those of the checkout that is installed, whose core may be another one.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        parent, _, last = name.rpartition(".")
+        folder = PACKAGE.parent / last
+        if (
+            parent != PACKAGE.name
+            or last not in BUILT_IN
+            or not (PACKAGE.parent / "pyproject.toml").is_file()
+        ):
+            return None
+        places = [str(folder)]
+        return spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=places)
+
+
+sys.meta_path.insert(0, BesideThePackage)
 
 
 def discover(package: str) -> None:
