@@ -35,7 +35,7 @@ EXPECTED = {
     "torch": at("# b has three axes", "in_torch"),
     "library": at("# no JSON", "in_library"),
     "wordy": at("raise ValueError(", "wordy"),
-    "deep": at("# without end", "deep"),
+    "deep": at("# without end", "descend"),
     "backward": at("# another size", "backward"),
     "nvrtc": 'RuntimeError: identifier "missing" is undefined: `x[i] = missing;` '
     + place(CUDA, "x[i] = missing;", "first"),

@@ -26,7 +26,8 @@ def captured() -> dict[str, Any]:
 
 def test_it_is_plain_json_and_complete(captured: dict[str, Any]) -> None:
     assert json.loads(json.dumps(captured, allow_nan=False)) == captured
-    assert captured["versions"]["torch"] == torch.__version__
+    # the metadata of PyPI's wheel, which is read, leaves out the build: 2.13.0 for 2.13.0+cu130
+    assert torch.__version__.startswith(captured["versions"]["torch"])
     assert captured["versions"]["python"] == sys.version.split()[0]
     assert captured["hardware"]["cpu"]["cores"] >= 1 and captured["hardware"]["gpu"] is None
     assert captured["torch"]["threads"] == torch.get_num_threads()

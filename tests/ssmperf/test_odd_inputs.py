@@ -196,7 +196,7 @@ def test_names_that_no_file_can_have_are_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert "cannot use xxx" in refused("ab", "--base", "x" * 5000, "--new", "HEAD")
     assert "loop" in refused(*small, "--suite", "throughput", "--resume", "--out", tmp_path / "loop")
-    with pytest.raises(UsageError, match="null byte"):
+    with pytest.raises(UsageError, match="null"):
         load_plugin("a\0b")
 
 

@@ -147,8 +147,10 @@ def test_a_short_call_is_timed_many_times_per_sample(run: Run) -> None:
     """As `WallClock` does: a sample is long against the timer's resolution."""
     run("""
 import pytest
+from ssmperf.measure import clocks
 
 calls = [0]
+clocks.RESOLUTION = 1e-5  # a sample takes 100,000 ticks of the timer or more
 
 def count():
     calls[0] += 1
@@ -157,7 +159,7 @@ def count():
 @pytest.mark.benchmark(max_time=0.02)
 def test_it(ssmperf_benchmark):
     ssmperf_benchmark(count)
-    assert calls[0] > 5 * ssmperf_benchmark.benchmark.stats.stats.rounds
+    assert calls[0] > 20 * ssmperf_benchmark.benchmark.stats.stats.rounds
 """)
 
 
@@ -241,7 +243,7 @@ def test_the_file_is_read_with_device_and_clock(run: Run, gpu: Simulated, pytest
     assert record.numbers["issue_s"] >= 95e-6
     (environment,) = read.environments.values()
     assert environment["hardware"]["gpu"] == {"name": "Simulated"}
-    assert environment["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(environment["versions"]["torch"])  # which may lack the build
 
 
 @pytest.fixture

@@ -63,9 +63,13 @@ def wordy(log_a, b, initial_state=None, *, phase=None) -> Result:
     raise ValueError("many words " * 200)
 
 
+def descend(b: Tensor) -> Result:
+    return descend(b)  # without end
+
+
 @crashing("deep")
 def deep(log_a, b, initial_state=None, *, phase=None) -> Result:
-    return deep(log_a, b, initial_state)  # without end
+    return descend(b)  # Python 3.13.0 sees no end of calls that leave keywords out, until memory ends
 
 
 class Backward(torch.autograd.Function):
