@@ -23,6 +23,7 @@ from ssmperf.errors import (
     UnknownName,
     UnreadableRun,
     Unsupported,
+    UnsupportedValues,
     UsageError,
     WorkerFailed,
 )
@@ -278,6 +279,7 @@ __all__ = [
     "UnknownName",
     "UnreadableRun",
     "Unsupported",
+    "UnsupportedValues",
     "UsageError",
     "Values",
     "Verdict",

@@ -4,6 +4,7 @@ Every error that a user can cause is a SsmperfError with a one-line message:
 
 SsmperfError
 ├── Unsupported          a backend cannot compute this; the message is the reason
+│   └── UnsupportedValues  it takes other values of the same case
 ├── WorkerFailed         a worker process could not be started: no case could be run
 │   └── VersionEnded     the process of one of two compared versions ended
 ├── JudgeFailed          the process that judges answers ended, or could not make a reference
@@ -47,6 +48,13 @@ class SsmperfError(Exception):
 
 class Unsupported(SsmperfError):
     """A backend cannot compute a case; the message says why. The case is recorded as `unsupported`."""
+
+
+class UnsupportedValues(Unsupported):
+    """A backend refuses these values of a case, and may take others: too much decay for its range, say.
+
+    Another run draws other values. `check` does not call a case lost that is refused for its values.
+    """
 
 
 class WorkerFailed(SsmperfError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf import Shape, UnsupportedValues, backend
 
 from ..scan.common import gate
 from ..scan.surrogate_raw import SPAN_LIMIT, check_size, error_bound
@@ -23,13 +23,15 @@ def _inverse(log_a: Tensor | None, phase: Tensor | None) -> Tensor | None:
 
 
 def _check_span(log_gate: Tensor | None, dtype: torch.dtype) -> None:
-    """Raise Unsupported if log gates (..., T, F) add up to more than a dtype's factors can hold."""
+    """Raise UnsupportedValues if log gates (..., T, F) add up to more than a dtype's factors can hold."""
     if log_gate is None:
         return
     limit = SPAN_LIMIT[dtype.to_real()]
     span = -log_gate.detach().double().sum(-2).min().item()
     if span > limit:
-        raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
+        raise UnsupportedValues(
+            f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows"
+        )
 
 
 def serial_steps(shape: Shape, gate_kind: str) -> float:
@@ -56,8 +58,8 @@ def surrogate_raw(x: Operands) -> tuple[Tensor, Tensor]:
     """((Q⊙Π)(K⊙Π⁻¹)ᵀ ⊙ M) V with Π the products of the gates and M the causal mask.
 
     Raises:
-        Unsupported: Σ -log of a gate exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7 (float64), or
-            a scaled key or value overflows, or would beside gradients.
+        UnsupportedValues: Σ -log of a gate exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7
+            (float64), or a scaled key or value overflows, or would beside gradients.
     """
     tile = x.by_head()
     _check_span(tile.log_a, x.dtype)

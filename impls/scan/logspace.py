@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf import Shape, UnsupportedValues, backend
 
 from .common import Operands, adjoint_scan, as_backend, gate
 
@@ -21,7 +21,7 @@ def log_scan(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tens
     """Compute all states h_t (B, T, ...), differentiably; the backward is a log-space scan, too.
 
     Raises:
-        Unsupported: the decay span of the gates is too long for the precision.
+        UnsupportedValues: the decay span of the gates is too long for the precision.
     """
     return adjoint_scan(_heinsen, log_a, phase, b, initial_state)
 
@@ -42,7 +42,9 @@ def _heinsen(log_a: Tensor, phase: Tensor | None, b: Tensor, initial_state: Tens
     L = log_a.clamp(min=FLOOR[log_a.dtype]).cumsum(1)
     span, limit = -L[:, -1].min().item(), SPAN_LIMIT[log_a.dtype]
     if span > limit:
-        raise Unsupported(f"decay span {span:.0f} is beyond {limit:.0f}, where logs lose too many digits")
+        raise UnsupportedValues(
+            f"decay span {span:.0f} is beyond {limit:.0f}, where logs lose too many digits"
+        )
     L = torch.cat([torch.zeros_like(L[:, :1]), L], dim=1)
     inputs = torch.cat([initial_state.unsqueeze(1), b], dim=1)
     turn = None
@@ -95,6 +97,6 @@ def logspace(x: Operands) -> Tensor:
     """Heinsen's scan: a cumulative sum and a logcumsumexp; its error grows with the decay span.
 
     Raises:
-        Unsupported: Σ -log_a of a channel exceeds 10⁴ (10⁶ in float64).
+        UnsupportedValues: Σ -log_a of a channel exceeds 10⁴ (10⁶ in float64).
     """
     return log_scan(x.log_a, x.phase, x.b, x.state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf import Shape, UnsupportedValues, backend
 
 from .common import Operands, as_backend, gate, over_time
 
@@ -47,7 +47,7 @@ def surrogate_raw(x: Operands) -> Tensor:
     """h_t = Π_t (h_0 + Σ_{s≤t} Π_s⁻¹ b_s) with Π_t the product of the gates up to t.
 
     Raises:
-        Unsupported: Σ -log_a of a channel exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7
+        UnsupportedValues: Σ -log_a of a channel exceeds 88.7 (float32, bfloat16), 11.1 (float16) or 709.7
             (float64), so that Π⁻¹ is not finite, or a scaled input overflows, or would beside gradients.
     """
     limit = SPAN_LIMIT[x.dtype.to_real()]
@@ -55,7 +55,9 @@ def surrogate_raw(x: Operands) -> Tensor:
     angle = None if x.phase is None else over_time(x.phase, x.T).cumsum(1)
     span = -L[:, -1].detach().min().item()
     if span > limit:
-        raise Unsupported(f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows")
+        raise UnsupportedValues(
+            f"decay span {span:.1f} is beyond {limit}: the inverse gate product overflows"
+        )
     undone = gate(-L, None if angle is None else -angle) * x.b
     total = undone.cumsum(1) + x.state.unsqueeze(1)
     check_size(total, f"inputs divided by the gate product overflow (decay span {span:.1f})")
@@ -66,9 +68,9 @@ def check_size(x: Tensor, message: str) -> None:
     """Refuse numbers that are not finite, or whose products with gradients might not be.
 
     Raises:
-        Unsupported: there is one.
+        UnsupportedValues: there is one.
     """
     limit = torch.finfo(x.dtype.to_real()).max / (ROOM if x.requires_grad else 1.0)
     largest = torch.linalg.vector_norm(x.detach(), ord=float("inf"))
     if not bool(largest <= limit):  # NaN is not
-        raise Unsupported(message + (" in the backward pass" if x.requires_grad else ""))
+        raise UnsupportedValues(message + (" in the backward pass" if x.requires_grad else ""))

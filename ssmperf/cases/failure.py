@@ -14,6 +14,7 @@ from ssmperf.cases.place import Place, causes, innermost, place_of
 from ssmperf.cases.record import LONGEST_REASON, one_line
 from ssmperf.errors import JudgeFailed
 
+REFUSED_VALUES = "refused_values"  # the name of the note that another draw of the case may be taken
 TRACEBACK = "traceback"  # the name of a record's traceback, among its numbers
 LONGEST_TRACEBACK = 8000
 KEPT_HEAD = 1500  # characters of the beginning of a longer one

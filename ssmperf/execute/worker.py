@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
-from ssmperf.cases.failure import TRACEBACK, Failure, failure_of, message_of
+from ssmperf.cases.failure import REFUSED_VALUES, TRACEBACK, Failure, failure_of, message_of
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import BrokenContract, SsmperfError, Unsupported
+from ssmperf.errors import BrokenContract, SsmperfError, Unsupported, UnsupportedValues
 from ssmperf.processes.heap import keep_freed_memory
 from ssmperf.tune import tables
 
@@ -106,7 +106,9 @@ def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], 
     except passed_on:
         raise
     except Unsupported as error:
-        return _failed(case, context, Status.UNSUPPORTED, message_of(error) or "the backend gave no reason")
+        reason = message_of(error) or "the backend gave no reason"
+        noted = {REFUSED_VALUES: True} if isinstance(error, UnsupportedValues) else {}
+        return _failed(case, context, Status.UNSUPPORTED, reason, **noted)
     except BrokenContract as error:
         return _failed(case, context, Status.WRONG, message_of(error))
     except BaseException as error:
@@ -116,7 +118,8 @@ def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], 
             status, message = Status.OOM, ". ".join(message_of(error).split(". ")[:2])
         failure = failure_of(error, message=message)
         _log(case, failure)
-        return _failed(case, context, status, failure.reason, failure.traceback)
+        traced = {TRACEBACK: failure.traceback} if failure.traceback else {}
+        return _failed(case, context, status, failure.reason, **traced)
 
 
 def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
@@ -172,9 +175,8 @@ def _log(case: Case, failure: Failure) -> None:
         print(f"{case}: {failure.reason}\n{failure.traceback}", file=sys.__stderr__, flush=True)
 
 
-def _failed(case: Case, context: Any, status: Status, reason: str, traceback: str | None = None) -> Record:
-    numbers = {"command": context.command(case)} | ({TRACEBACK: traceback} if traceback else {})
-    return Record(case, status, reason, context.env_id, numbers)
+def _failed(case: Case, context: Any, status: Status, reason: str, **numbers: Any) -> Record:
+    return Record(case, status, reason, context.env_id, {"command": context.command(case), **numbers})
 
 
 def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, Any]]:

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ssmperf.cases.case import Case
+from ssmperf.cases.failure import REFUSED_VALUES
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import UnknownName, UsageError
+from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import kind_of
 from ssmperf.runs import unpaired
 from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
-from ssmperf.runs.outcome import UNSURE, VERDICTS, Pair, RunComparison, percent
+from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure, percent
 from ssmperf.runs.scope import Restriction, Scope
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
@@ -29,8 +30,8 @@ from ssmperf.runs.unpaired import Change, Side, Timed
 
 THRESHOLD = 0.05
 MOST_THRESHOLD = 10
-PAIRED = "rounds of both sides in pairs, verdicts from fresh pairs"
 WRONG_STATUSES = (Status.WRONG, Status.NAN, Status.CRASH)
+PAIRED = "rounds of both sides in pairs, verdicts from fresh pairs"
 # Numbers that are sampled, with the names of their samples and of the ends of their interval.
 _SAMPLED = {"latency_s": ("samples_s", "latency_low_s", "latency_high_s")}
 
@@ -72,12 +73,6 @@ def parse_threshold(threshold: str | float) -> float:
     if not 0 < value < MOST_THRESHOLD:
         raise UsageError(f"the threshold must look like 5% or 0.05 and be above 0, got {threshold!r}")
     return value
-
-
-def check_unsure(answer: str) -> None:
-    """Raise UnknownName for what is no answer to `--unsure`."""
-    if answer not in UNSURE:
-        raise UnknownName("answer to --unsure", answer, UNSURE)
 
 
 def compare_runs(
@@ -254,10 +249,11 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
     scope, ranks = Scope.of(new, base), rank_fields(base.meta) | rank_fields(new.meta)
     unmatched: list[Pair] = []
     compared: list[_Compared] = []
+    same_values = base.meta.get("nonce") == new.meta.get("nonce")
     for id_ in {**before, **after}:
         old, now = before.get(id_), after.get(id_)
         if old is None or now is None or old.status is not Status.OK or now.status is not Status.OK:
-            unmatched += _unmatched(old, now, scope)
+            unmatched += _unmatched(old, now, scope, same_values=same_values)
             continue
         field = ranks.get(now.case.suite)
         value, other = (_number(record, field) for record in (old, now))
@@ -274,30 +270,31 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
     return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured)
 
 
-def _unmatched(old: Record | None, now: Record | None, scope: Scope) -> Iterable[Pair]:
-    """Make the pair of a case that is not ok in both runs; none if nobody misses it."""
+def _unmatched(old: Record | None, now: Record | None, scope: Scope, *, same_values: bool) -> Iterable[Pair]:
+    """Make the pair of a case that is not ok in both runs; none if nobody misses it.
+
+    same_values: whether both runs drew the same values.
+    """
     if now is None:
         assert old is not None
         if old.status is not Status.UNSUPPORTED and scope.covers(old.case):
-            planned = old.case.id in scope.planned
-            reason = (
-                "it was planned, but the run ended before it" if planned else f"it was {old.status} before"
-            )
+            cut = old.case.id in scope.planned
+            reason = "it was planned, but the run ended before it" if cut else f"it was {old.status} before"
             yield Pair(old.case, "missing", reason)
         return
+    found = f"{now.status}: {now.reason or ''}"
     if now.status in WRONG_STATUSES:
-        yield Pair(now.case, "wrong", f"{now.status}: {now.reason or ''}")
-    elif old is None:
-        if now.status is Status.OK:
-            yield Pair(now.case, "new")
-        elif now.status is not Status.UNSUPPORTED:
-            yield Pair(now.case, "failing", f"{now.status}: {now.reason or ''}")
+        yield Pair(now.case, "wrong", found)
     elif now.status is Status.OK:
-        yield Pair(now.case, "mended", f"it was {old.status}: {old.reason or ''}")
-    elif old.status is Status.OK:
-        yield Pair(now.case, "lost", f"{now.status}: {now.reason or ''}")
+        earlier = f"it was {old.status}: {old.reason or ''}" if old else None
+        yield Pair(now.case, "mended" if old else "new", earlier)
+    elif old is not None and old.status is Status.OK:
+        if now.numbers.get(REFUSED_VALUES) and not same_values:
+            yield Pair(now.case, "ambiguous", f"the values of this run are refused: {now.reason or ''}")
+        else:
+            yield Pair(now.case, "lost", found)
     elif now.status is not Status.UNSUPPORTED:
-        yield Pair(now.case, "failing", f"{now.status}: {now.reason or ''}")
+        yield Pair(now.case, "failing", found)
 
 
 def _comparison(

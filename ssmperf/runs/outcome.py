@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.case import Case
-from ssmperf.errors import ExitCode
+from ssmperf.errors import ExitCode, UnknownName
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import Run, hardware
 
@@ -40,6 +40,12 @@ EXIT_MEANS = {
     ExitCode.BAD_CASE: "wrong, lost or missing cases",
     ExitCode.UNSURE: "cannot tell",
 }
+
+
+def check_unsure(answer: str) -> None:
+    """Raise UnknownName for what is no answer to `--unsure`."""
+    if answer not in UNSURE:
+        raise UnknownName("answer to --unsure", answer, UNSURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, check_unsure, compare_pairs, parse_threshold
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
+from ssmperf.runs.outcome import RunComparison, check_unsure
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields

@@ -109,6 +109,16 @@ def test_numbers_without_samples_compare_as_they_are() -> None:
     ]
 
 
+@pytest.mark.parametrize(("nonce", "verdict"), [("b", "ambiguous"), ("a", "lost")])
+def test_a_case_that_is_refused_for_its_values_is_lost_only_on_the_same_values(
+    nonce: str, verdict: str
+) -> None:
+    base, new = run(timed(1.0)), run(replace(ended("unsupported"), numbers={"refused_values": True}))
+    base.meta["nonce"], new.meta["nonce"] = "a", nonce
+    (pair,) = compare_runs(base, new).pairs
+    assert pair.verdict == verdict and "because" in str(pair.reason)
+
+
 def test_a_number_that_vanished_is_lost() -> None:
     without = Record(case(), Status.OK, None, "e", {"latency_s": None})
     assert verdicts(compare_runs(run(timed(1.0)), run(without))) == ["lost"]

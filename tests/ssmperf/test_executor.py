@@ -50,6 +50,7 @@ RAISING = {
     "curses": EXPECTED["curses"],
     "is_silent": ("crash", f"AssertionError (no message) {at('raise AssertionError', 'is_silent')}"),
     "gives_no_reason": ("unsupported", "the backend gave no reason"),
+    "refuses_values": ("unsupported", "too much decay"),
     "is_unspeakable": (
         "crash",
         f"Unspeakable: (its message raises ValueError) {at('raise Unspeakable', 'is_unspeakable')}",
@@ -115,6 +116,7 @@ def test_whatever_is_raised_becomes_a_reason(own_registrations: None, name: str)
     registry.load_plugin(PLUGIN)
     record = worker.run_case(case(name), Context("cpu", "env", Settings(), ceilings=None))  # type: ignore[arg-type]
     assert (record.status, record.reason) == RAISING[name]
+    assert record.numbers.get("refused_values", False) is (name == "refuses_values")
 
 
 def test_the_cases_after_them_are_as_if_alone(hostile: tuple[Path, list[Record]]) -> None:

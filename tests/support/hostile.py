@@ -145,6 +145,11 @@ def gives_no_reason(log_a, b, initial_state=None, *, phase=None) -> Result:
     raise ssmperf.Unsupported("")
 
 
+@hostile("refuses_values")
+def refuses_values(log_a, b, initial_state=None, *, phase=None) -> Result:
+    raise ssmperf.UnsupportedValues("too much decay")
+
+
 class Unspeakable(Exception):
     """Its message cannot be had."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported
+from ssmperf import Prepared, Unsupported, UnsupportedValues
 
 from ...scan.common import differentiates
 from .given import Given, preparing
@@ -46,7 +46,7 @@ def _step_sizes(x: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Find x (B, T, H, V), Δ (B, T, H) and A (H,) with exp(ΔA) the gates and Δx the values.
 
     Raises:
-        Unsupported: no finite x and Δ do that.
+        UnsupportedValues: no finite x and Δ do that.
     """
     B, T, H, _ = x.shape
     if x.log_a is None or x.gate == "const":
@@ -56,7 +56,9 @@ def _step_sizes(x: Given) -> tuple[Tensor, Tensor, Tensor]:
     inputs = x.data(x.v.float() / steps.unsqueeze(-1))
     lost = ~(steps > 0) | steps.isinf()
     if lost.any() or (inputs.isinf() & ~x.v.isinf()).any():
-        raise Unsupported("log gates of 0 or −∞, or too close to them: with Δ = −log_a, it writes Δ·B·(v/Δ)ᵀ")
+        raise UnsupportedValues(
+            "log gates of 0 or −∞, or too close to them: with Δ = −log_a, it writes Δ·B·(v/Δ)ᵀ"
+        )
     return inputs, steps.contiguous(), x.q.new_full((H,), -1.0, dtype=torch.float32)
 
 
