@@ -11,17 +11,17 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
-from ssmperf.errors import UsageError
 from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names, run_folder
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
 from ssmperf.plan.learning import Learning
+from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import attempts, comparison, store
 from ssmperf.runs.comparison import THRESHOLD, parse_threshold
 from ssmperf.runs.outcome import RunComparison
-from ssmperf.runs.scope import Restriction
-from ssmperf.runs.store import RUN_FILE, Run
+from ssmperf.runs.scope import Restriction, narrowed
+from ssmperf.runs.store import Run
 from ssmperf.trends.history import History, trace
 from ssmperf.versions.bisection import Bisected, OnJudged, OnStep
 from ssmperf.versions.bisection import bisect as bisected
@@ -349,8 +349,13 @@ def history(
     )
 
 
-def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:
+def best(
+    runs: Run | File | Sequence[Run | File], *, models: Names | None = None, axis: Names = ()
+) -> list[dict[str, Any]]:
     """Name the fastest backend of each comparison: the objects that `ssmperf best --json` prints.
+
+    runs: runs, or their folders. models: names of models; None means all. axis: sizes of dimensions, such as
+    "T=1024", to which the comparisons are restricted.
 
     A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
     only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
@@ -364,26 +369,17 @@ def best(runs: Run | Sequence[Run]) -> list[dict[str, Any]]:
     excluded: backend, status and reason of those that do not compete.
     winners: the winners of each pass, in the object about the sum of forward and backward; else null.
     """
-    given = [runs] if isinstance(runs, Run) else list(runs)
-    found: list[dict[str, Any]] = json.loads(registry.report("best_json")(given, None))
+    given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
+    loaded = [load(each) if isinstance(each, (str, os.PathLike)) else each for each in given]
+    sizes = parse_sizes([axis] if isinstance(axis, str) else axis)
+    shown = narrowed(loaded, names(models), sizes)
+    found: list[dict[str, Any]] = json.loads(registry.report("best_json")(shown, None))
     return found
 
 
 def _paths(files: File | Sequence[File]) -> tuple[str, ...]:
     given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     return tuple(str(file) for file in given)
-
-
-def run_folders(parent: File = "runs") -> list[Path]:
-    """List the run folders in a folder, oldest first.
-
-    Raises:
-        UsageError: there is no run folder.
-    """
-    found = sorted(file.parent for file in Path(parent).glob(f"*/{RUN_FILE}"))
-    if not found:
-        raise UsageError(f"no run folder in {parent}/: name one, or create one with `ssmperf run`")
-    return found
 
 
 def models() -> list[ModelEntry]:

@@ -13,7 +13,7 @@ import typer
 from ssmperf import registry
 from ssmperf.cli.app import app, load_plugins, loaded
 from ssmperf.errors import UsageError
-from ssmperf.terminal.options import Debug, Json, Plugins
+from ssmperf.terminal.options import Debug, Json, Models, Plugins, Sizes
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -120,11 +120,16 @@ def _to_show(*folders: Path) -> list[Run]:
     return runs
 
 
-@app.command(epilog="Example:  ssmperf best runs/20260101-120000-throughput --json")
+@app.command(
+    epilog="Examples:  ssmperf best runs/20260101-120000-throughput --json  ·  "
+    "ssmperf best --models gla,mamba --axis T=1024:65536:x2"
+)
 def best(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
     ] = None,
+    models: Models = None,
+    axis: Sizes = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -134,8 +139,21 @@ def best(
     approximate by declaration, or computes another function, is shown beside the others. Overlapping
     intervals are a tie.
     """
-    from ssmperf import api
+    from ssmperf.execute.request import names
+    from ssmperf.plan.sizes import parse_sizes
+    from ssmperf.runs.scope import narrowed
     from ssmperf.terminal import display
 
-    given = _to_show(*(runs or api.run_folders()))
+    chosen, sizes = names(models), parse_sizes(axis or ())
+    given = narrowed(_to_show(*(runs or _all_runs())), chosen, sizes)
     display.write_report("best_json" if as_json else "best", given, None)
+
+
+def _all_runs() -> list[Path]:
+    """List the run folders in the folder `runs`, oldest first. Raises UsageError if there is none."""
+    from ssmperf.runs.store import RUN_FILE
+
+    found = sorted(file.parent for file in Path("runs").glob(f"*/{RUN_FILE}"))
+    if not found:
+        raise UsageError("no run folder in runs/: name one, or create one with `ssmperf run`")
+    return found

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import JSON_NAMES, Case, axes, split_source
+from ssmperf.cases.shape import Shape
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 from ssmperf.plan.plan import Plan
 from ssmperf.plan.selection import Selection
+from ssmperf.plan.sizes import Sizes
+from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
 
 META = "selection"  # key in run.json
+MOST_SHAPES = 6  # of those that a message lists
 _FIELDS = {JSON_NAMES.get(name, name): name for name in axes() if name != "device"}
 AXES = ("model", "backend", "shape", *_FIELDS)
 
@@ -175,6 +179,38 @@ class Restriction:
     def to_json(self) -> dict[str, Any]:
         names = dataclasses.asdict(self)
         return {kind: list(chosen) for kind, chosen in names.items() if chosen}
+
+
+def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequence[Sizes]) -> list[Run]:
+    """Keep the records of some models and sizes, and what else decides which backend is the fastest there.
+
+    A shape that lacks a dimension ignores its sizes. Cases of suites that rank nothing are kept at any size,
+    since they tell which backends are right.
+
+    Raises:
+        UnknownName: no case of the runs is of a model. UsageError: no ranked case has these sizes.
+    """
+    restriction = Restriction(models)
+    restriction.check(record.case for run in runs for record in run.records)
+    kept: list[Run] = []
+    ranked: list[Shape] = []
+    fitting: list[Shape] = []
+    for run in runs:
+        ranks = rank_fields(run.meta)
+        records = [record for record in run.records if restriction.keeps(record.case)]
+        shapes = [record.case.shape for record in records if record.case.suite in ranks]
+        fits = {shape: all(shape.get(each.name) in (None, *each.sizes) for each in sizes) for shape in shapes}
+        ranked += fits
+        fitting += [shape for shape in fits if fits[shape]]
+        kept.append(replace(run, records=[
+            record for record in records if record.case.suite not in ranks or fits[record.case.shape]
+        ]))  # fmt: skip
+    if ranked and not (fitting and all(any(each.name in shape for shape in fitting) for each in sizes)):
+        asked = " ".join(f"{each.name}={','.join(map(str, each.sizes))}" for each in sizes)
+        shown = [*dict.fromkeys(map(str, ranked))]
+        more = ", …" if len(shown) > MOST_SHAPES else ""
+        raise UsageError(f"no case has {asked} (shapes there: {', '.join(shown[:MOST_SHAPES])}{more})")
+    return kept
 
 
 def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[str, ...]:

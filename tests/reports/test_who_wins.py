@@ -324,3 +324,27 @@ def test_a_suite_that_ranks_by_memory_has_no_contest_by_time(fake: Any) -> None:
     )
     assert contests.contests_of(table, "peak_bytes") == []
     assert "best" in registry.reports()
+
+
+def test_models_and_sizes_narrow_what_is_shown_and_nobody_s_standing(fake: Any) -> None:
+    elsewhere = fake.case(suite="correctness", backend="chunkwise", shape={"B": 1, "T": 7, "C": 3})
+    run = fake.run(
+        [
+            *honest(fake),
+            *honest(fake, shape={"B": 2, "T": 64, "C": 64}),
+            *honest(fake, model="gla", recurrence="linear_attention", shape={"B": 1, "T": 64, "H": 2}),
+            Record(elsewhere, ssmperf.Status.WRONG, GRADIENT),
+        ]
+    )
+    shown = {
+        (each["subject"], each["shape"], *each["fastest"]) for each in ssmperf.best([run], axis="T=64,128")
+    }
+    assert shown == {("mingru", "B2 T64 C64", "sequential"), ("gla", "B1 T64 H2", "chunkwise")}
+    assert {each["shape"] for each in ssmperf.best([run], models="gla")} == {"B1 T64 H2"}
+    assert {each["shape"] for each in ssmperf.best([run], axis=["C=64", "T=1024"])} == {"B2 T1024 C64"}
+    assert ssmperf.best([run], models="gla,mingru") == ssmperf.best([run])
+    for axis in ("T=99", "D=1", ["C=64", "T=99"]):
+        with pytest.raises(ssmperf.UsageError, match=r"shapes there: B2 T1024 C64, B2 T64 C64, B1 T64 H2\)"):
+            ssmperf.best([run], axis=axis)
+    with pytest.raises(ssmperf.UnknownName, match="known: gla, mingru"):
+        ssmperf.best([run], models="mingur")

@@ -95,6 +95,11 @@ def test_python_and_the_command_line_give_the_same(
     with pytest.raises(SystemExit):
         cli.main()
     assert json.loads(capsys.readouterr().out) == ssmperf.best(run) == ssmperf.best([ssmperf.load(run.path)])
+    words = ["ssmperf", "best", str(run.path), "--json", "--models", "hgrn", "--axis", "T=9"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert json.loads(capsys.readouterr().out) == ssmperf.best(run.path) == ssmperf.best([str(run.path)])
     table = run.frame()
     assert {*table.loc[table["standing"] == "competes", "backend"]} == {"rival_honest", "rival_slower"}
     assert {*table["mark"]} == {"", "wrong in backward", "bound 0.999", "own definition"}
