@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ssmperf import Case, Shape, registry
 from ssmperf.measure.answers import Projection, norm
+from ssmperf.operands.build import build_operands
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.values import Values, call_of
 from ssmperf.operands.variation import BOTH, FIRST, SECOND, Variation, as_json, from_json, linear_operands
@@ -159,3 +161,12 @@ def test_a_projection_of_another_shape_is_not_a_number() -> None:
     project = Projection(torch.zeros(4, 5), torch.Generator().manual_seed(0))
     assert torch.isnan(project(torch.zeros(4, 4)))
     assert torch.isnan(project(torch.zeros(4, 5, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
+def test_neighbouring_draws_differ_where_the_text_is_a_few_bytes(T: int) -> None:
+    """Mixtures of two draws of the same bytes are all the same, and an honest backend was wrong for it."""
+    shape = Shape(B=1, T=T, H=1, K=2, V=2)
+    case = Case("throughput", "linear_attention", "sequential", shape, model="linear_transformer")
+    drawn = [build_operands(case, draw=number)["q"] for number in range(100)]
+    assert not any(torch.equal(one, other) for one, other in pairwise(drawn))
