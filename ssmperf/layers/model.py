@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ssmperf import registry
-from ssmperf.errors import Unsupported
-from ssmperf.layers.block import BackendLike, Block
+from ssmperf.errors import Unsupported, UsageError
+from ssmperf.layers.block import BackendLike, Block, build_block
 
 GATE_PRECISION = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
@@ -41,6 +41,21 @@ class Model(nn.Module):
             if letter in self.shape:
                 return self.shape[letter]
         return self.shape["H"] * self.shape["V"]
+
+    @classmethod
+    def shape_problem(cls, shape: Mapping[str, int], *, block: bool = False) -> str | None:
+        """Say why the model cannot have a shape, as its constructor does by a UsageError; else None.
+
+        block: whether the paper's layer around it must have that shape, too.
+        """
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            try:
+                build_block(cls.name, shape) if block else cls(shape)
+            except UsageError as error:
+                return str(error)
+            except Exception:  # of a constructor that looks at values, which meta tensors do not have
+                return None
+        return None
 
     @classmethod
     def depth_options(

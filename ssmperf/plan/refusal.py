@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from ssmperf import registry
 from ssmperf.cases.case import MODEL, Case, decay_of, split_source
+from ssmperf.cases.shape import Shape
 from ssmperf.plan.selection import Selection, is_regime
 from ssmperf.registry.declarations import Backend
 
@@ -50,6 +54,11 @@ def refusal(case: Case, selection: Selection) -> str | None:
         return "no decode pass at level block: a block is run from the beginning of its sequence"
     if case.level == "block" and case.layout != "channels_last":
         return f"no {case.layout} layout at level block: a block lays out the operands itself"
+    if case.model and not is_regime(case.operand_source):
+        sizes = case.shape.with_(B=1, T=1)  # as workers build it: B and T enter no parameter
+        problem = _shape_problem(registry.model(case.model).cls, sizes, block=case.level == "block")
+        if problem:
+            return problem
     gate = gate_kind(case)
     return (
         backend.refusal(
@@ -64,6 +73,12 @@ def refusal(case: Case, selection: Selection) -> str | None:
         or _unaffordable(backend, case, selection)
         or _too_long(case, selection)
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _shape_problem(model: type[Any], shape: Shape, *, block: bool) -> str | None:
+    problem: str | None = model.shape_problem(shape, block=block)
+    return problem
 
 
 def _confined(case: Case, backend: Backend) -> str | None:

@@ -10,10 +10,12 @@ from support.commands import repeated
 from ssmperf import UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
 from ssmperf.execute.request import Request, select
+from ssmperf.execute.stand_ins import StandIns
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import make_plan
 from ssmperf.plan.refusal import gate_kind
 from ssmperf.plan.selection import Selection
+from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.sections import Section
 
 
@@ -112,3 +114,26 @@ def test_a_suite_of_this_process_alone_is_refused() -> None:
 
 def test_all_are_all_suites() -> None:
     assert Request.of("all", device="cpu").suites == tuple(registry.suites())
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "why"),
+    [
+        ("K=5", "attention", "K must be even, got 5"),
+        ("N=3", "s4", "N must be even, got 3"),
+        ("C=30", "pese_lr", "needs that n divide C, got C=30"),
+    ],
+)
+def test_a_model_that_cannot_have_a_size_keeps_no_other_from_it(size: str, model: str, why: str) -> None:
+    selection = Selection(sizes=parse_sizes([size]), backends=("sequential",))
+    plan = make_plan(selection, ["throughput"])
+    refused = {item.case.model: item.refusal or "" for item in plan.refused}
+    assert why in refused[model]
+    assert "hgrn2" not in refused and "mamba" not in refused and "lru" not in refused
+    assert StandIns(plan, selection).measured(plan.to_run)
+
+
+def test_a_block_that_cannot_have_a_size_is_skipped() -> None:
+    selection = Selection.of(models=("mamba", "gla"), sizes=parse_sizes(["D=5"]), level="block")
+    reasons = {item.case.model: item.refusal for item in make_plan(selection, ["throughput"]).refused}
+    assert reasons["mamba"] == "the block of mamba is half as wide as it: 5 is odd"
