@@ -85,7 +85,7 @@ def run(
     Raises:
         UsageError: a name is unknown, the selection is empty, or the folder cannot be used.
     """
-    for file in [plugin] if isinstance(plugin, (str, os.PathLike)) else list(plugin):
+    for file in _paths(plugin):
         registry.load_plugin(file)
     request = Request.of(
         suite,
@@ -371,14 +371,14 @@ def best(
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
     loaded = [load(each) if isinstance(each, (str, os.PathLike)) else each for each in given]
-    sizes = parse_sizes([axis] if isinstance(axis, str) else axis)
+    sizes = parse_sizes([axis] if isinstance(axis, str) else axis or ())
     shown = narrowed(loaded, names(models), sizes)
     found: list[dict[str, Any]] = json.loads(registry.report("best_json")(shown, None))
     return found
 
 
 def _paths(files: File | Sequence[File]) -> tuple[str, ...]:
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    given = [files] if isinstance(files, (str, os.PathLike)) else list(files or ())
     return tuple(str(file) for file in given)
 
 

@@ -99,7 +99,7 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        nearest = difflib.get_close_matches(name, known, n=3)
+        nearest = difflib.get_close_matches(str(name), known, n=3)
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(known) or 'none'})")
         self.kind, self.name, self.known = kind, name, known

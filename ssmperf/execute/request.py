@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ssmperf.cases.axis import Axis
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
-from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates
+from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates, check_count
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.presets import Preset
@@ -64,14 +65,13 @@ class Request:
     learning: Learning = PRESETS_OWN
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            raise UsageError(f"the timeout must be above 0 seconds and finite, got {self.timeout_s:g}")
-        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
-            raise UsageError(f"--rounds must lie between 1 and {MOST_ROUNDS}, got {self.rounds}")
-        if self.time_s is not None and not (math.isfinite(self.time_s) and self.time_s > 0):
-            raise UsageError(f"--time must be above 0 seconds and finite, got {self.time_s:g}")
-        if self.samples is not None and not 1 <= self.samples <= MOST_SAMPLES:
-            raise UsageError(f"--samples must lie between 1 and {MOST_SAMPLES}, got {self.samples}")
+        _check_seconds("the timeout", self.timeout_s)
+        check_count("--rounds", self.rounds, MOST_ROUNDS)
+        if self.time_s is not None:
+            _check_seconds("--time", self.time_s)
+        check_count("--samples", self.samples, MOST_SAMPLES)
+        if not isinstance(self.tag, str | None):
+            raise UsageError(f"--tag must be a text, got {self.tag!r}")
 
     @classmethod
     def of(
@@ -184,6 +184,8 @@ def select(
     Raises:
         UsageError: a name is unknown, a value is illegal, or there is no such device.
     """
+    if devices is not None and not isinstance(devices, Iterable):
+        devices = (devices,)
     indices = tuple(devices) if devices is not None else None
     type_, found = devices_.resolve(device, indices, planning=planning)
     fields = {declared.argument: declared for declared in chosen_axes().values()}
@@ -200,7 +202,7 @@ def select(
         models=(chosen := names(models)),
         backends=names(backends),
         preset=preset,
-        sizes=parse_sizes([axis] if isinstance(axis, str) else axis, chosen or ()),
+        sizes=parse_sizes([axis] if isinstance(axis, str) else axis or (), chosen or ()),
         choices=values,
         peers=peers,
     )
@@ -227,12 +229,20 @@ def names(value: Names | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     parts = value.split(",") if isinstance(value, str) else value
-    if not all(isinstance(part, str) for part in parts):
-        raise UsageError(f"expected names, got {value!r}")
+    if not (isinstance(parts, Iterable) and all(isinstance(part, str) for part in parts)):
+        raise UsageError(f"expected names, got {value!r:.200}")
     found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not found:
         raise UsageError(f"expected names separated by commas, got {value!r}")
     return found
+
+
+def _check_seconds(option: str, value: Any) -> None:
+    """Raise UsageError for what is no number of seconds that somebody can wait."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageError(f"{option} must be a number of seconds, got {value!r}")
+    if not (math.isfinite(value) and float(value) > 0):
+        raise UsageError(f"{option} must be above 0 seconds and finite, got {value}")
 
 
 def parse_share(value: float | str, option: str) -> float:

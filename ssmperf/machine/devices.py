@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from numbers import Integral
 from typing import Any
 
 from ssmperf.errors import UsageError
@@ -29,7 +30,10 @@ def resolve(
         count = MOST_GPUS
         device = "cpu" if device == "auto" else device
     if devices is not None:
-        return "cuda", [_checked(index, count) for index in devices]
+        if not devices or not all(isinstance(index, Integral) and int(index) >= 0 for index in devices):
+            raise UsageError(f"devices must be CUDA indices such as (0, 1), got {devices!r}")
+        return "cuda", [_checked(int(index), count) for index in devices]
+    device = str(device)  # torch.device is one, too
     if device == "auto":
         return ("cuda", ["cuda:0"]) if count else ("cpu", ["cpu"])
     if device == "cpu":

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from ssmperf.registry.presets import Training
 META = "learning"  # key in run.json
 MOST_UPDATES, MOST_SEEDS, MOST_RATES, MOST_LAYERS, MOST_AT_ONCE = 10**8, 1000, 100, 1000, 64
 Rates = str | float | Sequence[float]
+
+
+def check_count(option: str, value: Any, most: int) -> None:
+    """Raise UsageError for a value that is neither None nor a whole number from 1 to `most`."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"{option} must be a whole number, got {value!r}")
+    if not 1 <= int(value) <= most:
+        raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +61,7 @@ class Learning:
             ("--layers", self.layers, MOST_LAYERS),
             ("--side-by-side", self.side_by_side, MOST_AT_ONCE),
         ):
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
+            check_count(option, value, most)
         for rate in self.rates or ():
             if not (math.isfinite(rate) and rate > 0):
                 raise UsageError(f"a learning rate must be above 0 and finite, got {rate:g}")

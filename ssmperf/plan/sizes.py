@@ -32,7 +32,7 @@ def parse_one(text: str, owners: Sequence[str] = ()) -> Sizes:
     Raises:
         UsageError: the dimension is unknown, a size is below 1, or a range does not grow or is too long.
     """
-    name, equals, values = text.partition("=")
+    name, equals, values = text.partition("=") if isinstance(text, str) else ("", "", "")
     if not equals or not values:
         raise UsageError(f"axis {text!r} is not understood (forms: {_FORMS})")
     if name not in DIMENSIONS:

@@ -263,6 +263,8 @@ def reports(of: str | None = None) -> dict[str, Any]:
 def _owners(of: str) -> list[str]:
     """List the owners of a model's backends: the model itself, then its recurrence."""
     discover("impls")
+    if not isinstance(of, str):
+        raise UnknownName("model or recurrence", of, {*models(), *recurrences()})
     if of in tables.entries["recurrence"]:
         return [of]
     base = of.partition(":")[0]

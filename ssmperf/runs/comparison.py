@@ -61,7 +61,7 @@ def parse_threshold(threshold: str | float) -> float:
     Raises:
         UsageError: it is no number or percentage, is 1 or more without a percent sign, or is not above 0.
     """
-    text = threshold.strip() if isinstance(threshold, str) else f"{threshold:g}"
+    text = f"{threshold:g}" if isinstance(threshold, float | int) else str(threshold).strip()
     percent = text.endswith("%")
     try:
         value = float(text[:-1]) / 100 if percent else float(text)

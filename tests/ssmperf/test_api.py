@@ -12,8 +12,9 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError, direct
-from ssmperf.execute.request import select
+from ssmperf.execute.request import Request, select
 from ssmperf.plan.sizes import Sizes
+from ssmperf.runs.comparison import parse_threshold
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
 
@@ -113,6 +114,42 @@ def test_a_timeout_is_positive_and_finite(timeout: float, tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="timeout"):
         ssmperf.run("correctness", models="hgrn", device="cpu", timeout=timeout, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "message"),
+    [
+        ("timeout", "5", "the timeout must be a number of seconds, got '5'"),
+        ("axis", None, None),
+        ("time", True, "--time must be a number of seconds, got True"),
+        ("rounds", 1.0, "--rounds must be a whole number, got 1.0"),
+        ("samples", "12", "--samples must be a whole number, got '12'"),
+        ("seeds", "2", "--seeds must be a whole number, got '2'"),
+        ("tag", 3, "--tag must be a text, got 3"),
+        ("models", 3, "expected names, got 3"),
+        ("models", ssmperf, "expected names, got <module"),
+        ("preset", 3, "unknown preset 3"),
+        ("axis", [("T", 8)], r"axis \('T', 8\) is not understood"),
+        ("device", None, "unknown device 'None'"),
+        ("devices", [], r"devices must be CUDA indices such as \(0, 1\), got \(\)"),
+        ("devices", [-1], r"devices must be CUDA indices such as \(0, 1\), got \(-1,\)"),
+        ("devices", "0,1", "devices must be CUDA indices"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_wrong_usage(keyword: str, value: Any, message: str | None) -> None:
+    if message is None:
+        Request.of("throughput", device="cpu", **{keyword: value})
+        return
+    with pytest.raises(UsageError, match=message):
+        Request.of("throughput", **{"device": "cpu", keyword: value})
+
+
+def test_what_is_no_name_is_an_unknown_name() -> None:
+    with pytest.raises(UsageError, match=r"the threshold must look like .*, got None"):
+        parse_threshold(None)  # type: ignore[arg-type]
+    for call in (ssmperf.backends, lambda name: ssmperf.compute(name, "sequential")):
+        with pytest.raises(ssmperf.UnknownName, match=r"unknown model or recurrence 3 \(known: "):
+            call(3)
 
 
 @pytest.mark.usefixtures("own_registrations")
