@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import Case, chosen_axes
 from ssmperf.errors import Unsupported, UsageError
 from ssmperf.plan import Selection, product, refusal
 
@@ -131,9 +131,14 @@ def _the_case(selection: Selection) -> Case:
     )
     if not cases:
         raise UsageError("nothing is selected: the model has no such backend (see `ssmperf list`)")
-    if selection.sizes and len(cases) > 1:
-        raise UsageError(f"one call is profiled, but {len(cases)} cases are named: give each axis one size")
-    case = cases[-1]
+    chosen: dict[str, Sequence[Any]] = {each.name: each.sizes for each in selection.sizes}
+    chosen |= {axis.label: selection.chosen(name) or () for name, axis in chosen_axes().items() if axis.many}
+    for name, values in chosen.items():
+        if len(values) > 1:
+            several = ", ".join(map(str, values))
+            raise UsageError(f"one call is profiled, but {name} has several values ({several}): give one")
+    # the last shape and, of a bare recurrence, the last kind of gates that the backend takes
+    case = next((each for each in reversed(cases) if not refusal(each, selection)), cases[-1])
     reason = refusal(case, selection)
     if reason:
         raise Unsupported(f"{case}: {reason}")

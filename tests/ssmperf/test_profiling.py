@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,17 @@ def test_what_is_written_says_what_is_shown(tmp_path: Path) -> None:
 
 
 def test_several_cases_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one size"):
-        profiled(tmp_path, models="hgrn", backends="sequential", axis="T=16,32")
+    refused = {"T=16,32": "T has several values (16, 32)", "T=8": "dtype has several values"}
+    for axis, several in refused.items():
+        with pytest.raises(UsageError, match=re.escape(several)):
+            profiled(tmp_path, models="hgrn", backends="sequential", axis=axis, dtype="float32,float64")
+
+
+def test_a_bare_recurrence_has_one_call_too(tmp_path: Path) -> None:
+    found = profiled(tmp_path, models="scan", backends="sequential", axis=["B=1", "T=1", "C=2"])
+    assert found.case.operand_source.endswith("_complex")
+    only_real = profiled(tmp_path, models="scan", backends="surrogate_raw", axis=["B=1", "T=3", "C=2"])
+    assert only_real.launches > 0
 
 
 def test_a_refused_case_says_why(tmp_path: Path) -> None:
