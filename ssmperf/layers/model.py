@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -48,7 +49,8 @@ class Model(nn.Module):
 
         block: whether the paper's layer around it must have that shape, too.
         """
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # who builds the model in earnest will see them
             try:
                 build_block(cls.name, shape) if block else cls(shape)
             except UsageError as error:

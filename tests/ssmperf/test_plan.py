@@ -137,3 +137,8 @@ def test_a_block_that_cannot_have_a_size_is_skipped() -> None:
     selection = Selection.of(models=("mamba", "gla"), sizes=parse_sizes(["D=5"]), level="block")
     reasons = {item.case.model: item.refusal for item in make_plan(selection, ["throughput"]).refused}
     assert reasons["mamba"] == "the block of mamba is half as wide as it: 5 is odd"
+
+
+def test_a_plan_gives_no_warnings_of_models(recwarn: pytest.WarningsRecorder) -> None:
+    assert registry.model("gla:rank=0").cls.shape_problem({"H": 1, "K": 2, "V": 2}) is None
+    assert not recwarn.list
