@@ -61,14 +61,15 @@ def ratio_scan(
         raise UsageError(f"log_w {tuple(log_w.shape)} does not broadcast to {(B, T, C)}")
     if log_w.shape[1] > 1:
         raise Unsupported("decays that differ from step to step (it takes const)")
-    if T == 1 and not differentiates(log_w, k, v, initial_state, bonus):
+    saves = differentiates(log_w, k, v, initial_state, bonus)  # parameters do where no graph is wanted
+    if T == 1 and not saves:
         return decode(log_w, k, v, initial_state, bonus)
     log_w = _float32(log_w if log_w.shape[2] == C else log_w.expand(-1, 1, C))
     if bonus is not None:
         bonus = _float32(bonus if bonus.shape == (C,) else bonus.expand(C))
     if initial_state is not None:
         initial_state = _float32(initial_state)
-    y, final = RatioScan.apply(log_w, k, v, initial_state, bonus)  # type: ignore[no-untyped-call]
+    y, final = RatioScan.apply(log_w, k, v, initial_state, bonus, saves)  # type: ignore[no-untyped-call]
     return y, final
 
 

@@ -97,13 +97,14 @@ def selective_scan(
         initial_state = initial_state.to(torch.float32)
     bounds = None if cu_seqlens is None else tuple(bounds_of(cu_seqlens, x, k, initial_state))
     call = Call(gate, discretization == "zoh", delta_softplus, bounds)
-    if bounds is None and x.shape[1] == 1 and not differentiates(*operands, initial_state):
+    saves = differentiates(*operands, initial_state)  # parameters ask for gradients where none are wanted
+    if bounds is None and x.shape[1] == 1 and not saves:
         return decode(
             x, delta, k, q, A, initial_state, call,
             skip=skip, output_gate=output_gate, delta_bias=delta_bias,
         )  # fmt: skip
     o, final = SelectiveScan.apply(  # type: ignore[no-untyped-call]
-        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call
+        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call, saves
     )
     return o, final
 

@@ -181,15 +181,19 @@ def backward_pass(
 
 
 class RatioScan(torch.autograd.Function):
-    """(log_w (1|B, 1, C), k, v, initial state or None, bonus (C) or None) → (y, final state)."""
+    """(log_w (1|B, 1, C), k, v, initial state or None, bonus (C) or None, save) → (y, final state).
+
+    save: whether to save operands and states for a backward pass.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, log_w: Tensor, k: Tensor, v: Tensor, state: Tensor | None, bonus: Tensor | None
+        ctx: Any, log_w: Tensor, k: Tensor, v: Tensor, state: Tensor | None, bonus: Tensor | None, save: bool
     ) -> tuple[Tensor, Tensor]:
         k, v = packed(k), packed(v)
-        y, final, marks = forward_pass(log_w, k, v, state, bonus, save=any(ctx.needs_input_grad))
-        ctx.save_for_backward(log_w, k, v, bonus, final, marks)
+        y, final, marks = forward_pass(log_w, k, v, state, bonus, save=save)
+        if save:
+            ctx.save_for_backward(log_w, k, v, bonus, final, marks)
         return y, final
 
     @staticmethod
@@ -204,4 +208,4 @@ class RatioScan(torch.autograd.Function):
         summed = dw if dw.shape == log_w.shape else dw.sum(over_spans, keepdim=True)
         if du is not None:
             du = du.view(-1) if du.shape[:2] == (1, 1) else du.sum((0, 1))
-        return summed, dk, dv, dstate, du
+        return summed, dk, dv, dstate, du, None

@@ -30,21 +30,21 @@ class Saved(NamedTuple):
 
 
 class SelectiveScan(torch.autograd.Function):
-    """x, Δ, k, q, A, S_0, skip, z, bias (from A on None if absent), call → o, S_T.
+    """x, Δ, k, q, A, S_0, skip, z, bias (from A on None if absent), call, saves → o, S_T.
 
-    Saves all operands, and the states at checkpoints.
+    saves: whether to save all operands, and the states at checkpoints, for a backward pass.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
-        skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call,
+        skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call, saves: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, delta, state, skip, z, bias = contiguous(x), contiguous(delta), *map(dense, (state, skip, z, bias))
         final = None if call.bounds is None else _final(x, k, state, call.bounds)
         o, final, checkpoints, ctx.compiled = forward_pass(
             x, delta, whole_words(k), whole_words(q), dense(A), state, skip, z, bias, final,
-            N=k.shape[-1], call=call, saves=any(ctx.needs_input_grad),
+            N=k.shape[-1], call=call, saves=saves,
         )  # fmt: skip
         if checkpoints is not None:
             ctx.save_for_backward(*Saved(x, delta, k, q, A, skip, z, bias, checkpoints))
@@ -55,7 +55,8 @@ class SelectiveScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         wait(ctx.compiled)
-        return *gradients(ctx.call, Saved(*ctx.saved_tensors), do, dfinal, ctx.needs_input_grad[5]), None
+        saved = Saved(*ctx.saved_tensors)
+        return *gradients(ctx.call, saved, do, dfinal, ctx.needs_input_grad[5]), None, None
 
 
 def gradients(
