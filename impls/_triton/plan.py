@@ -67,6 +67,12 @@ class Slot:
         number = self.device.index if self.device.type == "cuda" else -1
         return self.dtype, self.shape, self.strides, self.aligned, number
 
+    @property
+    def may_be_negated(self) -> bool:
+        """Whether it may be the imaginary part of a conjugate, a view whose sign is a flag beside memory."""
+        steps = [step for size, step in zip(self.shape, self.strides, strict=True) if size > 1]
+        return self.dtype.is_floating_point and all(step % 2 == 0 for step in steps)
+
     def view(self, dtype: torch.dtype) -> Slot:
         """The same memory, read as another dtype."""
         return replace(self, dtype=dtype)
@@ -107,6 +113,7 @@ class Step(Protocol):
 class Plan:
     """The allocations and launches of one kind of call. A buffer lives from its first launch to its last.
 
+    doubtful: places of operands that may be negated, see `Slot.may_be_negated`.
     one_by_one: why launches are made one after another, by Triton's own launcher; nothing where a call makes
     all of them together (see `together`), unless a hook wants to see each of them.
     """
@@ -117,6 +124,7 @@ class Plan:
         if len(devices) != 1:
             raise UsageError(f"operands on several devices: {', '.join(sorted(map(str, devices)))}")
         self.device: torch.device = devices.pop()
+        self.doubtful = [at for at, slot in enumerate(operands) if slot is not None and slot.may_be_negated]
         self.operands = len(operands)
         self.consulted: dict[Place, Any] = {}
         self.makers: list[Callable[[], Tensor]] = []
@@ -305,6 +313,8 @@ class Planned:
             plan = self._plan(key, [None if x is None else Slot.of(x) for x in tensors], flags)
         else:
             note_again(plan.consulted)
+        if plan.doubtful and any(x is not None and x.is_neg() for x in tensors):
+            return self(*[None if x is None else x.resolve_neg() for x in tensors], **flags)
         return plan.run(tensors, pointers)
 
     def prepare(self, *slots: Slot | None, **flags: Any) -> None:

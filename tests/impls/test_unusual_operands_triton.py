@@ -1,0 +1,59 @@
+"""Operands that are legal and seldom: the Triton kernels take them as the definitions do, or refuse them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssmperf import Shape, registry
+
+NAMES = ("scan", "selective_scan", "ratio_scan", "linear_attention")
+ENTRIES = {name: registry.backend(name, "triton") for name in NAMES}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if reason := ENTRIES["scan"].missing(DEVICE):
+    pytest.skip(reason, allow_module_level=True)
+
+INPUT = {"scan": "b", "selective_scan": "x", "ratio_scan": "v", "linear_attention": "v"}
+STATE = {"scan": (5,), "selective_scan": (5, 6), "ratio_scan": (3, 5), "linear_attention": (3, 4, 5)}
+
+each_name = pytest.mark.parametrize("name", NAMES)
+one_step_or_several = pytest.mark.parametrize("T", [1, 3])
+
+
+def operands(name: str, T: int, *, B: int = 2, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    recurrence = registry.recurrence(name)
+    kind = "const" if name in ("scan", "ratio_scan") else recurrence.gate_kinds[0]
+    shape = Shape(B=2, T=T, C=5, D=5, N=6, H=3, K=4, V=5)
+    generator = torch.Generator().manual_seed(0)
+    given: dict[str, Any] = {
+        **recurrence.sample(shape, regime="sigmoid", generator=generator, gate_kind=kind),
+        "initial_state": torch.rand(2, *STATE[name], generator=generator),
+    }
+    for key, x in given.items():
+        if isinstance(x, Tensor):
+            x = x[:B] if x.shape[0] == 2 else x
+            given[key] = x.to(DEVICE, torch.float32 if key in recurrence.gates else dtype)
+    return given
+
+
+def negated(x: Tensor) -> Tensor:
+    """The same numbers as the imaginary part of a conjugate: their sign is a flag beside the memory."""
+    view = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert view.is_neg()
+    return view
+
+
+@each_name
+@one_step_or_several
+def test_imaginary_parts_of_conjugates_have_their_sign(name: str, T: int) -> None:
+    given = operands(name, T)
+    want = ENTRIES[name].function(**given)
+    if name == "scan" and T > 1:
+        given["log_a"] = given["log_a"][..., :1]  # which is read where it is
+        want = ENTRIES[name].function(**given)
+    changed = {key: negated(x) if isinstance(x, Tensor) else x for key, x in given.items()}
+    for got, expected in zip(ENTRIES[name].function(**changed), want, strict=True):
+        torch.testing.assert_close(got, expected)
