@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, UsageError
@@ -106,7 +107,12 @@ def three_axes(gate: Tensor) -> Tensor:
 
 
 def differentiates(*operands: Tensor | None) -> bool:
-    """Whether a call with these operands may be followed by its backward pass."""
+    """Whether a call with these operands may be followed by its backward pass.
+
+    Forward-mode differentiation counts, too: only an autograd function refuses operands with tangents.
+    """
+    if forward_ad._current_level >= 0:
+        return True
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
 
 

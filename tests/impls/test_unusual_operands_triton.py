@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ssmperf import Shape, registry
 
@@ -57,3 +58,15 @@ def test_imaginary_parts_of_conjugates_have_their_sign(name: str, T: int) -> Non
     changed = {key: negated(x) if isinstance(x, Tensor) else x for key, x in given.items()}
     for got, expected in zip(ENTRIES[name].function(**changed), want, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own, for tangents
+@each_name
+@one_step_or_several
+def test_operands_with_tangents_are_refused(name: str, T: int) -> None:
+    """A kernel would drop the tangent, and leave a derivative that lacks its part."""
+    given = operands(name, T)
+    with forward_ad.dual_level():
+        given[INPUT[name]] = forward_ad.make_dual(given[INPUT[name]], torch.ones_like(given[INPUT[name]]))
+        with pytest.raises(NotImplementedError, match="jvp"):
+            ENTRIES[name].function(**given)
