@@ -70,3 +70,16 @@ def test_operands_with_tangents_are_refused(name: str, T: int) -> None:
         given[INPUT[name]] = forward_ad.make_dual(given[INPUT[name]], torch.ones_like(given[INPUT[name]]))
         with pytest.raises(NotImplementedError, match="jvp"):
             ENTRIES[name].function(**given)
+
+
+def test_a_step_of_attention_takes_phases_and_states_in_double_precision() -> None:
+    given = operands("linear_attention", 1)
+    generator = torch.Generator().manual_seed(1)
+    given["phase"] = 1e5 * torch.randn(3, 4, generator=generator, dtype=torch.float64).to(DEVICE)
+    given["initial_state"] = given["initial_state"].to(torch.complex128)
+    wide = {
+        key: x.to(torch.promote_types(x.dtype, torch.float64)) for key, x in given.items() if x is not None
+    }
+    want = registry.recurrence("linear_attention").definition(**wide)
+    for got, expected in zip(ENTRIES["linear_attention"].function(**given), want, strict=True):
+        torch.testing.assert_close(got.to(expected.dtype), expected, rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..._triton.arithmetic import load, polar, store, times
 from ..._triton.host import flush, strides
 from ..._triton.plan import Plan, Slot, planned
+from ...scan.common import nearest_turn
 
 VALUES = 32  # of a program: 128 bytes of each row of a float32 state
 
@@ -95,8 +96,10 @@ def decode(
     """o (B, 1, H, V) and the state after one step of real operands with any strides; gates in any shape."""
     if phase is not None and log_a is None:
         log_a = phase.new_zeros(1).expand(phase.shape)
-    if state is not None and state.is_conj():
-        state = state.resolve_conj()
+    if phase is not None and phase.dtype == torch.float64:
+        phase = nearest_turn(phase).float()  # the kernel takes whole turns away in float32
+    if state is not None and state.is_complex():
+        state = state.to(torch.complex64).resolve_conj()
     gates = [None if gate is None else four_axes(gate) for gate in (log_a, phase)]
     o, final = step(q, k, v, *gates, log_b, bonus, state, read=read)
     return o, final
