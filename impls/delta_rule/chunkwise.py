@@ -104,7 +104,8 @@ def _solve(strictly_lower: Tensor, rows: Tensor, V: int) -> tuple[Tensor, Tensor
 def _tiles(x: Tensor, C: int) -> Tensor:
     """Cut (B|1, T, H, F) into (B|1, H, N, C, F); zeros fill the last chunk and change no state."""
     padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
-    return padded.reshape(x.shape[0], -1, C, *x.shape[2:]).permute(0, 3, 1, 2, 4)
+    cut: Tensor = padded.unflatten(1, (-1, C))
+    return cut.permute(0, 3, 1, 2, 4)
 
 
 def launches(shape: Shape) -> float:

@@ -25,7 +25,8 @@ CHUNK, SUB_CHUNK = 64, 16
 def _tiles(x: Tensor, C: int) -> Tensor:
     """Cut (B|1, T, H, F) into (B|1, H, N, C, F); the last chunk is padded with zeros (log gates of 0)."""
     padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
-    return padded.reshape(x.shape[0], -1, C, *x.shape[2:]).permute(0, 3, 1, 2, 4)
+    cut: Tensor = padded.unflatten(1, (-1, C))
+    return cut.permute(0, 3, 1, 2, 4)
 
 
 def _two_level(x: Operands) -> Tensor:
@@ -40,7 +41,8 @@ def _two_level(x: Operands) -> Tensor:
 
 def _sub_chunks(x: Tensor) -> Tensor:
     """Cut (..., C, F) into (..., C / c, c, F)."""
-    return x.reshape(*x.shape[:-2], -1, SUB_CHUNK, x.shape[-1])
+    cut: Tensor = x.unflatten(-2, (-1, SUB_CHUNK))
+    return cut
 
 
 def _as_seen_from_later(x: Tensor, log_gate: Tensor | None, phase: Tensor | None) -> Tensor:

@@ -228,6 +228,21 @@ def test_batch_items_are_independent(recurrence: str, backend: Backend) -> None:
         assert not torch.equal(before[1], after[1])
 
 
+@pytest.mark.parametrize("recurrence", having("chunkwise"))
+def test_chunks_of_no_batch_items_at_all(recurrence: str) -> None:
+    backend = registry.backend(recurrence, "chunkwise")
+    operands = sample(recurrence, SHAPES[recurrence], kind=richest(recurrence, backend), dtype="float32")
+    none = {
+        name: value.detach()[:0].requires_grad_()
+        if name == "initial_state" or in_time(operands, name)
+        else value
+        for name, value in operands.items()
+    }
+    definition = registry.recurrence(recurrence).definition
+    got, want = (evaluate(function, none).items() for function in (backend.function, definition))
+    assert [(name, value.shape) for name, value, _ in got] == [(name, value.shape) for name, value, _ in want]
+
+
 @by_backend
 def test_a_shorter_run_is_a_prefix(recurrence: str, backend: Backend) -> None:
     kind = richest(recurrence, backend)

@@ -72,6 +72,20 @@ def test_operands_with_tangents_are_refused(name: str, T: int) -> None:
             ENTRIES[name].function(**given)
 
 
+@each_name
+@one_step_or_several
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_no_batch_element_at_all(name: str, T: int, dtype: torch.dtype) -> None:
+    given = operands(name, T, B=0, dtype=dtype)
+    x = given[INPUT[name]].requires_grad_(T > 1)
+    got = ENTRIES[name].function(**given)
+    want = registry.recurrence(name).definition(**given)
+    assert [part.shape for part in got] == [part.shape for part in want]
+    if T > 1:
+        got[0].sum().backward()
+        assert x.grad is not None and x.grad.shape == x.shape
+
+
 def test_a_step_of_attention_takes_phases_and_states_in_double_precision() -> None:
     given = operands("linear_attention", 1)
     generator = torch.Generator().manual_seed(1)

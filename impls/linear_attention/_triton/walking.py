@@ -84,8 +84,8 @@ class Walk(Schedule):
         return self.tiles.fill * processors(self.plan.device)
 
     def walkers(self, width: int) -> int:
-        """Count the programs that walk in strips of some width through uncut heads."""
-        return self.B * self.H * self.strips(width)
+        """Count the programs that walk in strips of some width through uncut heads, at least one."""
+        return max(1, self.B * self.H * self.strips(width))
 
     @cached_property
     def halved(self) -> bool:

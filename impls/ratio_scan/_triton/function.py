@@ -41,7 +41,7 @@ class Schedule:
     def of(cls, pass_: str, k: Slot) -> Schedule:
         B, T, C = k.shape
         cut = tiles(pass_, k.element_size())
-        strands = B * triton.cdiv(C, cut.channels) * cut.warps
+        strands = max(1, B * triton.cdiv(C, cut.channels) * cut.warps)
         whole = triton.cdiv(T, cut.steps)
         device = processors(k.device)
         if strands >= ENOUGH * device:

@@ -85,8 +85,8 @@ class Schedule:
         chip, checkpoints = processors(x.device), triton.cdiv(T, CHECKPOINT)
 
         def warps_of(cut: Tiles) -> int:
-            """Warps that walk one segment."""
-            return B * triton.cdiv(D, cut.block) * cut.warps
+            """Warps that walk one segment, at least one."""
+            return max(1, B * triton.cdiv(D, cut.block) * cut.warps)
 
         streamed = partial(streamed_cut, N=N, D=D, gate=call.gate, wide=wide, streams=streams)
         segments, cut = 1, None
