@@ -95,6 +95,20 @@ def test_many_resets_beside_hard_and_open_gates(kind: str) -> None:
 
 
 @tiny
+@pytest.mark.parametrize("kind", ["scalar", "key"])
+@pytest.mark.usefixtures("small_tiles")
+def test_open_gates_between_hard_ones_keep_their_digits(kind: str) -> None:
+    """The sums of a chunk's gates are long where no gate is a reset, and differences of them are short."""
+    operands = case(T=4 * C, kind=kind)
+    hard = torch.arange(4 * C, device=DEVICE) % 2 == 0
+    shape = operands["log_a"].shape
+    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    hard = hard.view(1, -1, *[1] * (len(shape) - 2))
+    operands["log_a"] = torch.where(hard, -100 - 3 * numbers, -0.02 * numbers).requires_grad_()
+    assert_matches(operands)
+
+
+@tiny
 @pytest.mark.parametrize(
     ("kind", "K", "V"), [("scalar", 20, 40), ("scalar", 33, 16), ("key", 3, 5), ("key", 20, 40)]
 )

@@ -52,10 +52,19 @@ def la_scores(
         )  # fmt: skip
         reset = gates < RESET
         # resets are counted, not summed: the span of the rest stays small, so a difference is exact enough
-        span = tl.cumsum(tl.where(reset, 0.0, gates), axis=0)
+        gates = tl.where(reset, 0.0, gates)
+        coarse = gates
+        if x.dtype.element_ty == tl.float32:
+            # in two parts: sums of one are exact, those of the other so small that their digits suffice
+            coarse = tl.floor(gates * 256.0 + 0.5) * 0.00390625
+        span = tl.cumsum(coarse, axis=0)
         resets = tl.cumsum(reset.to(tl.int32), axis=0)
         linked = lower & (resets[:, None] == resets[None, :])
-        exponent = tl.where(linked, span[:, None] - span[None, :], float("-inf"))
+        exponent = span[:, None] - span[None, :]
+        if x.dtype.element_ty == tl.float32:
+            fine = tl.cumsum(gates - coarse, axis=0)
+            exponent += fine[:, None] - fine[None, :]
+        exponent = tl.where(linked, exponent, float("-inf"))
         acc = acc * tl.exp(exponent)
     acc = tl.where(lower, acc, 0.0)
     at = (bh * NT + chunk) * C * C + steps[:, None] * C + steps[None, :]
