@@ -34,7 +34,7 @@ def details(rows: pd.DataFrame, keep: int) -> dict[str, Any]:
 
 def _detail(row: Mapping[str, Any], keep: int) -> dict[str, Any]:
     fields = [
-        [name, units.number(name, value), _exact(name, value)]
+        [name, units.of_row(name, row), _exact(name, value)]
         for name, value in row.items()
         if name not in _NOT_DETAILS and not units.missing(value) and not isinstance(value, Mapping)
         if name != "busy" or value != []

@@ -167,7 +167,7 @@ def _cell(row: dict[str, Any], column: str, rank: str | None) -> str:
         return escape(frames.reason(row))
     if column in _TEXT_COLUMNS:
         return escape(value)
-    text = escape(units.number(column, value))
+    text = escape(units.of_row(column, row))
     if column != rank or not units.is_number(value):
         return text
     low, high = units.interval_names(column)

@@ -107,7 +107,7 @@ def _number(row: Mapping[str, Any], column: str, rank: str | None) -> list[Any] 
     value = row[column]
     if units.missing(value):
         return None
-    text, note, tilde = units.number(column, value), "", False
+    text, note, tilde = units.of_row(column, row), "", False
     if column == rank and units.is_number(value):
         low, high = units.interval_names(column)
         spread = units.spread(value, row.get(low), row.get(high))

@@ -169,6 +169,16 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
         show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
+    _bounds(console, rows, columns)
+
+
+def _bounds(console: Console, rows: pd.DataFrame, columns: Iterable[str]) -> None:
+    """Print why some numbers are lower bounds, one line per distinct reason."""
+    listed = frames.records(rows)
+    for column in columns:
+        reasons = [units.plain(row[f"{column}_reason"]) for row in listed if units.is_bound(column, row)]
+        for reason in list(dict.fromkeys(reasons))[:MOST_REPEATS]:
+            console.print(Text(f"  ≥ {units.label(column)} is at least that: {reason}", style="dim"))
 
 
 def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
@@ -180,7 +190,7 @@ def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list
     line = [Text("▸" if row["fastest"] else " ", style=style), name]
     for column in columns:
         value = row[column]
-        text = Text(units.number(column, value), style=style if column in (rank, "speedup") else "")
+        text = Text(units.of_row(column, row), style=style if column in (rank, "speedup") else "")
         if column == rank and units.is_number(value):
             low, high = units.interval_names(column)
             if row.get("converged") is False:

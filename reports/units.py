@@ -15,6 +15,7 @@ MOST_VALUES = 100  # of a list; the data formats have all
 _LARGE = ("", "k", "M", "G", "T", "P")
 _SMALL = ("", "m", "µ", "n", "p")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_POINTS = {"growth_exponent": "lengths"}  # what is fitted, and the sizes it is fitted to
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
 
 # Longest suffix first: bandwidth_bytes_per_s is a rate, not a time.
@@ -146,6 +147,26 @@ def number(name: str, value: Any) -> str:
     if float(value).is_integer() and abs(value) < 1e6:
         return f"{int(value):,}"
     return f"{value:.3g}" if abs(value) < 1e6 else _si(value, "", " ").strip()
+
+
+def of_row(name: str, row: Mapping[str, Any]) -> str:
+    """Format a row's value of a field, and say how far it is known.
+
+    A number with a reason beside it, as `largest_T_reason`, is a lower bound: `≥57,344`. A power that was
+    fitted to two sizes, through which any power goes, says so.
+    """
+    value = row.get(name)
+    text = number(name, value)
+    if is_bound(name, row):
+        return f"≥{text}"
+    points = row.get(_POINTS.get(name, ""))
+    two = is_number(value) and isinstance(points, list) and len(points) == 2
+    return f"{text} (2 sizes)" if two else text
+
+
+def is_bound(name: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row's value of a field is a lower bound: a number beside which stands a reason."""
+    return is_number(row.get(name)) and bool(plain(row.get(f"{name}_reason")))
 
 
 def ratio(value: Any) -> str:

@@ -75,7 +75,8 @@ def measure_memory(case: Case, context: Context) -> Record:
     batch_exponent: the same for B, fitted to two batches.
     batch_T: the length of these batches, the shortest if a call takes long. Their memory at the case's length
         is then taken to be as many times larger as that of the case's own batch.
-    largest_T, largest_B: the largest size that ran, within an eighth, the other sizes being the case's.
+    largest_T, largest_B: the largest size that ran, within an eighth, the other sizes being the case's. A
+        lower bound if `largest_T_reason` says why the search ended.
     predicted_largest_T, predicted_largest_B: the largest size that fits by a constant and a power of it,
         fitted to the same peaks.
     declared_largest_T, declared_largest_B: the same by the declarations.

@@ -51,7 +51,8 @@ class Chart:
 class Section:
     """A suite's part of a report, as data: reports draw it without knowing the suite.
 
-    columns: record fields that its table shows, in order, beside model, backend, shape, dtype and pass.
+    columns: record fields that its table shows, in order, beside model, backend, shape, dtype and pass. A
+        number beside which the record has a text `NAME_reason` is shown as a lower bound.
     rank: the field whose least value marks the fastest, among `ok` records of backends that compete; None if
         nothing is ranked. A suite that ranks nothing asks whether backends are right: one that is wrong there
         competes nowhere for the same subject, dtype and device.

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import lengths, tables
+from ssmperf.reports import exports, lengths, tables
+from support.pages import Page
 
 from ssmperf import Chart, Record, Section, Status, registry
 
@@ -241,3 +242,29 @@ def test_a_block_by_length_is_bounded(fake: Any) -> None:
             records.append(Record(case, Status.OK, env_id="env1", numbers={"error_output": 1e-7}))
     text = str(tables.table([fake.run(records, meta={"suites": {"extrapolation": LEARNING.to_json()}})]))
     assert "and 5 more:" in text
+
+
+def test_a_size_at_which_a_search_ended_early_is_a_lower_bound(fake: Any, tmp_path: Path) -> None:
+    """So is it in the terminal, in Markdown and on the page; a power of two sizes says that it is of two."""
+    section = registry.suite("memory").section
+    ended, found = (
+        {"peak_bytes": 2.0**20, "largest_T": size, "largest_T_reason": reason, "growth_exponent": 1.954,
+         "lengths": lengths}
+        for size, reason, lengths in ((57344, "the search ended after 1 s", [512, 2048]),
+                                      (81920, None, [512, 1024, 2048]))
+    )  # fmt: skip
+    records = [
+        Record(fake.case(suite="memory", backend=name), Status.OK, env_id="env1", numbers=numbers)
+        for name, numbers in (("blelloch", ended), ("triton", found))
+    ]
+    run = fake.run(records, meta={"suites": {"memory": section.to_json()}})
+    text = str(tables.table([run]))
+    (bound,), (exact,) = lines_with(text, "blelloch"), lines_with(text, "triton")
+    assert "≥57,344" in bound and "1.95 (2 sizes)" in bound
+    assert " 81,920" in exact and "sizes" not in exact
+    assert "  ≥ largest T is at least that: the search ended after 1 s" in text.splitlines()
+    written = str(exports.markdown([run]))
+    assert "≥57,344" in written and " 81,920" in written and "≥81,920" not in written
+    registry.report("html")([run], tmp_path / "page.html")
+    page = str(Page((tmp_path / "page.html").read_text()).data)
+    assert "≥57,344" in page and "≥81,920" not in page
