@@ -66,8 +66,8 @@ def measure_memory(case: Case, context: Context) -> Record:
     forward_peak_bytes: the peak of a forward call without a graph.
     saved_bytes: distinct storages that autograd saved for backward, without the operands.
     graph_bytes: everything held between forward and backward: results, and what no hook sees.
-    left_bytes: still held after a second call, when its results are gone: a cache, or a leak. If a call takes
-        long, it is the first one at this length.
+    left_bytes: still held after a second call, when its results are gone: a cache, or a leak, which `doubts`
+        says. If a call takes long, it is the first one at this length.
     state_bytes: the final state of the recurrence; that of attention grows with T.
     operand_bytes, parameter_bytes: the operands; at level block x alone, and the parameters apart.
     growth_exponent: the p of peak ∝ T^p, fitted to `peaks_bytes` over `lengths`. At level block it is
@@ -109,6 +109,7 @@ def measure_memory(case: Case, context: Context) -> Record:
         "declared_peak_bytes": declared,
         "peak_over_declared": last.memory.peak_bytes / declared if declared else None,
         "left_bytes": last.memory.left_bytes,
+        "doubts": _doubts(case, last, again=not slow),
         "lengths": list(lengths),
         "peaks_bytes": [used.memory.peak_bytes for used in uses],
         "declared_peaks_bytes": declared
@@ -353,6 +354,17 @@ def flops_exponent(case: Case, context: Context, values: Values, dimension: str)
 
     once, twice = flops(case.shape[dimension]), flops(2 * case.shape[dimension])
     return math.log2(twice / once) if once > 0 else 1.0
+
+
+def _doubts(case: Case, used: Use, *, again: bool) -> list[str]:
+    """Say that a call left memory behind, in bytes per token, as a leak is told from a cache."""
+    left = used.memory.left_bytes
+    if left <= 0:
+        return []
+    share = left / (case.shape["B"] * case.shape["T"])
+    which = "a second call" if again else "a call"
+    held = f"{left:,} bytes are still held after {which}, {share:.3g} per token"
+    return [f"{held}: a leak, or a cache that grows"]
 
 
 def _keeps_memory(context: Context, uses: Sequence[Use]) -> bool:

@@ -134,7 +134,7 @@ class Measured:
             "parameter_bytes": nbytes(self.trainee.initial),
             "optimizer": type(self.trainee.optimizer).__name__,
         }
-        if reason := length_reason(case, context.training):
+        if reason := length_reason(case, context.training, specific=context.specific):
             self.numbers["length_reason"] = reason
 
     def record(self) -> Record:

@@ -123,10 +123,10 @@ def shortened(case: Case, selection: Selection) -> Case:
     return replace(case, shape=case.shape.with_(T=T // SHORTER))
 
 
-def length_reason(case: Case, training: Training) -> str | None:
-    """Say that a case was shortened, or return None."""
+def length_reason(case: Case, training: Training, *, specific: bool) -> str | None:
+    """Say that a case was shortened, or return None: where backends or sizes were named, none is."""
     T = case.shape["T"]
-    if case.backend != BASELINE or training.step_length != SHORTER * T:
+    if specific or case.backend != BASELINE or training.step_length != SHORTER * T:
         return None
     return (
         f"a loop over time, whose time per token does not depend on T: {T} instead of {training.step_length}"

@@ -100,6 +100,12 @@ def test_a_leak_shows_to_the_byte(run: Run) -> None:
     assert of(run, "none").numbers["left_bytes"] == 0
 
 
+def test_a_leak_is_told_in_words(run: Run) -> None:
+    (doubt,) = of(run, "leaks_bytes").numbers["doubts"]
+    assert doubt.startswith(f"{B * T} bytes are still held after a second call, 1 per token: a leak")
+    assert of(run, "none").numbers["doubts"] == []
+
+
 def test_quadratic_growth_shows(run: Run) -> None:
     quadratic = of(run, "quadratic").numbers
     assert 1.8 < quadratic["growth_exponent"] < 2.01

@@ -144,10 +144,14 @@ def test_the_loop_of_a_large_cell_is_short_and_says_so() -> None:
     loop, fused = cases["sequential"], cases["torch_rnn"]
     assert fused.shape["T"] == training.step_length > loop.shape["T"]
     assert fused.shape["B"] == loop.shape["B"]
-    assert str(loop.shape["T"]) in str(length_reason(loop, training))
-    assert length_reason(fused, training) is None
+    assert str(loop.shape["T"]) in str(length_reason(loop, training, specific=False))
+    assert length_reason(fused, training, specific=False) is None
     asked, _ = select(device="cuda", planning=True, models="gru", axis=["T=2048"])
     assert {case.shape["T"] for case in planned(asked)} == {2048}
+    same, _ = select(device="cuda", planning=True, models="gru", axis=[f"T={loop.shape['T']}"])
+    (own,) = [case for case in planned(same) if case.model == "gru" and case.backend == "sequential"]
+    assert own == loop and same.is_specific
+    assert length_reason(own, training, specific=same.is_specific) is None
 
 
 def block(case: Case) -> Block:
