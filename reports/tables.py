@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,20 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, report
 
-from . import absent, contests, crossings, envelopes, frames, glance, grids, joined, lengths, ranking, units
+from . import (
+    absent,
+    contests,
+    crossings,
+    envelopes,
+    failures,
+    frames,
+    glance,
+    grids,
+    joined,
+    lengths,
+    ranking,
+    units,
+)
 from .exports import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
@@ -24,11 +36,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 80  # a suite with more is shown as a matrix
 PIPE_WIDTH = 160  # columns if the output is no terminal
-MOST_FAILURES = 12
-MOST_REPEATS = 4
-DIAGNOSED = ("wrong", "nan")
-ID_LETTERS = 8  # of a case's id, enough to tell the cases of a run apart
 MOST_SUMS = 12
+MOST_REASONS = 4  # of lower bounds, per column
 MOST_CONCLUSIONS = 80
 
 
@@ -80,18 +89,18 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
     console.print()
     if section.envelope:
         _envelopes(console, rows, section)
-        _failures(console, rows, runs)
+        failures.print_kinds(console, rows, runs)
     elif len(rows) > MOST_ROWS:
         _matrix(console, rows, section)
-        _failures(console, rows, runs)
+        failures.print_kinds(console, rows, runs)
         shown = " ".join(units.plain(run.path) for run in runs)
         console.print(Text(f"  all {total} rows: ssmperf report {shown} --format csv", style="dim"))
     elif section.rank is None and rows["error_ratio"].notna().any():
         _matrix(console, rows, section)
-        _failures(console, rows, runs)
+        failures.print_kinds(console, rows, runs)
     else:
         _groups(console, rows, section)
-        _repeats(console, rows, runs)
+        failures.print_commands(console, rows, runs)
     for line in left_out:
         console.print(Text(f"  {line}", style="dim"))
     lengths.print_blocks(console, lengths.blocks(rows, section))
@@ -177,7 +186,7 @@ def _bounds(console: Console, rows: pd.DataFrame, columns: Iterable[str]) -> Non
     listed = frames.records(rows)
     for column in columns:
         reasons = [units.plain(row[f"{column}_reason"]) for row in listed if units.is_bound(column, row)]
-        for reason in list(dict.fromkeys(reasons))[:MOST_REPEATS]:
+        for reason in list(dict.fromkeys(reasons))[:MOST_REASONS]:
             console.print(Text(f"  ≥ {units.label(column)} is at least that: {reason}", style="dim"))
 
 
@@ -308,44 +317,6 @@ def _matrix_cell(cell: Cell, rank: str | None) -> Text:
     if cell.partial:
         text.append("*", style=style or "yellow")
     return text.append(f" {cell.mark}", style="dim") if cell.mark else text
-
-
-def _failures(console: Console, rows: pd.DataFrame, runs: Sequence[Run]) -> None:
-    """Print one line per distinct failure; refusals are in the matrix.
-
-    Below a result that is wrong stands the command that says more about it.
-    """
-    failed = rows[~rows["status"].isin(["ok", "unsupported"])]
-    groups = list(failed.groupby(["status", "subject", "backend", "reason"]))
-    groups.sort(key=lambda group: frames.SEVERITY.index(group[0][0]))
-    for (status, subject, backend, reason), group in groups[:MOST_FAILURES]:
-        line = Text("  ").append(str(status), style=STATUS_STYLES.get(str(status), ""))
-        times = f" ({len(group)} cases)" if len(group) > 1 else ""
-        who = f"{units.plain(subject)} {units.plain(backend)}"
-        console.print(line.append(f" {who}{times}: {units.plain(reason)}"))
-        if status in DIAGNOSED:
-            console.print(Text(f"    {_diagnosing(frames.records(group)[0], runs)}", style="dim"))
-    if len(groups) > MOST_FAILURES:
-        console.print(Text(f"  and {len(groups) - MOST_FAILURES} more kinds of failure", style="dim"))
-
-
-def _repeats(console: Console, rows: pd.DataFrame, runs: Sequence[Run]) -> None:
-    """Print the commands that say more about the first wrong results of a suite."""
-    wrong = [row for row in frames.records(rows) if row["status"] in DIAGNOSED]
-    for row in wrong[:MOST_REPEATS]:
-        console.print(Text(f"  {units.plain(row['backend'])}: {_diagnosing(row, runs)}", style="dim"))
-    if len(wrong) > MOST_REPEATS:
-        console.print(Text(f"  and {len(wrong) - MOST_REPEATS} more wrong cases", style="dim"))
-
-
-def _diagnosing(row: dict[str, Any], runs: Sequence[Run]) -> str:
-    """Compose the command that repeats a case and says what is wrong with it."""
-    path = next(
-        run.path for name, run in zip(frames.run_names(runs), runs, strict=True) if name == row["run"]
-    )
-    return (
-        f"ssmperf diagnose {units.plain(shlex.quote(str(path)))} {units.plain(row['case_id'])[:ID_LETTERS]}"
-    )
 
 
 def _summary(rows: pd.DataFrame) -> Text:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, lengths, tables
+from ssmperf.reports import exports, failures, lengths, tables
 from support.pages import Page
 
 from ssmperf import Chart, Record, Section, Status, registry
@@ -268,3 +268,25 @@ def test_a_size_at_which_a_search_ended_early_is_a_lower_bound(fake: Any, tmp_pa
     registry.report("html")([run], tmp_path / "page.html")
     page = str(Page((tmp_path / "page.html").read_text()).data)
     assert "≥57,344" in page and "≥81,920" not in page
+
+
+def test_each_backend_that_fails_is_named_however_many_failures_another_has(fake: Any) -> None:
+    """Reasons that differ in numbers alone are one kind; other kinds come after those of other backends."""
+    section = Section(title="Stability", question="", columns=("error_output",), envelope=("T",))
+    objects = "abcdefghijklmnop"
+    many = [
+        fake.failed("wrong", f"gradient of {name}: relative error {T}e-2", suite="stability", backend="fft",
+                    shape={"B": 1, "T": T, "C": 1})
+        for name in objects for T in (16, 32)
+    ]  # fmt: skip
+    few = [
+        fake.failed("wrong", "final state: 1.5 × the exact one", suite="stability", backend="triton"),
+        fake.failed("nan", "output is NaN from step 7 on", suite="stability", backend="blelloch"),
+    ]
+    text = str(tables.table([fake.run([*many, *few], meta={"suites": {"stability": section.to_json()}})]))
+    told = [
+        line.split(":")[0].strip() for line in text.splitlines() if line.startswith(("  wrong ", "  nan "))
+    ]
+    assert told[:3] == ["wrong mingru fft (2 cases)", "wrong mingru triton", "nan mingru blelloch"]
+    assert len(told) == failures.MOST_FAILURES
+    assert f"and {len(objects) + 2 - failures.MOST_FAILURES} more kinds of failure" in text
