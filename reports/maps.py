@@ -19,7 +19,8 @@ def maps(rows: pd.DataFrame, section: Section) -> list[dict[str, Any]]:
     """Give the maps of a suite, one per run, subject and dtype, with the backends side by side.
 
     A subject is a model, or a recurrence with all its regimes. Backends that were refused by the plan in all
-    cases are left out.
+    cases are left out. Maps with values in one row, as of a model without decay, come last, since the page
+    shows the first.
     """
     if not section.map or any(name not in rows for name in section.map):
         return []
@@ -34,7 +35,11 @@ def maps(rows: pd.DataFrame, section: Section) -> list[dict[str, Any]]:
         if len(tried) > 1:
             label = " · ".join(map(units.plain, values))
             found.append({"label": label, **_map(tried, down, across, colour, section.envelope[:1])})
-    return found
+    return sorted(found, key=lambda each: sum(any(map(_has_value, cells)) for _, cells in each["rows"]) < 2)
+
+
+def _has_value(cell: Mapping[str, Any] | None) -> bool:
+    return cell is not None and cell["kind"] == "level"
 
 
 def _tried(rows: pd.DataFrame, colour: str) -> pd.DataFrame:

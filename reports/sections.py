@@ -119,7 +119,6 @@ def _number(row: Mapping[str, Any], column: str, rank: str | None) -> list[Any] 
 def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
     """Give the data from which the page's script draws a chart."""
     panels = charts.panels(chart, rows)
-    lines = [line for panel in panels.values() for line in panel]
     return {
         "title": chart.title or f"{units.label(chart.y)} against {units.label(chart.x)}",
         "series": chart.series,
@@ -127,6 +126,7 @@ def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
         "y": units.label(chart.y),
         "ticks": _TICKS.get(units.suffix(chart.y), ".0e" if chart.log else "~g"),
         "unit": units.unit(chart.y) if units.suffix(chart.y) != "_per_s" else "",
+        "most": units.suffix(chart.y).endswith("_per_s"),  # is the best
         "log": chart.log,
         "log_x": chart.log or chart.log_x,
         "facet": units.label(chart.facet),
@@ -134,7 +134,7 @@ def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
             {
                 "name": axis,
                 "label": units.label(axis),
-                "values": _values(axis, lines),
+                "values": _values(axis, panels),
             }
             for axis in charts.selectors(chart, rows)
         ],
@@ -142,10 +142,13 @@ def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _values(axis: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the values of a chart's axis: those with the longest lines first, then in alphabetical order."""
+def _values(axis: str, panels: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """List the values of a chart's axis: those with the longest lines first, then those in most panels."""
     longest: dict[str, int] = {}
-    for line in lines:
-        value = line["axes"][axis]
-        longest[value] = max(longest.get(value, 0), len(line["x"]))
-    return sorted(longest, key=lambda value: (-longest[value], value))
+    found: dict[str, set[str]] = {}
+    for name, lines in panels.items():
+        for line in lines:
+            value = line["axes"][axis]
+            longest[value] = max(longest.get(value, 0), len(line["x"]))
+            found.setdefault(value, set()).add(name)
+    return sorted(longest, key=lambda value: (-longest[value], -len(found[value]), value))

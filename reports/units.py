@@ -33,6 +33,7 @@ _LABELS = {
     "speedup": "vs sequential",
     "peak_over_declared": "peak / declared",
     "saved_bytes": "for backward",
+    "lengths": "T",
     "peaks_bytes": "peak memory",
     "declared_peaks_bytes": "declared peak memory",
     "growth_exponent": "power of T",

@@ -66,6 +66,7 @@
   function traces(chart, lines, single) {
     const rests = [...new Set(lines.map((line) => line.rest))];
     const names = inOrder([...new Set(chart.panels.flatMap((p) => p.lines.map((line) => line.series)))]);
+    const several = new Set(lines.flatMap((line) => line.x)).size > 1;
     return lines.map((line) => {
       if (line.reference) {
         return {
@@ -75,7 +76,7 @@
       }
       const { colour, mark } = look(line.series, names.indexOf(line.series));
       const spread = { type: "data", symmetric: false, array: line.above, arrayminus: line.below, thickness: 1.2, width: 3, color: colour };
-      const along = single ? line.x.map(() => escape(label(line))) : line.x;
+      const along = single ? line.x.map((x) => escape(several ? `${label(line)}, ${chart.x} ${short(x)}` : label(line))) : line.x;
       return {
         type: "scatter", mode: single ? "markers" : "lines+markers",
         x: single ? line.y : along, y: single ? along : line.y,
@@ -105,7 +106,7 @@
     const across = numeric
       ? { ...grid, type: chart.log_x && Math.min(...xs) > 0 ? "log" : "linear", tickvals: marks, ticktext: marks.map((x) => chart.scatter ? `${Number(x.toPrecision(2))}` : short(x)) }
       : { ...grid, type: "category" };
-    const at = single && numeric ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
+    const at = single && numeric && new Set(xs).size === 1 ? `${escape(chart.y)} at ${escape(chart.x)} ${short(xs[0])}` : escape(chart.y);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });
     return {
       xaxis: single ? { ...value, title: title(at) } : { ...across, title: title(escape(chart.x)) },
@@ -144,8 +145,8 @@
         plot.replaceChildren(nothing);
         return;
       }
-      const single = !chart.scatter && new Set(lines.flatMap((line) => line.x)).size === 1;
-      if (single) lines.sort((a, b) => rank(a) - rank(b) || a.y[0] - b.y[0]);
+      const single = !chart.scatter && lines.every((line) => line.x.length === 1);
+      if (single) lines.sort((a, b) => rank(a) - rank(b) || (chart.most ? b.y[0] - a.y[0] : a.y[0] - b.y[0]));
       const drawn = single ? lines.filter((line) => !line.reference) : lines;
       plot.replaceChildren();
       Plotly.newPlot(plot, traces(chart, drawn, single), layout(chart, drawn, single, large),

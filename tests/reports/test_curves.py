@@ -48,6 +48,19 @@ def test_the_pass_with_curves_is_shown_first(fake: Any) -> None:
     assert [axis["values"] for axis in chart["axes"]] == [["forward", "backward"]]
 
 
+def test_the_choice_with_most_panels_is_shown_first(fake: Any) -> None:
+    most = [("mingru", "decay/0"), ("mingru", "decay/10"), ("gla", "decay/10")]
+    records = [
+        each
+        for model, source in most
+        for each in curve(fake, lambda T: 2, model=model, operand_source=source)
+    ]
+    run = fake.run(records)
+    section = frames.sections([run], frames.frame([run]))["throughput"]
+    (chart,) = sections.view(section, ranked(fake, records))["charts"]
+    assert [axis["values"] for axis in chart["axes"]] == [["decay/10", "decay/0"]]
+
+
 def test_a_page_has_the_text_of_every_point_with_common_lines_once(fake: Any) -> None:
     run = fake.plausible(models=("gla", "mingru"), samples=2)
     section = frames.sections([run], table := frames.frame([run]))["throughput"]

@@ -154,3 +154,15 @@ def test_the_map_has_sources_by_lengths_in_logarithmic_colours(fake: Any) -> Non
     assert [tuple(cell.classes) for cell in model] == [("level",), ("level",), ("broken",)]
     assert maps.level(1e-8) == 0 and maps.level(1e-4) == 0.5 and maps.level(3.0) == 1
     assert frames.frame([run])["standing"].value_counts().to_dict() == {"competes": 8, "wrong": 1}
+
+
+def test_maps_with_values_in_one_row_come_last(fake: Any) -> None:
+    """The page shows the first one, which should have decay in it."""
+    plain = [tried(fake, T, None, model="attention", operand_source="model") for T in (64, 1024)]
+    sources = (("decay/0", 0.0), ("model", 4.0))
+    both = [tried(fake, T, span, operand_source=source) for T in (64, 1024) for source, span in sources]
+    table = frames.frame([fake.run([*plain, *both], meta=META)])
+    assert [each["label"] for each in maps.maps(table, SECTION)] == [
+        "mingru · float32",
+        "attention · float32",
+    ]

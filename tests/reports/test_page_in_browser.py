@@ -159,6 +159,26 @@ def test_a_cell_of_the_matrix_filters_the_table(fake: Any, tmp_path: Path) -> No
     assert set(seen["rows"]) == {"gla,triton"} and seen["errors"] == seen["failed"] == []
 
 
+def test_backends_at_one_length_each_are_named_beside_their_points(fake: Any, tmp_path: Path) -> None:
+    """A point per backend over T would be a column of marks that only a colour tells apart."""
+    lengths = {"sequential": 256, "triton": 2048, "fft": 2048}
+    records = [
+        fake.timed(seconds, backend=name, shape={"B": 1, "T": T, "C": 8})
+        for seconds, (name, T) in enumerate(lengths.items(), 1)
+    ]
+    seen = look(fake.run(records), tmp_path, """
+        const plot = document.querySelector(".plot");
+        plot.scrollIntoView();
+        await until(() => plot.querySelectorAll(".ytick text").length);
+        const top = (tick) => tick.getBoundingClientRect().top;
+        const ticks = [...plot.querySelectorAll(".ytick text")].sort((a, b) => top(a) - top(b));
+        seen.names = ticks.map((tick) => tick.textContent);
+        seen.title = plot.querySelector(".xtitle").textContent;
+    """)  # fmt: skip
+    assert seen["names"] == ["sequential, T 256", "triton, T 2K", "fft, T 2K"]
+    assert seen["title"] == "time" and not seen["errors"]
+
+
 def test_a_damaged_page_says_so(fake: Any, tmp_path: Path) -> None:
     text = str(page.html([fake.run([fake.timed(1.0)])]))
     (packed,) = re.findall(r'id="cases-1">([^<]+)<', text)
