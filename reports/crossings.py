@@ -26,7 +26,7 @@ Curve = dict[int, dict[str, dict[str, Any]]]  # rows by length and backend
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """The fastest backend changes between two neighbouring lengths.
+    """The fastest backend changes between two lengths, between which it may share its place.
 
     where: what is compared, in words. held: what is the same at both lengths, in words.
     before, after: the fastest backends. shortest, longest: the two lengths.
@@ -54,7 +54,8 @@ class Crossing:
 def crossings(rows: pd.DataFrame, rank: str | None) -> list[Crossing]:
     """List the crossings of a suite that ranks by a time, in the order of its subjects.
 
-    A backend that does not compete takes part in none. Shared first places are no change.
+    A backend that does not compete takes part in none. A shared first place is no change: what leads to the
+    change or away from it may be one.
     """
     if rank is None or units.suffix(rank) != "_s" or rank not in rows:
         return []
@@ -85,18 +86,30 @@ def _curves(rows: list[dict[str, Any]], rank: str) -> Iterator[tuple[str, str, C
 
 
 def _of_curve(where: str, held: str, curve: Curve, rank: str) -> Iterator[Crossing]:
-    for shortest, longest in itertools.pairwise(sorted(curve)):
-        first, second = curve[shortest], curve[longest]
+    shortest, *longer = sorted(curve)
+    for length in longer:
+        first, second = curve[shortest], curve[length]
         both = first.keys() & second.keys()
         before, after = (_fastest({name: side[name] for name in both}, rank) for side in (first, second))
-        if not before or not after or {*before} & {*after}:
-            continue
-        one, other = before[0], after[0]
-        start = math.log(first[other][rank] / first[one][rank])  # above 0: `one` is faster
-        end = math.log(second[other][rank] / second[one][rank])
-        share = start / (start - end)
-        at = math.exp(math.log(shortest) + share * math.log(longest / shortest))
-        yield Crossing(where, held, " and ".join(before), " and ".join(after), shortest, longest, at)
+        if before and {*after} - {*before} and {*after} & {*before}:
+            continue  # another one shares the place: who has it alone at a longer length?
+        if before and not {*before} & {*after}:
+            at = _meeting(curve, before[0], after[0], shortest, length, rank)
+            yield Crossing(where, held, " and ".join(before), " and ".join(after), shortest, length, at)
+        shortest = length
+
+
+def _meeting(curve: Curve, one: str, other: str, shortest: int, longest: int, rank: str) -> float:
+    """Find where the lines through two times cross, in logs: `one` is faster at first, `other` at last."""
+    gaps = [
+        (T, math.log(curve[T][other][rank] / curve[T][one][rank]))  # above 0: `one` is faster
+        for T in sorted(curve)
+        if shortest <= T <= longest and one in curve[T] and other in curve[T]
+    ]
+    (low, start), (high, end) = next(
+        pair for pair in itertools.pairwise(gaps) if pair[0][1] > 0 >= pair[1][1]
+    )
+    return math.exp(math.log(low) + start / (start - end) * math.log(high / low))
 
 
 def _fastest(rows: Mapping[str, dict[str, Any]], rank: str) -> list[str]:

@@ -43,6 +43,17 @@ def test_a_linear_time_overtakes_a_quadratic_one_where_they_cross(fake: Any, tok
     )
 
 
+def test_a_tie_at_the_crossing_does_not_hide_it(fake: Any) -> None:
+    """They are equal at T = 256, one of the lengths, as far as their intervals tell."""
+    times = {"chunkwise": lambda T: T * 257.0, "surrogate": lambda T: T * T}
+    (crossing,) = found(fake, curve(fake, times))
+    assert (crossing.before, crossing.after) == ("surrogate", "chunkwise")
+    assert (crossing.shortest, crossing.longest) == (64, 1024)
+    assert crossing.at == pytest.approx(257)
+    again = {"chunkwise": lambda T: 1.0, "surrogate": lambda T: {64: 0.5, 256: 1.0, 1024: 0.5}.get(T, 1.0)}
+    assert found(fake, curve(fake, again)) == []
+
+
 def test_noise_and_what_cannot_win_make_no_crossing(fake: Any) -> None:
     level = {"blelloch": lambda T: 1.0, "triton": lambda T: 1.0 + 0.01 * (-1) ** LENGTHS.index(T)}
     assert found(fake, curve(fake, level)) == []
