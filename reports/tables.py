@@ -178,6 +178,9 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
         show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
+    if "speedup" in columns and units.suffix(str(section.rank)) != "_s":  # who reads of times knows which way
+        text = f"{units.label('speedup')}: {_ratio(str(section.rank))}"
+        console.print(Text(f"  {text}", style="dim"))
     _bounds(console, rows, columns)
 
 
@@ -297,8 +300,12 @@ def _legend(section: Section) -> str:
     )
     if not section.rank:
         return f"each cell: the worst error over its tolerance (right at or below 1), {partly}"
-    what = f"best {units.label(section.rank)} against {frames.BASELINE}"
+    what = f"{_ratio(section.rank)}, the best of its cases"
     return f"each cell: {what} at the same shape, dtype, pass and device, {partly}"
+
+
+def _ratio(rank: str) -> str:
+    return f"{frames.BASELINE}'s {units.label(rank)} over the backend's (above 1× is better)"
 
 
 def _matrix_cell(cell: Cell, rank: str | None) -> Text:

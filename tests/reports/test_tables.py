@@ -255,13 +255,14 @@ def test_a_size_at_which_a_search_ended_early_is_a_lower_bound(fake: Any, tmp_pa
     )  # fmt: skip
     records = [
         Record(fake.case(suite="memory", backend=name), Status.OK, env_id="env1", numbers=numbers)
-        for name, numbers in (("blelloch", ended), ("triton", found))
+        for name, numbers in (("blelloch", ended), ("triton", found), ("sequential", found))
     ]
     run = fake.run(records, meta={"suites": {"memory": section.to_json()}})
     text = str(tables.table([run]))
     (bound,), (exact,) = lines_with(text, "blelloch"), lines_with(text, "triton")
     assert "≥57,344" in bound and "1.95 (2 sizes)" in bound
     assert " 81,920" in exact and "sizes" not in exact
+    assert "vs sequential: sequential's peak memory over the backend's (above 1× is better)" in text
     assert "  ≥ largest T is at least that: the search ended after 1 s" in text.splitlines()
     written = str(exports.markdown([run]))
     assert "≥57,344" in written and " 81,920" in written and "≥81,920" not in written
