@@ -38,6 +38,7 @@ class Glance:
     limited: whether something wrong ends them. If not, longer ones were not tried.
     envelopes: up to where it is right by each suite that gives envelopes, as text.
     learned: what networks learned, and up to which length it holds, as text by task.
+    trained: whether these networks have the line's dtype.
     standing: "competes" if it does so in any case; else the worst standing.
     mark: why it does not compete in some cases, and in how many if it does in others.
     front: whether it competes, and no other backend is better in one of the numbers and as good in the rest.
@@ -53,6 +54,7 @@ class Glance:
     limited: bool = False
     envelopes: list[str] = field(default_factory=list)
     learned: dict[str, str] = field(default_factory=dict)
+    trained: bool = False
     standing: str = "competes"
     mark: str = ""
     front: bool = False
@@ -152,7 +154,7 @@ def _shown(every: Sequence[Glance]) -> list[Glance]:
     return measured + [
         each
         for each in every
-        if each.learned and (each.owner, each.place[2]) in models
+        if each.trained and (each.owner, each.place[2]) in models
         if (each.owner, each.place[2], each.backend) not in known
     ]
 
@@ -217,6 +219,7 @@ def _add_learned(lines: _Lines, row: Mapping[str, Any]) -> None:
     if units.is_number(row.get("holds_to")):
         text += f", holds to {row['holds_to']:.0f} T = {row['holds_to'] * row['T']:,.0f}"
     name = units.plain(str(row["operand_source"]).partition("/")[2])
+    lines.of(row)[0].trained = True
     for each, _ in lines.owned(row, any_dtype=True):
         each.learned[name] = text
 

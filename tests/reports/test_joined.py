@@ -161,6 +161,22 @@ def test_what_networks_learned_is_shown_and_is_no_length(fake: Any) -> None:
     assert found["small"].learned == {}
 
 
+def test_a_training_makes_no_line_of_another_dtype(fake: Any) -> None:
+    """Errors in another dtype alone are no line: it would show what networks in float32 learned."""
+    error = {"errors": {"output": 1e-3}, "tolerances": {"output": 1e-2}}
+    half = fake.case(suite="correctness", backend="quick", dtype="bfloat16", shape={"B": 1, "T": 64, "C": 8})
+    records = [*made(fake, small=(1.0, 400.0, 0.1)), trained(fake, "mqar", learned="learned"),
+               Record(half, Status.OK, env_id="env1", numbers=error)]  # fmt: skip
+    run = run_of(fake, records)
+    table = frames.frame([run])
+    parts = {
+        name: (section, ranking.ranked(table[table["suite"] == name], section.rank))
+        for name, section in frames.sections([run], table).items()
+    }
+    lines = {(each.place[1], each.backend) for each in glances(parts)}
+    assert lines == {("float32", "small"), ("float32", "quick")}
+
+
 def test_the_scatter_has_a_point_per_line_and_the_front_below_all(fake: Any) -> None:
     numbers = {"quick": (1.0, 400.0, 0.1), "small": (3.0, 100.0, 0.1), "neither": (3.1, 420.0, 0.1)}
     found = of(fake, made(fake, **numbers))
