@@ -15,6 +15,7 @@ MOST_VALUES = 100  # of a list; the data formats have all
 _LARGE = ("", "k", "M", "G", "T", "P")
 _SMALL = ("", "m", "µ", "n", "p")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_RANGES = ("growth_exponent", "predicted_largest_T")  # shown as ranges where a record has their ends
 _POINTS = {"growth_exponent": "lengths"}  # what is fitted, and the sizes it is fitted to
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
 
@@ -154,10 +155,13 @@ def of_row(name: str, row: Mapping[str, Any]) -> str:
     """Format a row's value of a field, and say how far it is known.
 
     A number with a reason beside it, as `largest_T_reason`, is a lower bound: `≥57,344`. A power that was
-    fitted to two sizes, through which any power goes, says so.
+    fitted to two sizes, through which any power goes, says so. What sizes do not agree on is a range.
     """
     value = row.get(name)
     text = number(name, value)
+    ends = [row.get(end) for end in interval_names(name)] if name in _RANGES else []
+    if ends and all(map(is_number, ends)):
+        return "–".join(number(name, end) for end in ends)
     if is_bound(name, row):
         return f"≥{text}"
     points = row.get(_POINTS.get(name, ""))
@@ -174,7 +178,8 @@ def ratio(value: Any) -> str:
     """Format a ratio with three digits at most, such as `12.3×`."""
     if missing(value):
         return "–"
-    return f"{value:.0f}×" if value >= 99.5 else f"{value:.1f}×" if value >= 9.95 else f"{value:.2f}×"
+    digits = ".0f" if value >= 99.5 else ".1f" if value >= 9.95 else ".2f" if value >= 0.095 else ".1g"
+    return f"{value:{digits}}×"
 
 
 def spread(value: float, low: Any, high: Any) -> str:

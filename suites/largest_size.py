@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,83 +20,18 @@ from ssmperf import (
     is_out_of_memory,
 )
 
+from .memory_growth import Growth, apart, growths
+
 SEARCH_S = 1.0  # of the search along one dimension
 PROBE = 0.25  # of that time, at most, for a call at a size between the last one and one that seems too slow
 GRID = 8  # the largest size is known to one part in so many
 LARGEST = 2**26
+POWERS_AGREE, PREDICTIONS_AGREE = 1.25, 2.0  # if they are within these factors
 ON_CPU = "not tried on a CPU, where memory that runs out takes the machine with it"
 
 
 class SearchEnded(Exception):
     """A search cannot go on; what it has found so far stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """How the memory of a call grows with one dimension, fitted to calls of a few sizes.
-
-    size: the largest size measured.
-    input_bytes: operands, and the incoming gradient of a pass with gradients, at `size`; input_step is what
-        they gain per unit.
-    peak_bytes: what the call adds, at `size`; fixed_bytes of these do not grow, such as the gradients of
-        parameters.
-    exponent: the p by which the rest grows as size^p.
-    """
-
-    size: int
-    input_bytes: float
-    input_step: float
-    peak_bytes: float
-    fixed_bytes: float
-    exponent: float
-
-    @classmethod
-    def fitted(cls, sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int]) -> Growth | None:
-        """Fit the growth to the bytes at some sizes, in rising order; None if they do not determine it."""
-        exponent = growth_exponent(sizes, peaks) if peaks else None
-        if exponent is None:
-            return None
-        fixed, power = constant_and_power(sizes, peaks) or (0.0, exponent)
-        step = (inputs[-1] - inputs[0]) / (sizes[-1] - sizes[0])
-        return cls(sizes[-1], inputs[-1], step, peaks[-1], fixed, power)
-
-    def predicted_bytes(self, size: int) -> float:
-        """Predict the memory that a size needs, operands included."""
-        growing = (self.peak_bytes - self.fixed_bytes) * float((size / self.size) ** self.exponent)
-        return self.predicted_input_bytes(size) + self.fixed_bytes + growing
-
-    def predicted_input_bytes(self, size: int) -> float:
-        """Predict the memory of the operands and of the incoming gradient."""
-        return self.input_bytes + self.input_step * (size - self.size)
-
-
-def growth_exponent(sizes: Sequence[int], peaks: Sequence[float]) -> float | None:
-    """Fit the slope of log peak over log size by least squares; None if the peaks do not determine it."""
-    if len(sizes) < 2 or min(peaks) <= 0:
-        return None
-    x, y = ([math.log(value) for value in values] for values in (sizes, peaks))
-    mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
-    spread = math.fsum((value - mean_x) ** 2 for value in x)
-    return math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
-
-
-def constant_and_power(sizes: Sequence[int], peaks: Sequence[float]) -> tuple[float, float] | None:
-    """Solve peak = constant + c·size^p for the constant and p; None if no constant ≥ 0 and p > 0 do.
-
-    Three sizes, each the same multiple of the one before, determine p by the ratio of the differences. Two
-    sizes determine a line.
-    """
-    steps = [after - before for before, after in itertools.pairwise(peaks)]
-    if not steps or min(steps) <= 0:
-        return None
-    ratio = sizes[-1] / sizes[-2]
-    power = 1.0
-    if len(sizes) == 3 and sizes[1] / sizes[0] == ratio:
-        power = math.log(steps[1] / steps[0]) / math.log(ratio)
-    if power <= 0:
-        return None
-    fixed = peaks[-1] - steps[-1] / (1 - float(ratio**-power))
-    return (fixed, power) if fixed >= 0 else None
 
 
 def largest_fitting(
@@ -107,6 +40,27 @@ def largest_fitting(
     """Find the largest size whose predicted bytes fit; None if not even 1 does."""
     found, _ = search(lambda size: bytes_of(size) <= capacity_bytes, start, doubling=doubling)
     return found
+
+
+def ranges(
+    sizes: Sequence[int], inputs: Sequence[int], peaks: Sequence[int], capacity_bytes: int
+) -> dict[str, float]:
+    """Give the ends between which the power of T and the predicted T lie; nothing if the lengths agree.
+
+    It is meant for operations: the parameters of a block make every power grow with T.
+    """
+    allowed = growths(sizes, inputs, peaks)
+    found = [largest_fitting(each.predicted_bytes, capacity_bytes, sizes[-1]) or 1 for each in allowed]
+    powers = apart([each.exponent for each in allowed[1:]], POWERS_AGREE)
+    predicted = apart(found, PREDICTIONS_AGREE)
+    if not powers or not predicted:
+        return {}
+    return {
+        "growth_exponent_low": powers[0],
+        "growth_exponent_high": powers[1],
+        "predicted_largest_T_low": predicted[0],
+        "predicted_largest_T_high": predicted[1],
+    }
 
 
 def search(

@@ -29,7 +29,8 @@ from ssmperf import (
     trace,
 )
 
-from .largest_size import Growth, at_size, free_bytes, growth_exponent, largest_sizes
+from .largest_size import at_size, free_bytes, largest_sizes, ranges
+from .memory_growth import Growth, growth_exponent
 
 PASSES = ("forward_backward", "forward")  # the widest first
 DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
@@ -79,6 +80,8 @@ def measure_memory(case: Case, context: Context) -> Record:
         lower bound if `largest_T_reason` says why the search ended.
     predicted_largest_T, predicted_largest_B: the largest size that fits by a constant and a power of it,
         fitted to the same peaks.
+    growth_exponent_low, growth_exponent_high, predicted_largest_T_low, predicted_largest_T_high: of an
+        operation, the powers from one length to the next, and the sizes by these, where they do not agree.
     declared_largest_T, declared_largest_B: the same by the declarations.
 
     The backend is verified at the shortest of the lengths only, because the oracle takes memory and time. One
@@ -140,6 +143,7 @@ def measure_memory(case: Case, context: Context) -> Record:
             work_exponent=work[dimension],
             untried=spared or (f"a call takes {last.call_s:.2g} s" if slow else None),
         )
+    numbers |= ranges(*_measured(uses), capacity) if case.level == "op" else {}
     context.spoiled |= _keeps_memory(context, [*uses, *batches])
     return context.record(case, verdict, capacity_bytes=capacity, **numbers)
 
@@ -194,11 +198,13 @@ def use_of(
 
 def growth_of(uses: Sequence[Use]) -> Growth | None:
     """Fit how the memory of a case grows with the dimension whose sizes were measured."""
-    return Growth.fitted(
-        [used.size for used in uses],
-        [used.input_bytes for used in uses],
-        [used.memory.peak_bytes for used in uses],
-    )
+    return Growth.fitted(*_measured(uses))
+
+
+def _measured(uses: Sequence[Use]) -> tuple[list[int], list[int], list[int]]:
+    """List the sizes, the bytes of their operands and their peaks."""
+    inputs = [used.input_bytes for used in uses]
+    return [used.size for used in uses], inputs, [used.memory.peak_bytes for used in uses]
 
 
 def _exponent(uses: Sequence[Use], growth: Growth | None) -> float | None:

@@ -262,6 +262,11 @@ def test_a_size_at_which_a_search_ended_early_is_a_lower_bound(fake: Any, tmp_pa
     (bound,), (exact,) = lines_with(text, "blelloch"), lines_with(text, "triton")
     assert "≥57,344" in bound and "1.95 (2 sizes)" in bound
     assert " 81,920" in exact and "sizes" not in exact
+    ends = {"growth_exponent_low": 0.63, "growth_exponent_high": 1.53, "predicted_largest_T": 5376,
+            "predicted_largest_T_low": 5376, "predicted_largest_T_high": 23_600_000}  # fmt: skip
+    unsure = Record(fake.case(suite="memory"), Status.OK, env_id="env1", numbers={**found, **ends})
+    told = str(tables.table([fake.run([unsure], meta=run.meta)]))
+    assert "5,376–23.6 M" in told and "0.63–1.53" in told
     assert "vs sequential: sequential's peak memory over the backend's (above 1× is better)" in text
     assert "  ≥ largest T is at least that: the search ended after 1 s" in text.splitlines()
     written = str(exports.markdown([run]))

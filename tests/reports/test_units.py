@@ -25,6 +25,8 @@ from ssmperf.reports import units
         ("energy_j", 0.5, "500 mJ"),
         ("error_output", 3.14e-6, "3.1e-06"),
         ("speedup", 12.34, "12.3×"),
+        ("speedup", 0.123, "0.12×"),
+        ("speedup", 0.0049, "0.005×"),
         ("samples", 1200, "1,200"),
         ("converged", False, "no"),
         ("limit", "bytes", "bytes"),

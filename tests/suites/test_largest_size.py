@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +12,14 @@ from ssmperf.suites import largest_size
 from ssmperf.suites.largest_size import (
     GRID,
     Attempt,
-    Growth,
     SearchEnded,
-    growth_exponent,
     largest_fitting,
     largest_sizes,
+    ranges,
     run_at,
     search,
 )
+from ssmperf.suites.memory_growth import Growth, growth_exponent
 from support.in_process import CEILINGS
 
 from ssmperf import Case, Shape, Unsupported, backend, registry
@@ -34,6 +35,22 @@ def test_the_exponent_of_a_power_is_that_power(power: float) -> None:
 def test_no_exponent_without_two_lengths() -> None:
     assert growth_exponent((64,), [100]) is None
     assert growth_exponent((64, 128), [0, 100]) is None
+
+
+@pytest.mark.parametrize("peak", [lambda T: T, lambda T: T * T + 9 * T, lambda T: T * T.bit_length()])
+def test_lengths_that_agree_give_one_prediction(peak: Callable[[int], int]) -> None:
+    sizes = [64, 128, 256]
+    assert ranges(sizes, [0] * 3, [peak(T) for T in sizes], 10**12) == {}
+
+
+def test_lengths_below_and_above_a_chunk_give_a_range() -> None:
+    """The workspace of chunks of 64 steps has a least size, and at T = 96 is that of 128 steps."""
+    sizes = [24, 48, 96]
+    chunks = [-(-T // 64) for T in sizes]
+    peaks = [4000 * chunk * 64 if T > 64 else 3000 * T for T, chunk in zip(sizes, chunks, strict=True)]
+    found = ranges(sizes, [0] * 3, peaks, 4000 * 1_000_000)
+    assert found["growth_exponent_low"] == 1 and found["growth_exponent_high"] > 1.8
+    assert found["predicted_largest_T_low"] < 100_000 and found["predicted_largest_T_high"] > 700_000
 
 
 @pytest.mark.parametrize("start", [1, 7, 64, 5000, 10**6])
