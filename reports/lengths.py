@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ssmperf import Chart, Section
 
-from . import frames, grids, ranking, units
+from . import frames, grids, units
 from .palette import STATUS_STYLES
 
 MOST_LINES = 40  # of a block
@@ -69,16 +69,23 @@ def _is_length(name: str) -> bool:
 
 
 def _block(rows: pd.DataFrame, chart: Chart) -> Block:
-    """Read a chart's numbers, also those of cases that are wrong; of several at one length, the largest."""
+    """Read a chart's numbers, also those of cases that are wrong; of several at one length, the largest.
+
+    A case that failed and has no number is named by its status.
+    """
     block = Block(chart.title or f"{units.label(chart.y)} by {units.label(chart.x)}", [], [])
     if chart.x not in rows or chart.y not in rows:
         return block
     known = rows[rows[chart.x].notna() & rows[chart.y].notna()]
+    failed = rows[rows[chart.x].map(units.is_number) & ~rows["status"].isin(["ok", "unsupported"])]
+    failed = failed[~failed.index.isin(known.index)]
+    for axis in ("subject", "operand_source"):  # a training that failed has no place among errors
+        failed = failed[failed[axis].isin(known[axis])]
     varying = frames.varying_axes(known) if len(known) else []
     axes = [*_NAMED, *(name for name in _OTHERS if known[name].nunique() > 1), *varying]
     block.labels = [units.label(name) for name in axes]
     order = sorted(
-        frames.records(known),
+        frames.records(pd.concat([known, failed])),
         key=lambda row: (
             *(units.plain(row[name]) for name in varying),
             units.plain(row["subject"]),
@@ -94,6 +101,8 @@ def _block(rows: pd.DataFrame, chart: Chart) -> Block:
             if value >= largest.get((labels, T), value):
                 largest[labels, T] = value
                 block.lines.setdefault(labels, {})[T] = (text, str(row["status"]))
+        if units.missing(row[chart.y]):
+            block.lines.setdefault(labels, {}).setdefault(int(row[chart.x]), ("", str(row["status"])))
         for name in chart.references:  # of a task, whatever learns it
             values = {T: (text, REFERENCE) for T, _, text in _values(row, chart.x, name)}
             references.setdefault((units.label(name), "", *labels[len(_NAMED) :]), values)
@@ -127,6 +136,6 @@ def _text(name: str, value: float, low: Any, high: Any) -> str:
 
 
 def _cell(text: str, status: str) -> Text:
-    if status in ranking.INCORRECT:
-        return Text(f"{text} {status}", style=STATUS_STYLES.get(status, ""))
+    if status not in ("ok", REFERENCE):
+        return Text(f"{text} {status}".strip(), style=STATUS_STYLES.get(status, ""))
     return Text(text, style="dim" if status == REFERENCE else "")

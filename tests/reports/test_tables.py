@@ -208,6 +208,9 @@ def test_a_suite_of_errors_and_trainings_has_both_by_length(fake: Any) -> None:
             numbers = {"error_output": error, "errors": {"output": error}, "tolerances": {"output": 1e-5}}
             case = fake.case(suite="extrapolation", backend=backend, shape={"B": 1, "T": T, "C": 64})
             records.append(Record(case, status, "far off" if error > 0.1 else None, "env1", numbers))
+    lost = {"suite": "extrapolation", "backend": "blelloch", "shape": {"B": 1, "T": 4096, "C": 64}}
+    records.append(fake.failed("nan", "no value is finite", **lost))
+    records.append(fake.failed("crash", "diverged", **{**lost, "operand_source": "task/needle"}))
     for task, base in (("mqar", 0.5), ("needle", 0.3)):
         numbers = {
             "test_lengths": [32, 64, 128],
@@ -229,6 +232,7 @@ def test_a_suite_of_errors_and_trainings_has_both_by_length(fake: Any) -> None:
         f"{x:.1e}" for x in (1.1e-7, 2.2e-7, 3.3e-7, 4.4e-7, 5.5e-7, 6.6e-1)
     ]
     assert error.count("wrong") == 1 and "6.6e-01 wrong" in error
+    assert "4,096" in error and error.count("nan") == 1 and "crash" not in error
     (mqar, by_chance), (needle, _) = (lines_with(accuracy, f"task/{name}") for name in ("mqar", "needle"))
     assert "0.5 ±0.04" in mqar and "0.4 ±0.03" in mqar and "0.2 ±0.03" in needle
     assert "by chance" in by_chance and "0.021" in by_chance and "0.022" in by_chance
