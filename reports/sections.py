@@ -23,7 +23,7 @@ def view(section: Section, rows: pd.DataFrame) -> dict[str, Any]:
     listed = frames.records(rows)
     columns = _columns(section, rows, listed, [axis for axis, *_ in filters])
     present, left_out = absent.split(rows)
-    drawn = [_chart(chart, rows) for chart in section.charts]
+    panels = [(chart, charts.panels(chart, rows)) for chart in section.charts]
     return {
         "title": section.title,
         "question": section.question,
@@ -42,7 +42,7 @@ def view(section: Section, rows: pd.DataFrame) -> dict[str, Any]:
             if contest["winners"]
         ],
         "crossings": [crossing.statement for crossing in crossings.crossings(rows, section.rank)],
-        "charts": [chart for chart in drawn if chart["panels"]],
+        "charts": [_chart(chart, rows, found) for chart, found in panels if found],
     }
 
 
@@ -116,9 +116,10 @@ def _number(row: Mapping[str, Any], column: str, rank: str | None) -> list[Any] 
     return number_cell(text, float(value) if isinstance(value, (int, float)) else None, note, tilde)
 
 
-def _chart(chart: Chart, rows: pd.DataFrame) -> dict[str, Any]:
+def _chart(
+    chart: Chart, rows: pd.DataFrame, panels: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
     """Give the data from which the page's script draws a chart."""
-    panels = charts.panels(chart, rows)
     return {
         "title": chart.title or f"{units.label(chart.y)} against {units.label(chart.x)}",
         "series": chart.series,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from ssmperf.reports import charts, frames, ranking, sections
 from ssmperf.reports.charts import panels
+
+from ssmperf import Chart
 
 LENGTHS = (64, 128, 256)
 
@@ -59,6 +62,18 @@ def test_the_choice_with_most_panels_is_shown_first(fake: Any) -> None:
     section = frames.sections([run], frames.frame([run]))["throughput"]
     (chart,) = sections.view(section, ranked(fake, records))["charts"]
     assert [axis["values"] for axis in chart["axes"]] == [["decay/10", "decay/0"]]
+
+
+def test_a_chart_of_which_no_case_has_numbers_is_left_out(fake: Any) -> None:
+    """As where every training failed, or where a recurrence, which nothing trains, was asked for."""
+    section = dataclasses.replace(
+        frames.sections([run := fake.run([fake.timed(1.0)])], frames.frame([run]))["throughput"],
+        charts=(Chart(x="test_lengths", y="accuracies", series="model", facet="operand_source"),
+                Chart(x="T", y="tokens_per_s", series="network", facet="dtype"),
+                Chart(x="T", y="latency_s")),
+    )  # fmt: skip
+    view = sections.view(section, ranked(fake, [fake.timed(1.0)]))
+    assert [chart["y"] for chart in view["charts"]] == ["time"]
 
 
 def test_a_page_has_the_text_of_every_point_with_common_lines_once(fake: Any) -> None:
