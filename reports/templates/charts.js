@@ -57,8 +57,8 @@
     for (let power = Math.floor(Math.log10(low)) - 1; power <= Math.ceil(Math.log10(high)); power += 1) {
       for (const step of steps) found.push(Number(`${step}e${power}`));
     }
-    // round values may all lie outside a narrow range: its own ends are then the ticks
-    if (low < high && found.filter((value) => value >= low && value <= high).length < 2) return [low, high];
+    // round values may all lie outside a narrow range, or beside a single value: its own ends are then the ticks
+    if (found.filter((value) => value >= low && value <= high).length < 2) return [...new Set([low, high])];
     const inside = found.filter((value) => value >= low / 3 && value <= high * 3);
     return inside.length > 9 ? inside.filter((_, i) => i % 2 === 0) : inside;
   }

@@ -179,6 +179,16 @@ def test_backends_at_one_length_each_are_named_beside_their_points(fake: Any, tm
     assert seen["title"] == "time" and not seen["errors"]
 
 
+def test_a_single_time_has_a_tick(fake: Any, tmp_path: Path) -> None:
+    seen = look(fake.run([fake.timed(374e-6)]), tmp_path, """
+        const plot = document.querySelector(".plot");
+        plot.scrollIntoView();
+        await until(() => plot.querySelectorAll(".ytick text").length);
+        seen.times = [...plot.querySelectorAll(".xtick text")].map((tick) => tick.textContent);
+    """)  # fmt: skip
+    assert seen["times"] == ["370 µs"] and not seen["errors"]
+
+
 def test_a_damaged_page_says_so(fake: Any, tmp_path: Path) -> None:
     text = str(page.html([fake.run([fake.timed(1.0)])]))
     (packed,) = re.findall(r'id="cases-1">([^<]+)<', text)
