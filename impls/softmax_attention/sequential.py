@@ -40,9 +40,9 @@ def sequential(x: Operands) -> Tensor:
     for n, (q_n, log_f_n) in enumerate(zip(x.q.split(1, dim=2), gates, strict=True), start=x.S + 1):
         scores = q_n @ x.keys[:, :, :n].mT  # (B, H, 1, n)
         if log_f_n is not None:
-            own = torch.zeros_like(log_f_n)
-            earlier = own[..., :0] if log_weight is None else log_weight + log_f_n
-            log_weight = torch.cat([earlier, own], dim=-1)
+            # without a past, a gate weighs nothing, but has a gradient: zeros
+            earlier = log_f_n[..., :0] if log_weight is None else log_weight + log_f_n
+            log_weight = torch.cat([earlier, torch.zeros_like(log_f_n)], dim=-1)
             scores = scores + log_weight.unsqueeze(-2)
         outputs.append(torch.softmax(scores, dim=-1) @ x.values[:, :, :n])
     return torch.cat(outputs, dim=2)

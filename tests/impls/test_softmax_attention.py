@@ -46,6 +46,15 @@ def operands(
     return drawn
 
 
+@each_backend
+def test_a_gate_that_weighs_nothing_has_a_gradient(backend: Backend) -> None:
+    """The first step has no past to forget."""
+    drawn = operands("scalar", S=0, T=1, dtype="float32")
+    output, _ = backend.function(**drawn)
+    (gradient,) = torch.autograd.grad(output.sum(), [drawn["log_f"]])
+    assert not gradient.any()
+
+
 @pytest.mark.parametrize("S", [0, 3])
 def test_the_definition_is_the_softmax_number_by_number(S: int) -> None:
     drawn = detached(operands("scalar", S=S, T=5))

@@ -19,7 +19,7 @@ def table(fake: Any, spent: list[float | None], **changes: Any) -> Any:
     return frames.frame([fake.run(records)])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(spent=st.lists(st.one_of(st.none(), st.integers(1, 90)), min_size=1, max_size=20))
 def test_the_most_expensive_cases_come_first_and_none_beyond_them_costs_more(
     fake: Any, spent: list[int | None]

@@ -283,7 +283,7 @@ INTACT["machine_info"]["ssmperf"] = {"hardware": {"gpu": {"name": "A GPU"}, "cpu
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
     """A file with one value replaced is unreadable, or a run that reports and comparisons take."""
     changed = copy.deepcopy(INTACT)
