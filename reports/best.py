@@ -13,7 +13,7 @@ from rich.text import Text
 from ssmperf import report
 
 from . import units
-from .contests import Contest, contests, kept_out, statement
+from .contests import Contest, contests, kept_out, rank_by_a_time, statement
 from .exports import deliver
 from .tables import terminal_text
 
@@ -48,7 +48,10 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """
     found = contests(runs)
     if not found:
-        return deliver("no timed case of these runs is ok\n", destination)
+        none = "no timed case of these runs is ok"
+        if not rank_by_a_time(runs):
+            none = "no suite of these runs ranks by a time (ssmperf run --suite throughput does)"
+        return deliver(f"{none}\n", destination)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
         justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"

@@ -36,6 +36,12 @@ def contests(runs: Sequence[Run]) -> list[Contest]:
     return found
 
 
+def rank_by_a_time(runs: Sequence[Run]) -> bool:
+    """Whether a suite of these runs ranks by a time."""
+    found = frames.sections(runs, frames.frame(runs)).values()
+    return any(section.rank and units.suffix(section.rank) == "_s" for section in found)
+
+
 def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
     """List the contests of a suite, whose rows `ranked` has sorted: one per key that has a time.
 

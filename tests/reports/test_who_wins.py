@@ -326,6 +326,14 @@ def test_a_suite_that_ranks_by_memory_has_no_contest_by_time(fake: Any) -> None:
     assert "best" in registry.reports()
 
 
+def test_best_says_whether_nothing_is_ok_or_nothing_was_timed(fake: Any) -> None:
+    failed = fake.run([fake.failed("wrong", "off")])
+    assert report("best", [failed]) == "no timed case of these runs is ok\n"
+    by_bytes = {**failed.meta["suites"]["throughput"], "rank": "peak_bytes"}
+    failed.meta["suites"] = {"throughput": by_bytes}
+    assert "no suite of these runs ranks by a time" in report("best", [failed])
+
+
 def test_models_and_sizes_narrow_what_is_shown_and_nobody_s_standing(fake: Any) -> None:
     elsewhere = fake.case(suite="correctness", backend="chunkwise", shape={"B": 1, "T": 7, "C": 3})
     run = fake.run(
