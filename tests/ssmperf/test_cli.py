@@ -238,7 +238,7 @@ def test_a_check_fails_as_its_exit_code_says(run: Path, tmp_path: Path, call: Ca
 
 def test_a_run_without_times_has_no_best(run: Path, call: Call) -> None:
     assert json.loads(call("best", run, "--json")[1]) == []
-    assert "no timed case" in call("best", run)[1]
+    assert "no suite of these runs ranks by a time" in call("best", run)[1]
 
 
 def test_a_profile_names_its_trace(tmp_path: Path, call: Call) -> None:
