@@ -234,22 +234,35 @@ class TimedAnswers:
         """Say which two calls gave the same answer, or which gives another when repeated; else None."""
         seen: dict[tuple[float, ...], int] = {}
         mixed = [index for index, drawn in enumerate(self.draws) if drawn.seed is not None]
-        for number in (index + 1 for index in mixed):
-            earlier = seen.setdefault(tuple(found[number - 1]), number)
-            if earlier != number:
-                return f"timed calls {earlier} and {number} gave the same answer to different values"
+        alike: dict[int, tuple[int, int]] = {}  # two sums of float32 may be equal by chance
+        for index in mixed:
+            earlier = seen.setdefault(tuple(found[index]), index)
+            if earlier != index:
+                alike |= dict.fromkeys((earlier, index), (earlier + 1, index + 1))
         count = REPEATED if self.variation.combines else REPEATED_ALONE
-        for index in self.secret.sample(mixed, len(mixed) if len(mixed) <= FEW else count):
-            result = self._call(self.draws[index])
-            again = projected(self._projections, result)
-            for at, tensor in enumerate(tensors_of(result)):
-                limit = self._limits[at] * norm(tensor)
-                if again is None or not abs(float(again[at]) - found[index][at]) <= limit:
-                    return (
-                        f"timed call {index + 1} of {len(found)} gave another answer than an untimed call "
-                        "on the same values"
-                    )
+        repeated = self.secret.sample(mixed, len(mixed) if len(mixed) <= FEW else count)
+        for index in dict.fromkeys([*list(alike)[:FEW], *repeated]):
+            if self._repeats(index, found[index]):
+                continue
+            if index in alike:
+                one, other = alike[index]
+                return f"timed calls {one} and {other} gave the same answer to different values"
+            return (
+                f"timed call {index + 1} of {len(found)} gave another answer than an untimed call "
+                "on the same values"
+            )
         return None
+
+    def _repeats(self, index: int, products: list[float]) -> bool:
+        """Call the pass again, untimed, on the values of a call; tell whether the answer is the same."""
+        result = self._call(self.draws[index])
+        again = projected(self._projections, result)
+        return again is not None and all(
+            abs(float(mine) - product) <= limit * norm(tensor)
+            for mine, product, limit, tensor in zip(
+                again, products, self._limits, tensors_of(result), strict=True
+            )
+        )
 
     def _combining(self, seconds: Sequence[float]) -> str | None:
         """Say that mixtures and combinations take different times, or return None.

@@ -209,6 +209,20 @@ def test_the_fewest_timed_calls_are_compared() -> None:
         assert few.uneven is not None
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_equal_sums_of_two_mixtures_are_found_only_if_an_answer_is_not_its_own(stale: bool) -> None:
+    """A thousand pairs of float32 sums hold two equal ones by chance, once in some ten thousand cases."""
+    answers = TimedAnswers.__new__(TimedAnswers)
+    answers.draws = [Draw(seed=each) for each in range(30)]
+    answers.variation = SimpleNamespace(combines=True)  # type: ignore[assignment]
+    answers.secret = random.Random(0)  # type: ignore[assignment]
+    answers._repeats = lambda index, _: not stale or index != 17  # type: ignore[method-assign]
+    found = answers._repeating(
+        [[float(each % 14)] if each in (3, 17) else [100.0 + each] for each in range(30)]
+    )
+    assert found == ("timed calls 4 and 18 gave the same answer to different values" if stale else None)
+
+
 def draws_in_turn(count: int) -> TimedAnswers:
     """Make an observer that has seen calls on combinations and mixtures in turn."""
     answers = TimedAnswers.__new__(TimedAnswers)
