@@ -121,6 +121,7 @@ def compare_runs(
     breaking = () if force else matched.breaking
     tolerated = matched.breaking if force else ()
     method = _method(timed.values(), noise, scatter)
+    pairs = noise.without_strays(pairs)
     return _comparison(
         matched, limit, pairs, method, unsure, differences=breaking, notes=_tolerated(tolerated)
     )

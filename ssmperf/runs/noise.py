@@ -6,19 +6,23 @@ is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from ssmperf.cases.record import Record
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import Calibration, device_name, kind_of
 from ssmperf.runs.busy import texts
-from ssmperf.runs.outcome import percent
+from ssmperf.runs.outcome import Pair, percent
 from ssmperf.runs.store import Run
 
 # Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the
 # cores of a CPU may take half of their time.
 ASSUMED, ASSUMED_BUSY_GPU, ASSUMED_BUSY_CPU = 0.02, 0.04, 0.25
+MOST_SHARED = 2.0  # times as long: what another virtual machine on the same core can do to a call
+CHANGED = ("slower", "faster")
 
 
 class Calibrated(Protocol):
@@ -49,6 +53,7 @@ class Noise:
         self._known: dict[tuple[str | None, str | None], Calibrated | None] = {}
         self._calibrated: dict[str, list[float]] = {}
         self._assumed: set[float] = set()
+        self._assumed_on_cpu: set[str] = set()  # ids of cases
 
     def spread(self, old: Record, now: Record) -> float:
         """Get the spread for a case, as a standard deviation of logs."""
@@ -58,6 +63,8 @@ class Noise:
             on_gpu = now.case.device != "cpu"
             spread = (ASSUMED_BUSY_GPU if on_gpu else ASSUMED_BUSY_CPU) if busy else ASSUMED
             self._assumed.add(spread)
+            if not on_gpu:
+                self._assumed_on_cpu.add(now.case.id)
             return spread
         spread = found.spread(kind_of(now.numbers))
         self._calibrated.setdefault(f"{found.device}, calibrated {found.created[:10]}", []).append(spread)
@@ -77,6 +84,29 @@ class Noise:
         if scatter is not None and scatter > least:
             parts.append(f"up to {percent(scatter)} as these {cases} ratios scatter")
         return f"spread between processes: {'; '.join(parts)}"
+
+    def without_strays(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Take back the verdict of a case that changed alone, where one round on a CPU is compared with one.
+
+        A virtual machine's core may be half as fast for a second, which nothing on it shows. That hits one
+        case in fifty by up to a factor of 2. A change of a backend shows in its other cases, too. A case that
+        is its backend's only one is left as it is, and so is one of a machine that is calibrated.
+        """
+        cases = Counter(_of_backend(pair) for pair in pairs if pair.ratio is not None)
+        changed = Counter((*_of_backend(pair), pair.verdict) for pair in pairs)
+
+        def strays(pair: Pair) -> bool:
+            return (
+                pair.verdict in CHANGED
+                and pair.rounds == 1
+                and pair.case.id in self._assumed_on_cpu
+                and changed[(*_of_backend(pair), pair.verdict)] == 1 < cases[_of_backend(pair)]
+                and pair.ratio is not None
+                and 1 / MOST_SHARED < pair.ratio < MOST_SHARED
+            )
+
+        reason = "of its backend's cases, this one alone changed: its core may have been shared meanwhile"
+        return [replace(pair, verdict="ambiguous", reason=reason) if strays(pair) else pair for pair in pairs]
 
     def _of_environments(self, old: str | None, now: str | None) -> Calibrated | None:
         if (old, now) not in self._known:
@@ -98,6 +128,10 @@ class Noise:
             except (KeyError, TypeError, AttributeError):  # an environment that names no device
                 continue
         return None
+
+
+def _of_backend(pair: Pair) -> tuple[str, str, str]:
+    return pair.case.suite, pair.case.owner, pair.case.backend
 
 
 def _span(values: set[float] | list[float]) -> str:

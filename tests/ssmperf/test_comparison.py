@@ -119,6 +119,29 @@ def test_a_case_that_is_refused_for_its_values_is_lost_only_on_the_same_values(
     assert pair.verdict == verdict and "because" in str(pair.reason)
 
 
+PLACES = [("blelloch", 64), ("blelloch", 128), ("sequential", 64)]
+
+
+def where_slower(*slow: int, factor: float = 1.5, **changes: Any) -> list[str]:
+    """Give the verdicts of the cases in PLACES, of which some have become slower by a factor."""
+    cases = [{"backend": name, "shape": {"B": 1, "T": T, "C": 4}, **changes} for name, T in PLACES]
+    base = run(*(timed(1.0, **each) for each in cases))
+    new = run(*(timed(factor if at in slow else 1.0, **each) for at, each in enumerate(cases)))
+    found = {
+        (pair.case.backend, pair.case.shape["T"]): pair.verdict for pair in compare_runs(base, new).pairs
+    }
+    return [found[place] for place in PLACES]
+
+
+def test_on_a_cpu_one_case_of_a_backend_alone_is_no_regression() -> None:
+    """A core that is shared for a while makes one case slower, by a factor of 2 at most."""
+    assert where_slower(0) == ["ambiguous", "same", "same"]
+    assert where_slower(0, factor=2.5) == ["slower", "same", "same"]
+    assert where_slower(0, 1) == ["slower", "slower", "same"]
+    assert where_slower(2) == ["same", "same", "slower"], "its backend's only case"
+    assert where_slower(0, device="cuda") == ["slower", "same", "same"]
+
+
 def test_a_number_that_vanished_is_lost() -> None:
     without = Record(case(), Status.OK, None, "e", {"latency_s": None})
     assert verdicts(compare_runs(run(timed(1.0)), run(without))) == ["lost"]
