@@ -39,7 +39,7 @@ def contests(runs: Sequence[Run]) -> list[Contest]:
 def rank_by_a_time(runs: Sequence[Run]) -> bool:
     """Whether a suite of these runs ranks by a time."""
     found = frames.sections(runs, frames.frame(runs)).values()
-    return any(section.rank and units.suffix(section.rank) == "_s" for section in found)
+    return any(units.is_time(section.rank) for section in found)
 
 
 def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
@@ -48,7 +48,7 @@ def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
     If no backend is first in both forward and backward, a contest by their sum follows the two. There is none
     if the suite ranks by something else than a time.
     """
-    if not rank or units.suffix(rank) != "_s":
+    if not units.is_time(rank):
         return []
     groups: dict[tuple[Hashable, ...], list[dict[str, Any]]] = {}
     for key, row in zip(frames.keys(rows), frames.records(rows), strict=True):

@@ -57,7 +57,7 @@ def crossings(rows: pd.DataFrame, rank: str | None) -> list[Crossing]:
     A backend that does not compete takes part in none. A shared first place is no change: what leads to the
     change or away from it may be one.
     """
-    if rank is None or units.suffix(rank) != "_s" or rank not in rows:
+    if not units.is_time(rank) or rank not in rows:
         return []
     timed = rows[(rows["status"] == "ok") & (rows["standing"] == "competes") & rows["T"].notna()]
     return [

@@ -162,7 +162,7 @@ def _hardware(rows: pd.DataFrame) -> str:
 def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
     """Give the numbers at the top of the page. Wins are those by time, if any suite ranks by a time."""
     contested = [(section.rank, rows) for section, rows in parts if section.rank]
-    timed = [(rank, rows) for rank, rows in contested if units.suffix(rank) == "_s"] or contested
+    timed = [(rank, rows) for rank, rows in contested if units.is_time(rank)] or contested
     wins: dict[str, int] = {}
     decided = shared = 0
     for _, rows in timed:
@@ -178,7 +178,7 @@ def _summary(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, Any]:
         or sorted(set(map(units.plain, table["subject"]))),
         "backends": sorted(set(map(units.plain, table["backend"]))),
         "wins": sorted(wins.items(), key=lambda win: (-win[1], win[0])),
-        "first": "Fastest" if timed and units.suffix(timed[0][0]) == "_s" else "Least",
+        "first": "Fastest" if timed and units.is_time(timed[0][0]) else "Least",
         "contests": decided,
         "shared": shared,
         "unsettled": unsettled,

@@ -86,7 +86,7 @@ def _table(
         [*map(frames.reason, listed)],
         groups=[place for place, key in enumerate(keys) if not place or key != keys[place - 1]],
         best={place: bool(row["tied"]) for place, row in enumerate(listed) if row["fastest"]},
-        word="fastest" if units.suffix(section.rank or "") == "_s" else "least",
+        word="fastest" if units.is_time(section.rank) else "least",
         marks={place: mark for place, mark in enumerate(marks) if mark},
     )
 

@@ -178,7 +178,7 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
         show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
-    if "speedup" in columns and units.suffix(str(section.rank)) != "_s":  # who reads of times knows which way
+    if "speedup" in columns and not units.is_time(section.rank):  # who reads of times knows which way
         text = f"{units.label('speedup')}: {_ratio(str(section.rank))}"
         console.print(Text(f"  {text}", style="dim"))
     _bounds(console, rows, columns)

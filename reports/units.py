@@ -7,7 +7,7 @@ import math
 import numbers
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 LONGEST_TEXT = 4000  # characters of one text from outside
 MOST_VALUES = 100  # of a list; the data formats have all
@@ -90,6 +90,11 @@ def plain(text: Any) -> str:
 def plain_lines(text: Any) -> str:
     """Take control characters and terminal escapes out of text from outside, line by line."""
     return "" if missing(text) else "\n".join(_CONTROL.sub(" ", line) for line in str(text).splitlines())
+
+
+def is_time(name: str | None) -> TypeGuard[str]:
+    """Whether there is a field of this name and it is a time."""
+    return suffix(name or "") == "_s"
 
 
 def suffix(name: str) -> str:
