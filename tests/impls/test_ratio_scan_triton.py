@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -283,22 +282,6 @@ def test_strided_operands_and_only_wanted_gradients(cut: Callable[..., None]) ->
     (gradient,) = torch.autograd.grad(y.sum(), [value])
     want, _ = DEFINITION(**given)
     torch.testing.assert_close(gradient, torch.autograd.grad(want.sum(), [value])[0])
-
-
-@pytest.mark.parametrize("graph", [True, False])
-def test_states_are_kept_only_for_a_backward_pass(
-    cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, graph: bool
-) -> None:
-    """Parameters ask for gradients under `torch.no_grad`, too."""
-    cut()
-    passes = mock.Mock(side_effect=function.forward_pass)
-    monkeypatch.setattr(function, "forward_pass", passes)
-    given = operands(1, TILE + 1, CHANNELS)
-    given["log_w"].requires_grad_()
-    with torch.set_grad_enabled(graph):
-        y, _ = ENTRY.function(**given)
-    assert y.requires_grad is graph
-    assert [call.kwargs["save"] for call in passes.call_args_list] == [graph]
 
 
 def test_the_shipped_tiles() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
 from ssmperf.impls._triton.plan import Slot, forget  # noqa: E402
-from ssmperf.impls.selective_scan._triton import function, schedule  # noqa: E402
+from ssmperf.impls.selective_scan._triton import schedule  # noqa: E402
 from ssmperf.impls.selective_scan._triton.groups import Fused  # noqa: E402
 from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa: E402
 from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
@@ -295,22 +294,6 @@ def test_only_wanted_gradients(cut: Callable[..., None]) -> None:
     (gradient,) = torch.autograd.grad(o.sum(), [given["x"]])
     want, _ = RECURRENCE.definition(**given)
     torch.testing.assert_close(gradient, torch.autograd.grad(want.sum(), [given["x"]])[0])
-
-
-@pytest.mark.parametrize("graph", [True, False])
-def test_states_are_kept_only_for_a_backward_pass(
-    cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, graph: bool
-) -> None:
-    """Parameters ask for gradients under `torch.no_grad`, too."""
-    cut()
-    passes = mock.Mock(side_effect=function.forward_pass)
-    monkeypatch.setattr(function, "forward_pass", passes)
-    given = operands(1, CHECKPOINT, 5, 8)
-    given["A"].requires_grad_()
-    with torch.set_grad_enabled(graph):
-        o, _ = ENTRY.function(**given)
-    assert o.requires_grad is graph
-    assert [call.kwargs["saves"] for call in passes.call_args_list] == [graph]
 
 
 def test_refuses_what_it_does_not_declare() -> None:

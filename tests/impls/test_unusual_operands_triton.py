@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -58,6 +60,25 @@ def test_imaginary_parts_of_conjugates_have_their_sign(name: str, T: int) -> Non
     changed = {key: negated(x) if isinstance(x, Tensor) else x for key, x in given.items()}
     for got, expected in zip(ENTRIES[name].function(**changed), want, strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize(
+    ("name", "parameter", "keyword"), [("selective_scan", "A", "saves"), ("ratio_scan", "log_w", "save")]
+)
+def test_states_are_kept_only_for_a_backward_pass(
+    monkeypatch: pytest.MonkeyPatch, name: str, parameter: str, keyword: str, graph: bool
+) -> None:
+    """Parameters ask for gradients under `torch.no_grad`, too."""
+    function = importlib.import_module(f"ssmperf.impls.{name}._triton.function")
+    passes = mock.Mock(side_effect=function.forward_pass)
+    monkeypatch.setattr(function, "forward_pass", passes)
+    given = operands(name, 3)
+    given[parameter].requires_grad_()
+    with torch.set_grad_enabled(graph):
+        output, _ = ENTRIES[name].function(**given)
+    assert output.requires_grad is graph
+    assert [call.kwargs[keyword] for call in passes.call_args_list] == [graph]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own, for tangents
