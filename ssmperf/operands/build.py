@@ -55,12 +55,16 @@ def _text(length: int, seed: int, draw: int) -> bytes:
     A few bytes of two places are often the same, such as spaces. Timed calls mix two neighbouring draws, and
     would then all see the same values. So a draw of an odd number goes on to where its text is another one.
     """
-    first, step = 7919 * seed, 104729 * length
-    neighbours = {corpus.read(length, offset=first + step * (draw + side)) for side in (-1, 1)}
-    offset = first + step * draw
-    while draw % 2 and corpus.read(length, offset=offset) in neighbours:
+    step = 104729 * length
+    offset = 7919 * seed + step * draw
+    text = corpus.read(length, offset=offset)
+    if draw % 2 == 0:
+        return text
+    neighbours = [corpus.read(length, offset=offset + side) for side in (-step, step)]
+    while text in neighbours:
         offset += 1
-    return corpus.read(length, offset=offset)
+        text = corpus.read(length, offset=offset)
+    return text
 
 
 def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[str, Tensor | Any]:

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
 from pathlib import Path
 
 from ssmperf.cases.failure import failure_of
@@ -53,15 +52,15 @@ class BesideThePackage:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         parent, _, last = name.rpartition(".")
-        folder = PACKAGE.parent / last
-        if (
-            parent != PACKAGE.name
-            or last not in BUILT_IN
-            or not (PACKAGE.parent / "pyproject.toml").is_file()
-        ):
+        if parent != PACKAGE.name or last not in BUILT_IN:
             return None
+        if not (PACKAGE.parent / "pyproject.toml").is_file():
+            return None
+        folder = PACKAGE.parent / last
         places = [str(folder)]
-        return spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=places)
+        return importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=places
+        )
 
 
 sys.meta_path.insert(0, BesideThePackage)

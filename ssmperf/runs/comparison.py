@@ -30,8 +30,8 @@ from ssmperf.runs.unpaired import Change, Side, Timed
 
 THRESHOLD = 0.05
 MOST_THRESHOLD = 10
-WRONG_STATUSES = (Status.WRONG, Status.NAN, Status.CRASH)
 PAIRED = "rounds of both sides in pairs, verdicts from fresh pairs"
+WRONG_STATUSES = (Status.WRONG, Status.NAN, Status.CRASH)
 # Numbers that are sampled, with the names of their samples and of the ends of their interval.
 _SAMPLED = {"latency_s": ("samples_s", "latency_low_s", "latency_high_s")}
 

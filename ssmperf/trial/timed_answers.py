@@ -41,9 +41,7 @@ FEW = 8  # calls on mixtures that are all repeated
 REPEATED = 1  # of more than these
 REPEATED_ALONE = 4  # the same where answers do not combine
 KINDS = (True, False)  # of each two timed calls where answers combine: on a mixture or not, in random order
-FEWEST_COMPARED = (
-    3  # calls of either kind whose times are compared: a sample of a pilot and six more has them
-)
+FEWEST_COMPARED = 3  # calls of either kind whose times are compared: of the fewest, seven, there are as many
 MOST_APART = 1.7  # by which the lower quartile of one kind may exceed the upper quartile of the other
 SURE = 1e-5  # probability below which that is no chance; which calls are of which kind is drawn at random
 # From which timed calls on the next mixture is a shared one, one in each stretch; where answers combine, only
