@@ -252,6 +252,8 @@ def own_stream() -> Iterator[None]:
         yield
 
 
+# pytest-benchmark 5.2.3 leaves its file to the garbage collector.
+@pytest.mark.filterwarnings("ignore:.*out.json:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("stream", ["default", "own"])
