@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ssmperf import UsageError
+
 EPSILON = 1e-5
 CONVOLUTION = 4  # steps that a short convolution sees
 EXPANSION = 2  # how much wider a Mamba block's mixer is than the residual stream
@@ -23,6 +25,20 @@ SimpleRMSNorm = partial(nn.RMSNorm, eps=EPSILON, elementwise_affine=False)
 def low_rank(inner: int) -> int:
     """Form ⌈d/16⌉ for a residual stream of width d whose mixer has `inner` = 2d channels."""
     return math.ceil(inner / (EXPANSION * CHANNELS_PER_RANK))
+
+
+def checked_rank(rank: int) -> int:
+    """Give the rank of a product of two weights back. Raises UsageError where it is below 1."""
+    if rank < 1:
+        raise UsageError(f"the rank must be at least 1, got {rank}")
+    return rank
+
+
+def above_zero(name: str, value: float) -> float:
+    """Give an option back. Raises UsageError where it is not a finite number above 0."""
+    if not 0 < value < math.inf:
+        raise UsageError(f"{name} must be a finite number above 0, got {value}")
+    return value
 
 
 class GroupNorm(nn.Module):

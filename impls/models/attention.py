@@ -16,6 +16,7 @@ from ssmperf import BackendLike, Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import TransformerBlock
+from ._parts import above_zero
 
 BASE = 10000.0  # of the wavelengths of rotary positions
 
@@ -60,12 +61,12 @@ class Attention(_Attention):
     base: of the wavelengths.
 
     Raises:
-        UsageError: K is odd.
+        UsageError: K is odd, or the base is not above 0.
     """
 
     def __init__(self, shape: Mapping[str, int], *, base: float = BASE) -> None:
         super().__init__(shape)
-        self.base = base
+        self.base = above_zero("the base", base)
         if self.shape["K"] % 2:
             raise UsageError(f"attention turns pairs of channels: K must be even, got {self.shape['K']}")
 

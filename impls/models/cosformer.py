@@ -32,6 +32,8 @@ class CosFormer(Model):
     of a sequence than on the whole; `max_length` fixes M. Weights are ≥ 0 as long as t − s ≤ M. x and y are
     (B, T, H·V).
 
+    max_length: M; the length of x if None.
+
     Raises:
         UsageError: a max_length below 1.
     """

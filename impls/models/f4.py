@@ -17,6 +17,7 @@ from torch.nn import functional
 from ssmperf import Model, gate_precision, model
 
 from . import _papers as papers
+from ._parts import checked_rank
 from .deltanet import unit
 
 OURS = "defined by this project, not a published model"
@@ -112,11 +113,14 @@ class F4Vector(Corrected):
     α = σ(x W₁W₂ + b)^(1/16). x and y are (B, T, H·V).
 
     rank: of W₁W₂.
+
+    Raises:
+        UsageError: a rank below 1.
     """
 
     def __init__(self, shape: Mapping[str, int], *, rank: int = RANK) -> None:
         super().__init__(shape)
-        self.gate_down = nn.Linear(self.width, rank, bias=False)
+        self.gate_down = nn.Linear(self.width, checked_rank(rank), bias=False)
         self.gate_up = nn.Linear(rank, self.shape["H"] * self.shape["K"])
 
     def log_gate(self, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ssmperf import Model, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import GatedBlock
+from ._parts import above_zero, checked_rank
 
 
 @model(
@@ -26,19 +27,23 @@ class GLA(Model):
 
     The head norm and the swish gate on o belong to the block. x and y are (B, T, H·V).
 
-    rank: of W₁W₂. tau: τ.
+    rank: of W₁W₂.
+    tau: τ.
+
+    Raises:
+        UsageError: a rank below 1, or a tau that is not above 0.
     """
 
     block = GatedBlock
 
     def __init__(self, shape: Mapping[str, int], *, rank: int = 16, tau: float = 16.0) -> None:
         super().__init__(shape)
-        self.tau = tau
+        self.tau = above_zero("tau", tau)
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.query = nn.Linear(self.width, H * K, bias=False)
         self.key = nn.Linear(self.width, H * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
-        self.gate_down = nn.Linear(self.width, rank, bias=False)
+        self.gate_down = nn.Linear(self.width, checked_rank(rank), bias=False)
         self.gate_up = nn.Linear(rank, H * K)
 
     def operands(self, x: Tensor) -> dict[str, Any]:

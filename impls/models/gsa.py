@@ -13,6 +13,7 @@ from ssmperf import BackendLike, Model, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import SlotBlock
+from ._parts import above_zero
 
 OUTSIDE = "chunkwise"  # the backend of the first pass where the second is called as an operation
 
@@ -37,13 +38,16 @@ class GSA(Model):
     that is passed on is [K̃, Ṽ] (B, H, K, 2V). x and y are (B, T, H·V).
 
     tau: τ.
+
+    Raises:
+        UsageError: a tau that is not above 0.
     """
 
     block = SlotBlock
 
     def __init__(self, shape: Mapping[str, int], *, tau: float = 8.0) -> None:
         super().__init__(shape)
-        self.tau = tau
+        self.tau = above_zero("tau", tau)
         H, K = self.shape["H"], self.shape["K"]
         self.query = nn.Linear(self.width, self.width, bias=False)
         self.key = nn.Linear(self.width, self.width, bias=False)

@@ -70,6 +70,8 @@ class Bounded(Model):
 
     A tensor is kept as it is, so that gradients reach whatever it was computed from.
 
+    lower_bound: β, in [0, 1).
+
     Raises:
         UsageError: a number, or an entry of a tensor, outside [0, 1).
     """
@@ -105,7 +107,7 @@ class Bounded(Model):
 
 def checked_bound(lower_bound: float | Tensor) -> float | Tensor:
     """Give the bound back. Raises UsageError where it, or any entry of a tensor, is outside [0, 1)."""
-    bounds = torch.as_tensor(lower_bound, dtype=torch.float64)
+    bounds = torch.as_tensor(lower_bound, dtype=torch.float64, device="cpu")  # also in a model built on meta
     if not bool(((bounds >= 0) & (bounds < 1)).all()):
         raise UsageError(f"the forget gate's lower bound must be in [0, 1), got {lower_bound}")
     return lower_bound

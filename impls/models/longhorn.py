@@ -12,7 +12,7 @@ from ssmperf import Model, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import MambaBlock
-from ._parts import low_rank
+from ._parts import checked_rank, low_rank
 
 
 @model(
@@ -29,6 +29,9 @@ class Longhorn(Model):
     convolution, SiLU and gate belong to the block: x is the activation after them. x and y are (B, T, D).
 
     rank: of W; by default ⌈d/16⌉ for the width d = D/2 of the block, as published.
+
+    Raises:
+        UsageError: a rank below 1.
     """
 
     block = MambaBlock
@@ -36,7 +39,7 @@ class Longhorn(Model):
     def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         D, N = self.shape["D"], self.shape["N"]
-        rank = low_rank(D) if rank is None else rank
+        rank = low_rank(D) if rank is None else checked_rank(rank)
         self.key = nn.Linear(D, N, bias=False)
         self.query = nn.Linear(D, N, bias=False)
         self.beta_down = nn.Linear(D, rank, bias=False)

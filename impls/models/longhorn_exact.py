@@ -15,7 +15,7 @@ from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
 from ..scan.common import one_by_one
 from . import _papers as papers
 from ._blocks import MambaBlock
-from ._parts import low_rank
+from ._parts import checked_rank, low_rank
 
 CHUNK = 16
 PRESETS = {
@@ -42,6 +42,9 @@ class LonghornExact(Model):
     (B, T, H·V).
 
     rank: of W; by default ⌈d/16⌉ for the width d = H·V/2 of the block, as published.
+
+    Raises:
+        UsageError: a rank below 1.
     """
 
     block = MambaBlock
@@ -49,7 +52,7 @@ class LonghornExact(Model):
     def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         H, K = self.shape["H"], self.shape["K"]
-        rank = low_rank(self.width) if rank is None else rank
+        rank = low_rank(self.width) if rank is None else checked_rank(rank)
         self.key = nn.Linear(self.width, K, bias=False)
         self.query = nn.Linear(self.width, K, bias=False)
         self.beta_down = nn.Linear(self.width, rank, bias=False)

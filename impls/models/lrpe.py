@@ -24,9 +24,10 @@ class LRPE(Model):
     """S_t = diag(e^(iθ)) S_{t−1} + k_t v_tᵀ, o_t = Re(S_t)ᵀ q_t = Σ_{s≤t} (Σ_c q_tc k_sc cos((t−s)θ_c)) v_s.
 
     θ_c = 10000^(−2c/d) for c = 0..K−1, with d the width of the model and not of the head, as in the authors'
-    code, and the same for all heads. `learnable` makes it a parameter (H, K) that starts there. q, k and v
-    are real and linear in x; the state is complex. The norm of o belongs to the block. x and y are
-    (B, T, H·V).
+    code, and the same for all heads. q, k and v are real and linear in x; the state is complex. The norm of o
+    belongs to the block. x and y are (B, T, H·V).
+
+    learnable: make θ a parameter (H, K) that starts there.
     """
 
     block = NormedBlock

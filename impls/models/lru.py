@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, gate_precision, model
+from ssmperf import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 
@@ -36,6 +36,13 @@ class LRU(Model):
 
     As many states as channels. log γ is trained, from √(1 − |λ|²). λ starts area-uniform on the ring
     [0.9, 0.999] with phases up to π/10, the paper's choice for long ranges. x and y are (B, T, C).
+
+    min_radius: the least |λ| at the start, in [0, 1).
+    max_radius: the largest |λ| at the start, in (0, 1].
+    max_phase: the largest phase of λ at the start, in (0, 2π].
+
+    Raises:
+        UsageError: a radius or phase that is outside, or a min_radius above the max_radius.
     """
 
     def __init__(
@@ -46,6 +53,11 @@ class LRU(Model):
         max_radius: float = 0.999,
         max_phase: float = math.pi / 10,
     ) -> None:
+        if not 0 <= min_radius <= max_radius <= 1 or min_radius == 1 or max_radius == 0:
+            valid = "min_radius in [0, 1) and max_radius in (0, 1], not below it"
+            raise UsageError(f"lru starts with {valid}, got {min_radius} and {max_radius}")
+        if not 0 < max_phase <= 2 * math.pi:
+            raise UsageError(f"max_phase must be in (0, 2π], got {max_phase}")
         super().__init__(shape)
         N = d = self.shape["C"]
         nu, theta = ring(N, min_radius=min_radius, max_radius=max_radius, max_phase=max_phase)

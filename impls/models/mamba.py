@@ -14,7 +14,7 @@ from ssmperf import Model, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import MambaBlock
-from ._parts import low_rank
+from ._parts import checked_rank, low_rank
 
 STEP_RANGE = (1e-3, 1e-1)
 
@@ -34,6 +34,9 @@ class Mamba(Model):
     them. x and y are (B, T, D).
 
     rank: of W; by default ⌈d/16⌉ for the width d = D/2 of the block, as published.
+
+    Raises:
+        UsageError: a rank below 1.
     """
 
     block = MambaBlock
@@ -41,7 +44,7 @@ class Mamba(Model):
     def __init__(self, shape: Mapping[str, int], *, rank: int | None = None) -> None:
         super().__init__(shape)
         D, N = self.shape["D"], self.shape["N"]
-        rank = low_rank(D) if rank is None else rank
+        rank = low_rank(D) if rank is None else checked_rank(rank)
         self.B = nn.Linear(D, N, bias=False)
         self.C = nn.Linear(D, N, bias=False)
         self.step_down = nn.Linear(D, rank, bias=False)

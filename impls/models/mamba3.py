@@ -70,7 +70,8 @@ class Mamba3(Model):
     [[S, k], [xᵀ, 0]] (B, H, K + 1, V + 1). It is turned back by the angle so far, so that the next piece
     counts angles from 0.
 
-    expand: how much wider x is than u. rope_fraction: the share of the K channels that turn.
+    expand: how much wider x is than u.
+    rope_fraction: the share of the K channels that turn.
 
     Raises:
         UsageError: H·V is not divisible by `expand`, or no pair of channels turns.

@@ -12,6 +12,7 @@ from ssmperf import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import RWKV5Block, RWKV6Block
+from ._parts import checked_rank
 
 
 def decay_speed(channels: int, depth: float) -> Tensor:
@@ -101,13 +102,16 @@ class RWKV6(RWKV5):
     data-dependent in this version, belongs to the block.
 
     rank: of AB.
+
+    Raises:
+        UsageError: a depth outside [0, 1], or a rank below 1.
     """
 
     block = RWKV6Block
 
     def __init__(self, shape: Mapping[str, int], *, depth: float = 0.0, rank: int = 64) -> None:
         super().__init__(shape, depth=depth)
-        self.decay_down = nn.Linear(self.width, rank, bias=False)
+        self.decay_down = nn.Linear(self.width, checked_rank(rank), bias=False)
         self.decay_up = nn.Linear(rank, self.shape["H"] * self.shape["K"], bias=False)
 
     def log_decay(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, gate_precision, model
+from ssmperf import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 from .diagonal import Modes, run
@@ -47,12 +47,17 @@ class TNN(Model):
     before the second and the third, as published. So the kernel of a prefix is that of the whole. γ is fixed.
     The expansion by 3 and the output projection belong to the block. x and y are (B, T, C).
 
-    gamma: γ.
+    gamma: γ, in (0, 1].
     by_length: divide the lag by the length T, a variant in the published code: T then enters the kernel, and
         a prefix of the input gives another layer.
+
+    Raises:
+        UsageError: a gamma outside (0, 1].
     """
 
     def __init__(self, shape: Mapping[str, int], *, gamma: float = 0.99, by_length: bool = False) -> None:
+        if not 0 < gamma <= 1:
+            raise UsageError(f"gamma must be in (0, 1], got {gamma}")
         super().__init__(shape)
         C = self.shape["C"]
         self.gamma, self.by_length = gamma, by_length

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from support.commands import repeated
 
-from ssmperf import UnknownName, UsageError, registry, suite
+from ssmperf import Model, UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
 from ssmperf.execute.request import Request, select
 from ssmperf.execute.stand_ins import StandIns
@@ -140,5 +142,10 @@ def test_a_block_that_cannot_have_a_size_is_skipped() -> None:
 
 
 def test_a_plan_gives_no_warnings_of_models(recwarn: pytest.WarningsRecorder) -> None:
-    assert registry.model("gla:rank=0").cls.shape_problem({"H": 1, "K": 2, "V": 2}) is None
+    class Warns(Model):
+        def __init__(self, shape: Mapping[str, int]) -> None:
+            super().__init__(shape)
+            warnings.warn("of a constructor", stacklevel=1)
+
+    assert Warns.shape_problem({"C": 2}) is None
     assert not recwarn.list
