@@ -23,7 +23,7 @@ WORDS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A keyword of a model or task; its help is what the docstring says of it."""
+    """A keyword of a model or task; its help is what the docstring says of it, or that of a base class."""
 
     name: str
     type: type
@@ -44,7 +44,9 @@ class Option:
 def options_of(make: Callable[..., Any]) -> dict[str, Option]:
     """The options of a class or function by name, in the order of its parameters."""
     hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
-    said = dict(re.findall(r"^ *(\w+): (\S.*)$", inspect.getdoc(make) or "", re.MULTILINE))
+    said: dict[str, str] = {}
+    for each in reversed(make.__mro__) if isinstance(make, type) else (make,):
+        said |= _said(each.__doc__ or "")
     found = {}
     for parameter in inspect.signature(make).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY:
@@ -55,6 +57,12 @@ def options_of(make: Callable[..., Any]) -> dict[str, Option]:
             name = parameter.name
             found[name] = Option(name, kinds[0], parameter.default, said.get(name, ""))
     return found
+
+
+def _said(docstring: str) -> dict[str, str]:
+    """Read `name: help` from a docstring; lines that are indented further continue the help."""
+    found = re.findall(r"^( *)(\w+): (\S.*(?:\n\1 +\S.*)*)$", docstring, re.MULTILINE)
+    return {name: " ".join(text.split()) for _, name, text in found}
 
 
 def configured(entry: ModelEntry, text: str) -> ModelEntry:

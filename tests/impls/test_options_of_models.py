@@ -1,10 +1,11 @@
-"""A value of a model's option that is out of its range is refused before anything is built."""
+"""Options of models: each is explained, and a value out of its range is refused before anything is built."""
 
 from __future__ import annotations
 
 import pytest
 
 from ssmperf import UsageError, registry
+from ssmperf.registry.options import options_of
 
 OUTSIDE = (
     *(f"{name}:rank={rank}" for name in ("f4_decoupled", "f4_vector", "gla") for rank in (0, -1)),
@@ -38,3 +39,12 @@ def test_the_ends_of_a_range_are_valid(name: str) -> None:
     entry = registry.model(name)
     shape = registry.shapes(entry, "smoke")[0]
     assert entry.cls(shape).shape and entry.cls.shape_problem(shape) is None
+
+
+def test_every_option_of_a_model_is_explained() -> None:
+    options = {name: options_of(entry.cls) for name, entry in registry.models().items()}
+    mute = [f"{name}:{each}" for name, its in options.items() for each in its if not its[each].help]
+    assert not mute
+    assert options["gla"]["rank"].help == "of W₁W₂."
+    assert options["rwkv6"]["depth"].help == options["rwkv5"]["depth"].help, "a base class has explained it"
+    assert options["tnn"]["by_length"].help.endswith("gives another layer."), "more than the first line"
