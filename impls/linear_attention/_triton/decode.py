@@ -75,7 +75,7 @@ def step(
     """The launch behind `decode`."""
     (B, _, H, K), V = q.shape, v.shape[-1]
     o = plan.empty(v.shape, v.dtype)
-    is_complex = phase is not None or (state is not None and state.is_complex())
+    is_complex = phase is not None
     final = plan.empty((B, H, K, V), torch.complex64 if is_complex else torch.float32)
     BV = min(VALUES, triton.next_power_of_2(V))
     plan.launch(
@@ -99,7 +99,7 @@ def decode(
     if phase is not None and phase.dtype == torch.float64:
         phase = nearest_turn(phase).float()  # the kernel takes whole turns away in float32
     if state is not None and state.is_complex():
-        state = state.to(torch.complex64).resolve_conj()
+        state = state.real if phase is None else state.to(torch.complex64).resolve_conj()
     gates = [None if gate is None else four_axes(gate) for gate in (log_a, phase)]
     o, final = step(q, k, v, *gates, log_b, bonus, state, read=read)
     return o, final
