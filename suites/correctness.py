@@ -160,7 +160,7 @@ def judge_properties(case: Case, context: Context, verdict: Verdict) -> tuple[Ve
     if failed is not None:
         reason = failed.reason or f"relative error {failed.error:.2e} above {failed.limit:.2e}"
         is_nan = failed.error is not None and math.isnan(failed.error)
-        status = Status.NAN if is_nan else Status.WRONG
+        status = failed.status or (Status.NAN if is_nan else Status.WRONG)
         verdict = replace(verdict, status=status, reason=f"{failed.name}: {reason} ({dtype})")
     return verdict, {
         "properties": {finding.name: finding.error for finding in found},

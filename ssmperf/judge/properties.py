@@ -47,12 +47,16 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The worst error of a property with its limit (0 means bitwise equality), or why it does not apply."""
+    """The worst error of a property with its limit (0 means bitwise equality), or why it does not apply.
+
+    status: of a call that is not right in itself.
+    """
 
     name: str
     error: float | None = None
     limit: float | None = None
     reason: str | None = None
+    status: Status | None = None
 
     @property
     def holds(self) -> bool:
@@ -158,7 +162,7 @@ def lengths(trial: Trial) -> Finding:
         )
         if verdict.status is not Status.OK:
             error = max(verdict.errors.values(), default=math.nan)
-            return Finding("lengths", error, reason=f"T = {T}: {verdict.reason}")
+            return Finding("lengths", error, None, f"T = {T}: {verdict.reason}", verdict.status)
         found += [(error, verdict.tolerances[name]) for name, error in verdict.errors.items()]
     return worst("lengths", found)
 

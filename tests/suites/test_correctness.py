@@ -244,6 +244,23 @@ def test_a_float32_phase_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.numbers["failed_property"] == "lengths"
 
 
+def test_a_state_of_another_dtype_at_the_lengths_of_the_probe_is_wrong_and_not_nan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = registry.backend("scan", "sequential").function
+
+    def narrow(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any:
+        output, state = right(log_a, b, initial_state, phase=phase)
+        return output, state.float()
+
+    with_backend(monkeypatch, "scan", "sequential", function=narrow)
+    (record,) = run(
+        models=("scan",), regimes=("sigmoid/data",), backends=("sequential",), dtypes=("float32",)
+    )
+    assert record.status is Status.WRONG
+    assert record.reason == "lengths: T = 1: final_state is float32, must be float64 (float64)"
+
+
 def combinations(device: str) -> dict[tuple[str, str], set[tuple[str, str]]]:
     """(backend, dtype) that must be ok, by (recurrence, gate kind), on a device type."""
     wanted: dict[tuple[str, str], set[tuple[str, str]]] = {}
