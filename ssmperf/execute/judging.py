@@ -72,6 +72,7 @@ class Judging:
             self.context.time_first_call(self.case, buffers, self._contract(buffers))
         except BrokenContract as error:
             return Verdict(Status.WRONG, str(error)), buffers
+        buffers.refill(self.values(0))  # the call may have changed its inputs
         verdict, answer = self._judge(buffers, 0, gradients=False)
         if verdict.status is not Status.OK or answer.output is None:
             return verdict, buffers

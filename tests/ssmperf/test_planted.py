@@ -20,6 +20,7 @@ EXPECTED = {
     "wrong_gradient": ("wrong", "gradient of b"),
     "first_result": ("wrong", "output: relative error"),
     "changes_input": ("wrong", "changed its input b"),
+    "state_in_place": ("wrong", "changed its input initial_state"),
     "unsupported": ("unsupported", "only on Tuesdays"),
     "all_but_last_row": ("nan", "output"),
     "no_graph": ("wrong", "no graph"),

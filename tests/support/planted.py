@@ -101,6 +101,16 @@ def changes_input(log_a, b, initial_state=None, *, phase=None) -> Result:
     return result
 
 
+@planted("state_in_place")
+def state_in_place(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Write the final state over the initial one: behind a reset, a second call changes nothing."""
+    log_a = torch.cat([log_a[:, :-1], torch.full_like(log_a[:, -1:], -torch.inf)], dim=1)
+    result = right(log_a, b, initial_state, phase)
+    if initial_state is not None:
+        initial_state.data.copy_(result[1].data)
+    return result
+
+
 @planted("unsupported")
 def unsupported(log_a, b, initial_state=None, *, phase=None) -> Result:
     raise ssmperf.Unsupported("planted: only on Tuesdays")
