@@ -79,15 +79,15 @@ class Model(nn.Module):
 
         Gates are float32 or wider, whatever the dtype of x.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"the model {self.name} does not define operands")
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
         """Compute the layer's y from the recurrence's output (and from x, for output gates and skips)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the model {self.name} does not define readout")
 
     def definition(self, x: Tensor) -> Tensor:
         """Compute y by the paper's equation, in a literal loop over time that uses nothing of ssmperf."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the model {self.name} does not define definition")
 
     def forward(
         self, x: Tensor, *, backend: BackendLike = "sequential", state: Tensor | None = None

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,10 @@ from ssmperf.registry.cost import CostModel
 
 DEVICES = ("cpu", "cuda")
 CAUSAL = ("bitwise", "tolerance", "none")
+FUNCTIONS = (  # declarations of a backend
+    *("function", "lengths", "error_bound", "definition", "launches"),
+    *("serial_steps", "workspace", "saved", "prepare"),
+)
 
 
 Sampler = Callable[..., dict[str, Any]]
@@ -53,16 +57,16 @@ class Recurrence:
 
     def __post_init__(self) -> None:
         owner = f"recurrence {self.name!r}"
-        _check_names(owner, "operand_shapes", tuple(self.operand_shapes), self.tensors)
+        check_names(owner, "operand_shapes", tuple(self.operand_shapes), self.tensors)
         for name, pattern in self.operand_shapes.items():
             try:
                 parse(pattern)
             except ValueError as error:
                 raise UsageError(f"{owner}: operand_shapes of {name}: {error}") from error
-        _check_names(owner, "gates", self.gates, self.tensors)
-        _check_names(owner, "gate_kinds", self.gate_kinds)
-        _check_names(owner, "linear", self.linear, self.tensors)
-        _check_names(owner, "joint", self.joint, self.tensors)
+        check_names(owner, "gates", self.gates, self.tensors)
+        check_names(owner, "gate_kinds", self.gate_kinds)
+        check_names(owner, "linear", self.linear, self.tensors)
+        check_names(owner, "joint", self.joint, self.tensors)
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -184,10 +188,13 @@ class Backend:
             ("passes", PASSES),
             ("layouts", LAYOUTS),
         ):
-            _check_names(owner, name, getattr(self, name), valid)
+            check_names(owner, name, getattr(self, name), valid)
         for name in ("gates", "needs", "kernels"):
-            _check_names(owner, name, getattr(self, name) or ())
-        _check_names(owner, "causal", (self.causal,), CAUSAL)
+            check_names(owner, name, getattr(self, name) or ())
+        check_names(owner, "causal", (self.causal,), CAUSAL)
+        for name in FUNCTIONS:
+            if not (callable(value := getattr(self, name)) or (value is None and name != "function")):
+                raise UsageError(f"{owner}: {name} must be a function, got {value!r}")
 
     def own_definition(self) -> Callable[..., Any]:
         """Get the definition by which a backend that computes another function is judged.
@@ -260,7 +267,7 @@ class ModelEntry:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtypes", dtype_names(self.dtypes))
-        _check_names(f"model {self.name!r}", "dtypes", self.dtypes, DTYPES)
+        check_names(f"model {self.name!r}", "dtypes", self.dtypes, DTYPES)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -279,7 +286,17 @@ def installed(package: str) -> bool:
         return False
 
 
-def _check_names(owner: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
+def check_methods(owner: str, cls: Any, names: Iterable[str]) -> None:
+    """Raise UsageError where a registered class is no class, or has no such method."""
+    if not isinstance(cls, type):
+        raise UsageError(f"{owner}: must be a class, got {cls!r}")
+    for name in names:
+        if not callable(getattr(cls, name, None)):
+            raise UsageError(f"{owner}: the class {cls.__name__} has no method {name}")
+
+
+def check_names(owner: str, declaration: str, values: Any, valid: tuple[str, ...] | None = None) -> None:
+    """Raise UsageError where a declaration is no tuple of names, or holds one that is not valid."""
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
         raise UsageError(f"{owner}: {declaration} must be a tuple of names, got {values!r}")
     for value in values:

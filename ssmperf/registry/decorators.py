@@ -20,6 +20,7 @@ from ssmperf.registry.declarations import (
     Recurrence,
     Sampler,
     StateSampler,
+    check_methods,
     compose,
 )
 from ssmperf.registry.presets import shapes_of
@@ -119,7 +120,7 @@ def backend(of: str, *, name: str, **declarations: Any) -> Callable[[F], F]:
 
     Raises:
         DuplicateName: `of` already has a backend of this name.
-        UsageError: a declaration is unknown, or its value is not valid.
+        UsageError: a declaration is unknown, its value is not valid, or the function takes other operands.
     """
 
     def register(function: F) -> F:
@@ -154,12 +155,15 @@ def model(
 
     Raises:
         DuplicateName: the name is taken.
+        UsageError: it is no such class, or the recurrence has no such kind of gate.
     """
 
     def register(cls: T) -> T:
+        owner = f"model {name!r} (a subclass of ssmperf.Model)"
+        check_methods(owner, cls, ("shape_problem", "operands", "readout", "definition"))
         shapes = shapes_of(presets or {})
         entry = ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes)
-        tables.add("model", name, entry, cls)
+        lookup.add_model(entry)
         cls.name = name  # type: ignore[attr-defined]
         return cls
 
@@ -249,9 +253,11 @@ def suite(
 
     Raises:
         DuplicateName: the name is taken.
+        UsageError: the class lacks a method.
     """
 
     def register(cls: T) -> T:
+        check_methods(f"suite {name!r}", cls, ("cases", "measure"))
         chosen = (DEVICES if fresh_process else ()) if isinstance(fresh_process, bool) else fresh_process
         declared: dict[str, Any] = {"name": name, "section": section, "fresh_process": tuple(chosen)}
         declared |= {"levels": levels}
@@ -331,12 +337,13 @@ def claim(
 
     Raises:
         DuplicateName: the name is taken.
-        UsageError: the name has no colon, or there is no such device.
+        UsageError: the name has no colon, there is no such device, or the class lacks a method.
     """
     if device not in DEVICES:
         raise UsageError(f"claim {name!r}: unknown device {device!r} (valid: {', '.join(DEVICES)})")
 
     def register(cls: T) -> T:
+        check_methods(f"claim {name!r}", cls, ("pieces", "measure", "conclude"))
         entry = Claim(
             name, paper, place, statement, printed, runs, scaled, rule, device, budget_s, budget_of,
             has_smoke, version, cls(),

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from ssmperf.cases.failure import failure_of
-from ssmperf.errors import PluginError, SsmperfError
+from ssmperf.errors import PluginError, SsmperfError, UnknownName
 from ssmperf.registry import tables
 
 IMPLS = "ssmperf.impls"
@@ -139,6 +139,7 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     Raises:
         PluginError: the file is missing, raises or exits on import, or starts ssmperf with itself as plug-in.
         DuplicateName: the file registers a name that is taken.
+        UnknownName: it registers something of a recurrence or model that nothing so far has registered.
     """
     try:
         file = Path(path).resolve()
@@ -164,8 +165,24 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
     with _all_or_nothing(f"plug-in {path}"), _noted_in_environment(file):
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
+        before = set(tables.origins)
         spec.loader.exec_module(module)
+        _check_owners(set(tables.origins) - before)
     plugin_files.append(file)
+
+
+def _check_owners(added: set[tuple[str, str]]) -> None:
+    """Raise UnknownName for a model of no recurrence, and for a backend of no recurrence or model."""
+    for kind, label in sorted(added):
+        entry = tables.entries[kind][label]
+        if kind == "model" and entry.recurrence not in tables.entries["recurrence"]:
+            raise UnknownName(f"recurrence of model {label}", entry.recurrence, tables.entries["recurrence"])
+        if kind == "backend" and entry.of not in tables.entries["recurrence"]:
+            import_all(MODELS)
+            base = entry.of.partition(":")[0]
+            known = {name for kind in ("recurrence", "model", "family") for name in tables.entries[kind]}
+            if base not in known:
+                raise UnknownName(f"recurrence or model of backend {entry.name}", entry.of, known)
 
 
 def plugins() -> tuple[str, ...]:

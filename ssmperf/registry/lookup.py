@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from ssmperf.cases.shape import Shape
 from ssmperf.errors import DuplicateName, UnknownName, UsageError
 from ssmperf.registry import tables
 from ssmperf.registry.checks import Analytic, Claim, Identity
-from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence
+from ssmperf.registry.declarations import Backend, Family, ModelEntry, Recurrence, check_names
 from ssmperf.registry.discovery import (
     IDENTITIES,
     IMPLS,
@@ -72,6 +73,14 @@ def add_member(family: Family, name: str) -> ModelEntry:
     return entry
 
 
+def add_model(entry: ModelEntry) -> None:
+    """Register a model. Raises DuplicateName, or UsageError where its recurrence has no such gate."""
+    known = tables.entries["recurrence"].get(entry.recurrence)
+    if known is not None:
+        check_names(f"model {entry.name!r}", "gate", (entry.gate,), known.gate_kinds)
+    tables.add("model", entry.name, entry, entry.cls)
+
+
 def models() -> dict[str, ModelEntry]:
     """List all models by name, in alphabetical order. Imports every model file, and so torch."""
     return dict(sorted(_models().items()))
@@ -115,12 +124,41 @@ def add_backend(entry: Backend, code: Any) -> None:
 
     Raises:
         DuplicateName: the name is taken, also by a built-in backend file that has not been imported yet.
+        UsageError: the recurrence has no such kind of gate, or gives other operands than the function takes.
     """
     label, built_in = f"{entry.of}/{entry.name}", f"{IMPLS}.{entry.of}"
     module = getattr(code, "__module__", None) or "?"
     if entry.name in backend_files(entry.of) and not module.startswith(built_in):
         raise DuplicateName(f"backend {label} is already registered by {built_in}.{entry.name}")
+    own = tables.entries["model"].get(entry.of)
+    known = tables.entries["recurrence"].get(own.recurrence if own else entry.of)
+    if known is not None:
+        check_names(f"backend {entry.name!r}", "gates", entry.gates or (), known.gate_kinds)
+        _check_parameters(entry, known)
     tables.add("backend", entry.name, entry, code, of=entry.of)
+
+
+def _check_parameters(entry: Backend, recurrence: Recurrence) -> None:
+    """Raise UsageError where a backend cannot be called with the recurrence's operands, by their names."""
+    try:
+        own = inspect.signature(entry.function).parameters
+    except (TypeError, ValueError):  # a function in C tells no parameters
+        return
+    operands = inspect.signature(recurrence.definition).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in own.values())
+    for name, each in operands.items():
+        if each.default is each.empty and name not in own and not takes_all:
+            raise UsageError(
+                f"backend {entry.name!r}: its function takes no {name}; "
+                f"{recurrence.name} gives, by name, {', '.join(operands)}"
+            )
+    for name, each in own.items():
+        needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        if needed and name not in operands:
+            raise UsageError(
+                f"backend {entry.name!r}: its function needs {name}; "
+                f"{recurrence.name} gives, by name, {', '.join(operands)}"
+            )
 
 
 def backend(of: str, name: str) -> Backend:
@@ -219,12 +257,15 @@ def task(name: str) -> Any:
 
     Raises:
         UnknownName: there is no such task or option.
-        UsageError: an option does not take the value.
+        UsageError: an option does not take the value, or the function makes no task.
     """
     base, colon, text = name.partition(":")
     make: Callable[..., Any] = tables.get("task", tasks(), base)
     full, options = read_options(base, make, text) if colon else (base, {})
-    return replace(make(**options), name=full)
+    made = make(**options)
+    if not callable(getattr(made, "sample", None)):
+        raise UsageError(f"task {full}: {base} must return a ssmperf.Task, got {made!r:.80}")
+    return replace(made, name=full)
 
 
 def tasks() -> dict[str, Any]:

@@ -11,6 +11,8 @@ from support.commands import repeated
 
 from ssmperf import Model, UnknownName, UsageError, registry, suite
 from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record
+from ssmperf.execute.context import Context
 from ssmperf.execute.request import Request, select
 from ssmperf.execute.stand_ins import StandIns
 from ssmperf.plan.command import command_that_repeats
@@ -109,6 +111,8 @@ def test_a_suite_of_this_process_alone_is_refused() -> None:
     class OfATest:
         def cases(self, selection: Selection) -> list[Case]:
             return []
+
+        def measure(self, case: Case, context: Context) -> Record: ...  # type: ignore[empty-body]
 
     with pytest.raises(UsageError, match=f"plugin={__file__}"):
         make_plan(Selection(), ["of_a_test"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,14 @@ import ssmperf
 from ssmperf import DuplicateName, PluginError, UnknownName, UsageError, registry
 
 pytestmark = pytest.mark.usefixtures("own_registrations")
+
+
+def scan(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any:
+    return b, b[:, -1]
+
+
+class Empty:
+    """Nothing that could be registered."""
 
 
 def test_unknown_names_list_the_known_and_the_nearest() -> None:
@@ -102,7 +111,7 @@ def test_names_are_lower_snake_case(name: str) -> None:
     with pytest.raises(UsageError, match="snake case"):
         ssmperf.backend("scan", name=name)(lambda log_a, b: None)
     with pytest.raises(UsageError, match="snake case"):
-        ssmperf.model(name, recurrence="scan", paper="", gate="data")(type("Layer", (), {}))
+        ssmperf.model(name, recurrence="scan", paper="", gate="data")(type("Layer", (ssmperf.Model,), {}))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +132,83 @@ def test_declarations_that_mean_nothing_are_refused(declared: dict[str, object])
     with pytest.raises(UsageError, match="'declares'.*" + next(iter(declared))):
         ssmperf.backend("scan", name="declares", **declared)(lambda log_a, b: None)
     assert "declares" not in registry.backend_names("scan")
+
+
+@pytest.mark.parametrize(
+    "declared", [{"lengths": 64}, {"error_bound": 1e-3}, {"prepare": "gates"}, {"workspace": 0}]
+)
+def test_a_declaration_that_must_be_a_function_is_refused_otherwise(declared: dict[str, object]) -> None:
+    (name,) = declared
+    with pytest.raises(UsageError, match=f"backend 'mine': {name} must be a function"):
+        ssmperf.backend("scan", name="mine", **declared)(scan)
+
+
+def test_what_has_not_the_form_of_its_kind_is_refused_where_it_is_registered() -> None:
+    with pytest.raises(UsageError, match="function must be a function, got 3"):
+        ssmperf.backend("scan", name="mine")(3)  # type: ignore[type-var]
+    as_model = ssmperf.model("mine", recurrence="scan", paper="p", gate="data")
+    with pytest.raises(UsageError, match=r"ssmperf\.Model\): must be a class"):
+        as_model(scan)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="the class Empty has no method shape_problem"):
+        as_model(Empty)
+    section = ssmperf.Section(title="t", question="q", columns=())
+    with pytest.raises(UsageError, match="suite 'mine': the class Empty has no method cases"):
+        ssmperf.suite("mine", section=section)(Empty)
+    words = dict.fromkeys(("paper", "place", "statement", "printed", "runs", "scaled", "rule"), "x")
+    with pytest.raises(UsageError, match="claim 'gla:mine': the class Empty has no method pieces"):
+        ssmperf.claim("gla:mine", **words, budget_s=1)(Empty)
+
+
+def test_a_task_that_is_none_is_refused() -> None:
+    ssmperf.task("mine")(lambda: None)
+    with pytest.raises(UsageError, match=r"task mine: mine must return a ssmperf\.Task, got None"):
+        registry.task("mine")
+
+
+@pytest.mark.parametrize(
+    ("declared", "function", "why"),
+    [
+        ({"gates": ("dta",)}, scan, r"unknown gates 'dta' \(valid: data, const,"),
+        ({}, lambda a, b: None, "its function takes no log_a; scan gives, by name, log_a, b, initial_state"),
+        ({}, lambda log_a, b, size: None, "its function needs size"),
+        ({"prepare": lambda gates: None}, scan, "its function takes no log_a"),
+    ],
+)
+def test_a_backend_that_does_not_fit_its_recurrence_is_refused(
+    declared: dict[str, Any], function: Any, why: str
+) -> None:
+    assert "scan" in registry.recurrences()
+    with pytest.raises(UsageError, match=f"backend 'mine': {why}"):
+        ssmperf.backend("scan", name="mine", **declared)(function)
+    ssmperf.backend("scan", name="mine")(lambda **operands: None)
+
+
+def test_a_gate_that_a_model_s_recurrence_does_not_have_is_refused() -> None:
+    assert "scan" in registry.recurrences()
+    with pytest.raises(UsageError, match=r"model 'mine': unknown gate 'key' \(valid: data, const,"):
+        ssmperf.model("mine", recurrence="scan", paper="p", gate="key")(type("M", (ssmperf.Model,), {}))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("ssmperf.backend('scann', name='mine')(print)", "recurrence or model of backend mine 'scann'"),
+        (
+            "ssmperf.model('mine', recurrence='scann', paper='', gate='data')"
+            "(type('M', (ssmperf.Model,), {}))",
+            "recurrence of model mine 'scann'",
+        ),
+    ],
+)
+def test_a_plugin_for_what_is_unknown_is_refused(tmp_path: Path, code: str, why: str) -> None:
+    (tmp_path / "mine.py").write_text(f"import ssmperf\n{code}\n")
+    with pytest.raises(UnknownName, match=f"unknown {why}; did you mean scan"):
+        registry.load_plugin(tmp_path / "mine.py")
+    (tmp_path / "mine.py").write_text(
+        "import ssmperf\nssmperf.backend('gla', name='mine')(lambda **x: None)\n"
+    )
+    registry.load_plugin(tmp_path / "mine.py")
+    assert "mine" in registry.backend_names("gla")
 
 
 def test_a_needed_package_may_lack_its_parent() -> None:
