@@ -95,7 +95,7 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
         failures.print_kinds(console, rows, runs)
         shown = " ".join(units.plain(run.path) for run in runs)
         console.print(Text(f"  all {total} rows: ssmperf report {shown} --format csv", style="dim"))
-    elif section.rank is None and rows["error_ratio"].notna().any():
+    elif section.rank is None and _of_errors(section) and rows["error_ratio"].notna().any():
         _matrix(console, rows, section)
         failures.print_kinds(console, rows, runs)
     else:
@@ -116,6 +116,11 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
             Text("  host: it needs longer to issue the call than the device to run it", style="dim")
         )
     console.print()
+
+
+def _of_errors(section: Section) -> bool:
+    """Tell whether a suite asks for errors, which the matrix shows, and not for numbers of its own alone."""
+    return any(name.startswith("error_") for name in section.columns)
 
 
 def _sums(console: Console, found: Sequence[contests.Contest]) -> None:

@@ -38,6 +38,16 @@ def test_a_heading_says_which_dtype_is_that_of_the_gates(fake: Any) -> None:
     assert "gate dtype float32" in text and "gate dtype bfloat16" in text
 
 
+def test_a_suite_that_ranks_nothing_shows_its_own_columns_unless_they_are_errors(fake: Any) -> None:
+    numbers = {"error_output": 1e-7, "errors": {"output": 1e-7}, "tolerances": {"output": 1e-5}}
+    run = fake.run([fake.timed(1.0, numbers={**numbers, "same_state": False})])
+    for columns, shown in ((("same_state",), True), (("error_output", "same_state"), False)):
+        run.meta["suites"] = {"throughput": Section(title="Own", question="?", columns=columns).to_json()}
+        text = str(tables.table([run]))
+        assert ("same state" in text) is shown
+        assert ("the worst error over its tolerance" in text) is not shown
+
+
 def test_a_single_candidate_is_no_winner(fake: Any) -> None:
     assert "▸" not in str(tables.table([fake.run([fake.timed(1.0)])]))
 
