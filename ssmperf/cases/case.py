@@ -224,7 +224,7 @@ class Case:
 
     def __str__(self) -> str:
         text = f"{self.suite} {self.subject} {self.backend} {self.shape} {self.dtype} {self.pass_}"
-        if self.model is not None and "/" in self.operand_source:  # not the model's own: decay/0, task/mqar
+        if self.model is not None and self.operand_source != "model":  # reset, decay/0, task/mqar
             text += f" {self.operand_source}"
         for name, declared in axes().items():
             value = getattr(self, name)

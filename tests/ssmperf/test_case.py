@@ -39,13 +39,14 @@ def test_every_field_changes_the_id() -> None:
 
 
 def test_no_two_cases_of_a_plan_read_the_same() -> None:
-    """The device is given by the plan, and the source of a model's operands by the model."""
+    """The device is given by the plan, and the recurrence by the model."""
     said = {
         name
         for name, value in CHANGES.items()
         if str(dataclasses.replace(BASE, **{name: value})) != str(BASE)
     }
-    assert CHANGES.keys() - said == {"recurrence", "device", "operand_source"}
+    assert CHANGES.keys() - said == {"recurrence", "device"}
+    assert str(dataclasses.replace(BASE, operand_source="reset")) == f"{BASE} reset"
     assert str(BASE) == "throughput hgrn blelloch B2 T7 C3 float32 forward"
     assert str(dataclasses.replace(BASE, gate_dtype="bfloat16", seed=3)).endswith("bfloat16 gates seed 3")
 
