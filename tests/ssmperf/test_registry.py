@@ -183,6 +183,14 @@ def test_a_backend_that_does_not_fit_its_recurrence_is_refused(
     ssmperf.backend("scan", name="mine")(lambda **operands: None)
 
 
+def test_a_model_says_what_it_lacks() -> None:
+    as_model = ssmperf.model("mine", recurrence="scan", paper="p", gate="data")
+    mine: Any = as_model(type("M", (ssmperf.Model,), {}))({"C": 1})
+    for name, arguments in (("operands", 1), ("readout", 2), ("definition", 1)):
+        with pytest.raises(NotImplementedError, match=f"the model mine does not define {name}"):
+            getattr(mine, name)(*[None] * arguments)
+
+
 def test_a_gate_that_a_model_s_recurrence_does_not_have_is_refused() -> None:
     assert "scan" in registry.recurrences()
     with pytest.raises(UsageError, match=r"model 'mine': unknown gate 'key' \(valid: data, const,"):
