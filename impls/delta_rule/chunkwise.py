@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ssmperf import Shape, backend
 
-from ..linear_attention.common import scaled
+from ..linear_attention.common import in_tiles, scaled
 from ..scan.common import over_time
 from ._decay import Decay
 from .common import Operands, as_backend
@@ -45,12 +44,12 @@ def in_chunks(x: Operands, C: int, sub_chunk: int) -> tuple[Tensor, Tensor]:
 
     sub_chunk: tile size of the pairwise decays of key gates; it divides C.
     """
-    q, k, v, beta = (_tiles(y, C) for y in (x.q, x.k, x.v, x.beta))
-    decay = Decay(None if x.log_a is None else _tiles(over_time(x.log_a, x.T), C), sub_chunk)
+    q, k, v, beta = (in_tiles(y, C) for y in (x.q, x.k, x.v, x.beta))
+    decay = Decay(None if x.log_a is None else in_tiles(over_time(x.log_a, x.T), C), sub_chunk)
     if x.p is None or x.r is None:
         tiles = _delta(q, k, v, beta, decay)
     else:
-        tiles = _dplr(q, beta * k, v, _tiles(x.p, C), _tiles(x.r, C), decay)
+        tiles = _dplr(q, beta * k, v, in_tiles(x.p, C), in_tiles(x.r, C), decay)
     from_start = decay.from_start()
     kept = q.new_ones(1, 1, 1, 1) if from_start is None else from_start[..., -1, :]
     transition = torch.diag_embed(kept.expand(*k.shape[:3], k.shape[-1])) + tiles.ends.mT @ tiles.per_state
@@ -99,13 +98,6 @@ def _solve(strictly_lower: Tensor, rows: Tensor, V: int) -> tuple[Tensor, Tensor
     """Compute (I + strictly_lower)⁻¹ rows, split after V columns."""
     solved: Tensor = torch.linalg.solve_triangular(strictly_lower, rows, upper=False, unitriangular=True)
     return solved[..., :V], solved[..., V:]
-
-
-def _tiles(x: Tensor, C: int) -> Tensor:
-    """Cut (B|1, T, H, F) into (B|1, H, N, C, F); zeros fill the last chunk and change no state."""
-    padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
-    cut: Tensor = padded.unflatten(1, (-1, C))
-    return cut.permute(0, 3, 1, 2, 4)
 
 
 def launches(shape: Shape) -> float:

@@ -17,16 +17,9 @@ from torch.nn import functional
 from ssmperf import Shape, backend
 
 from ..scan.common import gate, over_time, segment_sums
-from .common import Operands, as_backend, from_start, scaled, sums_after, tile_attention, tile_edges
+from .common import Operands, as_backend, from_start, in_tiles, scaled, sums_after, tile_attention, tile_edges
 
 CHUNK, SUB_CHUNK = 64, 16
-
-
-def _tiles(x: Tensor, C: int) -> Tensor:
-    """Cut (B|1, T, H, F) into (B|1, H, N, C, F); the last chunk is padded with zeros (log gates of 0)."""
-    padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
-    cut: Tensor = padded.unflatten(1, (-1, C))
-    return cut.permute(0, 3, 1, 2, 4)
 
 
 def _two_level(x: Operands) -> Tensor:
@@ -79,7 +72,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 def chunkwise(x: Operands) -> tuple[Tensor, Tensor]:
     """Matrix products within chunks of 64 steps, and a loop over chunks for the carried state."""
     C = min(CHUNK, math.ceil(x.T / SUB_CHUNK) * SUB_CHUNK)
-    tiles = x.map(lambda y: _tiles(over_time(y, x.T), C))
+    tiles = x.map(lambda y: in_tiles(over_time(y, x.T), C))
     gates = (tiles.log_a, tiles.phase, tiles.log_b)
     by_channel = x.log_b is not None or any(y is not None and y.shape[-1] > 1 for y in gates)
     within = _two_level(tiles) if by_channel else tile_attention(tiles)

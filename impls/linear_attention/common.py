@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ssmperf import Shape
 
@@ -184,6 +185,13 @@ def sums_after(x: Tensor) -> Tensor:
     """Compute Σ_{j>t} x_j of (..., T, F), never as a difference of two sums, so that -inf is legal."""
     later = torch.cat([x[..., 1:, :], torch.zeros_like(x[..., :1, :])], dim=-2)
     return later.flip(-2).cumsum(-2).flip(-2)
+
+
+def in_tiles(x: Tensor, C: int) -> Tensor:
+    """Cut (B|1, T, H, F) into (B|1, H, N, C, F); zeros fill the last chunk, and change no state."""
+    padded = functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % C))
+    cut: Tensor = padded.unflatten(1, (-1, C))
+    return cut.permute(0, 3, 1, 2, 4)
 
 
 def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None) -> Tensor:
