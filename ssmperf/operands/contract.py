@@ -5,6 +5,7 @@ The judge, `ssmperf.compute` and the first, untimed call of a case all ask here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.errors import BrokenContract
+from ssmperf.errors import BrokenContract, Unsupported
 
 FORM = "(output, final_state)"
 # names of the axes of an output, by how many it has
@@ -150,10 +151,14 @@ def _exchanged(output: Tensor, state: Tensor | None, expected: Contract) -> bool
 def well_formed(function: Callable[..., Any], *, expected: Contract | None = None) -> Callable[..., Any]:
     """Wrap a function so that a result of another form, or one that breaks a contract, raises.
 
-    The wrapped function raises BrokenContract, before anything else trips over the result.
+    The wrapped function raises BrokenContract, before anything else trips over the result, and Unsupported
+    for an operand that the function has no parameter for.
     """
+    taken = _keywords(function)
 
     def checked(*operands: Any, **options: Any) -> Any:
+        if taken is not None and (unknown := options.keys() - taken):
+            raise Unsupported(f"its function takes no {', '.join(sorted(unknown))}")
         result = function(*operands, **options)
         problem = ill_formed(result)
         if problem is None and expected is not None:
@@ -164,6 +169,17 @@ def well_formed(function: Callable[..., Any], *, expected: Contract | None = Non
         return result
 
     return checked
+
+
+def _keywords(function: Callable[..., Any]) -> set[str] | None:
+    """Name the keywords that a function takes; None if it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function in C tells no parameters
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
 
 
 def _described(value: Any) -> str:

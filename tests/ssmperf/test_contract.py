@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from support.in_process import records_of
+from torch import Tensor
 
 import ssmperf
-from ssmperf import BrokenContract, Status, UsageError, registry
+from ssmperf import BrokenContract, Status, Unsupported, UsageError, registry
 from ssmperf.cases.pattern import misfit, parse
+from ssmperf.operands.contract import well_formed
 
 PLUGIN = Path(__file__).parents[1] / "support" / "malformed.py"
 SMALL = ["T=9", "C=4", "B=2"]
@@ -214,3 +216,20 @@ def test_packed_sequences_have_a_contract() -> None:
 
     with pytest.raises(BrokenContract, match=re.escape("final_state is (2, 3, 4), must be (any, 4, 3)")):
         ssmperf.compute("selective_scan", "malformed_packed", **given, cu_seqlens=bounds)
+
+
+def test_an_operand_without_a_parameter_is_refused_in_words() -> None:
+    def without_phase(log_a: Tensor, b: Tensor) -> Tensor:
+        return log_a + b
+
+    ones = torch.ones(2)
+    with pytest.raises(Unsupported, match="its function takes no phase"):
+        well_formed(without_phase)(log_a=ones, b=ones, phase=ones)
+
+
+def test_an_operand_may_be_taken_by_any_keyword() -> None:
+    def any_keyword(log_a: Tensor, **others: Tensor) -> tuple[Tensor, Tensor]:
+        return log_a, others["phase"]
+
+    ones = torch.ones(2)
+    assert well_formed(any_keyword)(log_a=ones, phase=ones)[1] is ones
