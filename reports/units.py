@@ -17,7 +17,8 @@ _SMALL = ("", "m", "µ", "n", "p")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _RANGES = ("growth_exponent", "predicted_largest_T")  # shown as ranges where a record has their ends
 _POINTS = {"growth_exponent": "lengths"}  # what is fitted, and the sizes it is fitted to
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
+# with what turns the direction of text: one such character can reverse a whole row
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff]+")
 
 # Longest suffix first: bandwidth_bytes_per_s is a rate, not a time.
 _SUFFIXES = ("_bytes_per_s", "_flops_per_s", "_per_s", "_bytes", "_fraction", "_s", "_j", "_w", "_hz")

@@ -33,7 +33,8 @@ LINE_EVERY_S = 5.0
 LONGEST_REASON = 160
 LONGEST_PLACE = 100
 SHORT = 10  # digits of a commit
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+# with what turns the direction of text: one such character can reverse a whole line
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 PLACE = re.compile(r" at (?P<file>\S.*)(?P<line>:\d+(?: \([^()]*\))?)$")  # the end of a crash's reason
 
 

@@ -50,3 +50,9 @@ def test_interval_fields_keep_the_unit_last() -> None:
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
     assert units.plain("a\x1b[31mb\nc\u2028d\x9b") == "a [31mb c d"
+
+
+@pytest.mark.parametrize("turn", ["\u061c", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069"])
+def test_no_name_turns_the_direction_of_what_stands_behind_it(turn: str) -> None:
+    assert units.plain(f"scan{turn}wrong") == "scan wrong"
+    assert units.plain_lines(f"scan{turn}wrong\nok") == "scan wrong\nok"

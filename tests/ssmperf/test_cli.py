@@ -279,6 +279,7 @@ def test_help_has_examples(verb: str, call: Call) -> None:
 
 def test_reasons_are_shown_on_one_short_line() -> None:
     assert display.brief("\x1b[31mred\x07\n  two\x9b") == "[31mred two"
+    assert display.brief("turned\u202eby\u2066a name") == "turned by a name"
     assert len(display.brief("long " * 100)) <= 160
     assert display.brief(None) == ""
 
