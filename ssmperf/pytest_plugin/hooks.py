@@ -75,6 +75,8 @@ def ssmperf_session(request: pytest.FixtureRequest) -> SsmperfSession:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:  # nothing was meant to be measured
+        return
     recorder = session.config.stash.get(_RECORDER, None)
     if recorder is not None and not recorder.finish() and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

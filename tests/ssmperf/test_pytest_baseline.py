@@ -143,6 +143,12 @@ def test_a_session_that_measures_nothing_does_not_pass(run: Run, baseline: Path)
     assert run(skipped).ret == 0
 
 
+def test_a_session_that_only_lists_its_tests_compares_nothing(run: Run, baseline: Path) -> None:
+    result = run(MEASURES, "--ssmperf-baseline", str(baseline), "--collect-only")
+    assert result.ret == pytest.ExitCode.OK
+    assert "nothing can be compared" not in result.stdout.str()
+
+
 def test_a_wrong_case_counts_in_the_comparison(run: Run, pytester: pytest.Pytester, baseline: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     def wrong(case: Any, facts: Any, **given: Any) -> ssmperf.Record:
