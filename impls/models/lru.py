@@ -53,7 +53,7 @@ class LRU(Model):
         max_radius: float = 0.999,
         max_phase: float = math.pi / 10,
     ) -> None:
-        if not 0 <= min_radius <= max_radius <= 1 or min_radius == 1 or max_radius == 0:
+        if not (0 <= min_radius < 1 and 0 < max_radius <= 1 and min_radius <= max_radius):
             valid = "min_radius in [0, 1) and max_radius in (0, 1], not below it"
             raise UsageError(f"lru starts with {valid}, got {min_radius} and {max_radius}")
         if not 0 < max_phase <= 2 * math.pi:

@@ -18,10 +18,10 @@ from ssmperf.registry.cost import CostModel
 
 DEVICES = ("cpu", "cuda")
 CAUSAL = ("bitwise", "tolerance", "none")
-FUNCTIONS = (  # declarations of a backend
-    *("function", "lengths", "error_bound", "definition", "launches"),
-    *("serial_steps", "workspace", "saved", "prepare"),
-)
+# Declarations of a backend that are functions, if they are given.
+FUNCTIONS = (
+    "lengths", "error_bound", "definition", "launches", "serial_steps", "workspace", "saved", "prepare",
+)  # fmt: skip
 
 
 Sampler = Callable[..., dict[str, Any]]
@@ -192,8 +192,9 @@ class Backend:
         for name in ("gates", "needs", "kernels"):
             check_names(owner, name, getattr(self, name) or ())
         check_names(owner, "causal", (self.causal,), CAUSAL)
-        for name in FUNCTIONS:
-            if not (callable(value := getattr(self, name)) or (value is None and name != "function")):
+        given = [name for name in FUNCTIONS if getattr(self, name) is not None]
+        for name in ("function", *given):
+            if not callable(value := getattr(self, name)):
                 raise UsageError(f"{owner}: {name} must be a function, got {value!r}")
 
     def own_definition(self) -> Callable[..., Any]:

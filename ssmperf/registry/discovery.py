@@ -180,7 +180,7 @@ def _check_owners(added: set[tuple[str, str]]) -> None:
         if kind == "backend" and entry.of not in tables.entries["recurrence"]:
             import_all(MODELS)
             base = entry.of.partition(":")[0]
-            known = {name for kind in ("recurrence", "model", "family") for name in tables.entries[kind]}
+            known = {name for table in ("recurrence", "model", "family") for name in tables.entries[table]}
             if base not in known:
                 raise UnknownName(f"recurrence or model of backend {entry.name}", entry.of, known)
 

@@ -141,24 +141,21 @@ def add_backend(entry: Backend, code: Any) -> None:
 def _check_parameters(entry: Backend, recurrence: Recurrence) -> None:
     """Raise UsageError where a backend cannot be called with the recurrence's operands, by their names."""
     try:
-        own = inspect.signature(entry.function).parameters
+        own = inspect.signature(entry.function).parameters.values()
     except (TypeError, ValueError):  # a function in C tells no parameters
         return
-    operands = inspect.signature(recurrence.definition).parameters
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in own.values())
-    for name, each in operands.items():
-        if each.default is each.empty and name not in own and not takes_all:
-            raise UsageError(
-                f"backend {entry.name!r}: its function takes no {name}; "
-                f"{recurrence.name} gives, by name, {', '.join(operands)}"
-            )
-    for name, each in own.items():
-        needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        if needed and name not in operands:
-            raise UsageError(
-                f"backend {entry.name!r}: its function needs {name}; "
-                f"{recurrence.name} gives, by name, {', '.join(operands)}"
-            )
+    open_ended = {each.name for each in own if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
+    needed = [each.name for each in own if each.default is each.empty and each.name not in open_ended]
+    takes = {each.name for each in own}
+    if any(each.kind is each.VAR_KEYWORD for each in own):
+        takes |= set(recurrence.required)
+    lacking = [f"takes no {name}" for name in recurrence.required if name not in takes]
+    lacking += [f"needs {name}" for name in needed if name not in recurrence.tensors]
+    if lacking:
+        raise UsageError(
+            f"backend {entry.name!r}: its function {lacking[0]}; "
+            f"{recurrence.name} gives, by name, {', '.join(recurrence.tensors)}"
+        )
 
 
 def backend(of: str, name: str) -> Backend:
