@@ -229,9 +229,14 @@ def first_calls(rows: Sequence[Row], file: Path, subjects: Sequence[str]) -> Non
 
 
 def once(row: Row, subject: str, pass_: str) -> dict[str, Any]:
-    """Make the first call of a process; its time is without that of drawing operands and of starting CUDA."""
+    """Make the first call of a process. Its time is without what torch does first: CUDA, operands, autograd.
+
+    The first gradient in a process, whatever it is of, imports more of torch (sympy is a second of that).
+    """
     given = operands(row, "cuda")
-    torch.matmul(given["q"][0, :1, 0], given["q"][0, :1, 0].mT)
+    x = given["q"][0, :1, 0].detach().requires_grad_()
+    y = torch.matmul(x, x.mT)
+    torch.autograd.grad(y, (x,), torch.ones_like(y))
     torch.cuda.synchronize()
     if subject != XL_CHUNK:
         registry.backend("linear_attention", subject)  # imports it

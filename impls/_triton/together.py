@@ -153,7 +153,7 @@ class Together:
         """One kernel as the launcher takes it; None if it has no programs."""
         if 0 in launch.grid:
             return None
-        launch.load()
+        function = launch.load_alone()
         metadata, parameters = launch.compiled.metadata, launch.parameters()
         addresses = b"".join(
             struct.pack("<QQQ", number, *self.places[value.index])
@@ -162,7 +162,7 @@ class Together:
         )
         words = b"".join(word(kind, value) for kind, value in parameters) + bytes(16)
         threads = metadata.num_warps * metadata.target.warp_size
-        return launch.function, launch.grid, threads, metadata.shared, words, addresses
+        return function, launch.grid, threads, metadata.shared, words, addresses
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ssmperf.impls._triton.plan import Plan, Slot, planned
 from triton import knobs
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -167,3 +168,74 @@ def test_a_kernel_that_a_hook_keeps_from_compiling(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(JITFunction, "run", lambda *arguments, **constants: None)
     with pytest.raises(RuntimeError, match="a hook kept Triton from compiling add"):
         Launch(add, (1,), (), {})
+
+
+class Loads:
+    """A device that takes notes of the kernels that it loads, and says what they need."""
+
+    def __init__(self, shared: int = 1 << 16, threads: int = 1024) -> None:
+        self.shared, self.threads, self.loaded = shared, threads, list[str]()
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": self.shared}
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, ...]:
+        assert kernel[:4] == b"\x7fELF" and device == 90
+        self.loaded.append(name)
+        return 3, 40 + len(self.loaded), 24, 8, self.threads
+
+
+@pytest.fixture
+def compiled() -> Iterator[Launch]:
+    """A launch whose kernel is compiled and loaded nowhere."""
+    with mock.patch.object(driver, "_active", Device(90)):
+        slot = Slot(torch.Size((32,)), (1,), torch.float32, torch.device("cpu"), index=0)
+        launch = Launch(add, (1,), (slot, slot, None, Pair(slot, 1), 0, 32), {"one": 1, "SIZE": 32})
+        launch.settle()
+        kernel = launch.compiled
+        kept = kernel.module, kernel.function, kernel._run
+        kernel.module = kernel.function = kernel._run = None
+        yield launch
+        kernel.module, kernel.function, kernel._run = kept
+
+
+def test_a_kernel_that_is_launched_with_others_is_loaded_once_and_without_a_launcher(
+    compiled: Launch,
+) -> None:
+    """What it needs is known, as reports say what spills."""
+    device = Loads()
+    with (
+        mock.patch.object(Device, "utils", device, create=True),
+        mock.patch.object(Device, "launcher_cls", side_effect=AssertionError("a launcher"), create=True),
+    ):
+        assert (compiled.load_alone(), compiled.load_alone()) == (41, 41)
+    assert device.loaded == ["add"]
+    assert (compiled.compiled.n_regs, compiled.compiled.n_spills) == (24, 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "lacks"), [(Loads(shared=-1), "shared memory"), (Loads(threads=64), "threads")]
+)
+def test_a_kernel_that_needs_too_much_is_not_loaded(compiled: Launch, device: Loads, lacks: str) -> None:
+    with mock.patch.object(Device, "utils", device, create=True), pytest.raises(OutOfResources, match=lacks):
+        compiled.load_alone()
+    assert compiled.compiled.function is None
+
+
+def test_a_hook_sees_what_is_loaded(compiled: Launch) -> None:
+    """By Triton's own way, which calls it."""
+    seen: list[Any] = []
+
+    def load(kernel: Any) -> None:
+        seen.append(knobs.runtime.kernel_load_start_hook)
+        kernel.function, kernel._run = 5, lambda *given: None
+
+    def hook(*given: Any) -> None: ...
+
+    knobs.runtime.kernel_load_start_hook.add(hook)
+    try:
+        with mock.patch.object(CompiledKernel, "_init_handles", load):
+            assert compiled.load_alone() == 5
+    finally:
+        knobs.runtime.kernel_load_start_hook.remove(hook)
+    assert len(seen) == 1

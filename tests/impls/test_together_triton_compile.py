@@ -77,6 +77,7 @@ def by_triton(launch: Any, addresses: dict[int, int]) -> tuple[Any, ...]:
     """What Triton's launcher would pass to the driver in a launch on slots at some addresses."""
     handed: list[tuple[Any, ...]] = []
     pointers = [addresses.get(index) for index in range(max(addresses) + 1)]
+    launch.load()
     with mock.patch.object(launch, "run", lambda *given: handed.append(given)):
         launch([None] * len(pointers), pointers, STREAM)
     *grid, stream, function, packed = handed[0][:6]

@@ -97,7 +97,7 @@ def recording_driver(arch: int = 90) -> Iterator[RecordingDriver]:
 
     Compiled kernels are loaded as functions 1, 2, ...
     """
-    from ssmperf.impls._triton import plan, together
+    from ssmperf.impls._triton import launch, plan, together
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime.driver import driver
 
@@ -117,6 +117,7 @@ def recording_driver(arch: int = 90) -> Iterator[RecordingDriver]:
         for patch in (
             mock.patch.object(driver, "_active", Device(arch)),
             mock.patch.object(CompiledKernel, "_init_handles", load),
+            mock.patch.object(launch, "load_function", load),
             mock.patch.object(together, "driver", lambda index: together.Driver(made.addresses, 3)),
             mock.patch.object(together, "on_gpu", lambda device: True),
             mock.patch.object(plan, "current_stream", lambda device: STREAM),

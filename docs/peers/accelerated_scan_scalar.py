@@ -1,6 +1,6 @@
 """accelerated-scan's scalar scan alone, beside h_t = a_t h_{t-1} + b_t in float64. Needs a GPU.
 
-    python docs/peers/accelerated_scan.py [--batch 2] [--steps 4096] [--channels 1024] [--seed 0]
+    python docs/peers/accelerated_scan_scalar.py [--batch 2] [--steps 4096] [--channels 1024] [--seed 0]
 
 The kernel takes gates and inputs in one dtype, and bfloat16 rounds a gate of 0.999 to 1. So there are two
 references in float64: one with the gates before they were rounded, one with the rounded gates. The second
