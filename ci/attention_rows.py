@@ -68,6 +68,7 @@ def main_rows() -> Iterator[Row]:
     yield Row("none", "none", *first, (OURS, FLA))
     yield Row("complex", "complex", *first)
     yield Row("both", "both", *first)
+    yield Row("bonus", "bonus", *first, (OURS, FLA))
     yield Row("mlstm", "scalar", 4, 4096, 16, 128, 129, (OURS, XL_CHUNK))
     yield Row("ssd", "scalar", 8, 2048, 32, 128, 64, (OURS, SSD))
     yield Row("ssd-shared", "shared", 8, 2048, 32, 128, 64, (OURS, SSD))
@@ -99,8 +100,8 @@ def wide_rows() -> Iterator[Row]:
 ROWS = (*main_rows(), *few_heads(), *wide_rows())
 
 
-def operands(row: Row, device: str) -> dict[str, Tensor]:
-    """Draw the operands of a row."""
+def operands(row: Row, device: str) -> dict[str, Any]:
+    """Draw the operands of a row. Under `bonus`, which is RWKV6's, the read comes before the write."""
     B, T, H, K, V = row.B, row.T, row.H, row.K, row.V
     generator = torch.Generator(device).manual_seed(0)
 
@@ -111,13 +112,13 @@ def operands(row: Row, device: str) -> dict[str, Tensor]:
         drawn = torch.randn(shape, device=device, generator=generator)
         return functional.logsigmoid(drawn) / 16
 
-    found = {"q": normal(B, T, H, K), "k": normal(B, T, H, K), "v": normal(B, T, H, V)}
+    found: dict[str, Any] = {"q": normal(B, T, H, K), "k": normal(B, T, H, K), "v": normal(B, T, H, V)}
     if row.gate == "shared":
         found |= {name: normal(B, T, 1, K) for name in "qk"}
     if V % 2:
         found["v"][..., -1] = 1  # the column of the normaliser
-    shapes = {"key": (B, T, H, K), "complex": (B, T, H, K), "both": (B, T, H, K), "const": (H,), "none": None}
-    shape = shapes.get(row.gate, (B, T, H))
+    by_key = dict.fromkeys(("key", "complex", "both", "bonus"), (B, T, H, K))
+    shape = {**by_key, "const": (H,), "none": None}.get(row.gate, (B, T, H))
     if shape is not None:
         found["log_a"] = gates(*shape)
         if row.wide == "one":
@@ -130,6 +131,8 @@ def operands(row: Row, device: str) -> dict[str, Tensor]:
         found["phase"] = torch.randn(B, T, H, K, device=device, generator=generator)
     if row.gate == "both":
         found["log_b"] = gates(B, T, H, V)
+    if row.gate == "bonus":
+        found |= {"bonus": torch.randn(H, K, device=device, generator=generator), "read": "pre"}
     if T == 1:
         found["initial_state"] = torch.randn(B, H, K, V, device=device, generator=generator)
     return found
@@ -179,7 +182,7 @@ def call_of(subject: str, given: Given, pass_: str) -> Call:
 
         return infer
     leaves = {
-        name: x.detach().requires_grad_() if x.is_floating_point() and x.dim() > 1 else x
+        name: x.detach().requires_grad_() if isinstance(x, Tensor) and x.dim() > 1 else x
         for name, x in given.items()
     }
     function, named = function_of(subject, leaves)

@@ -17,6 +17,7 @@ from ssmperf import Unsupported, backend
 
 from ..scan.common import differentiates, shared_heads
 from ._signature import whole_signature
+from ._triton.bonus import with_bonus
 from ._triton.decode import decode
 from ._triton.function import LinearAttention, attended, expanded
 from ._triton.value_gates import ValuedAttention, attended_valued
@@ -197,13 +198,15 @@ def _read_before_write(
     """o_t = q_t S_{t-1} + Σ_c q_tc u_c k_tc · v_t: post-read with q one step early, after a first read."""
     early = torch.cat([q[:, 1:], torch.zeros_like(q[:, :1])], 1)
     o, last = triton(early, k, v, log_a, log_b, state, phase=phase)
-    if state is None:
-        first = torch.zeros_like(o[:, :1])
-    else:
+    first = None
+    if state is not None:
         wide = torch.promote_types(q.dtype, last.dtype)
-        first = torch.einsum("bhk,bhkv->bhv", q[:, 0].to(wide), state.to(wide)).unsqueeze(1)
+        first = torch.einsum("bhk,bhkv->bhv", q[:, 0].to(wide), state.to(wide))
         first = (first if o.is_complex() else first.real).to(o.dtype)
-    o = torch.cat([first, o[:, :-1]], 1)
+    if bonus is not None and not (o.is_complex() or k.is_complex() or v.is_complex()):
+        return with_bonus(q, k, v, bonus, o, first, traced=differentiates(q, k, v, bonus, o, first)), last
+    begin = torch.zeros_like(o[:, :1]) if first is None else first.unsqueeze(1)
+    o = torch.cat([begin, o[:, :-1]], 1)
     if bonus is not None:
         weight = (q.to(torch.promote_types(q.dtype, torch.float32)) * bonus * k).sum(-1, keepdim=True)
         o = (o + weight * v).to(o.dtype)

@@ -289,6 +289,9 @@ def linear_attention_cases() -> Iterator[Case]:
             one = dict.fromkeys("qkv", ((B, 1, H, K), data))
             one |= {"log_a": ((B, 1, H, K), FLOAT), "initial_state": operands["initial_state"]}
             yield TritonCase("linear_attention/triton", f"{SHORT[data]} decode", one, main=True, decode=True)
+    before = dict.fromkeys("qkv", ((B, T, H, 128), BFLOAT)) | {"bonus": ((H, 128), FLOAT)}
+    options = {"read": "pre"}
+    yield TritonCase("linear_attention/triton", "bf16 K128 V128 bonus", before, options=options, main=True)
 
 
 def cuda_cases() -> Iterator[Case]:
