@@ -37,11 +37,11 @@ EXPECTED = {"equal": 0, "slower": 1, "wrong": 3}
 
 @dataclass(frozen=True)
 class Setting:
-    """What to compare on one kind of device.
+    """The comparison to make on one kind of device.
 
     original: the backend of this project behind the example's kernel. cases: options that select the cases.
-    how: options for the comparison alone. threshold: beyond which a change counts.
-    share: of its own time that the slower kernel spins.
+    how: options for the comparison alone. threshold: largest change that counts as the same.
+    share: time that the slower kernel spins, over its own.
     """
 
     original: str

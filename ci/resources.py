@@ -1,4 +1,4 @@
-"""What every kernel needs of registers, stack and shared memory, against tests/impls/resources.csv.
+"""Registers, stack and shared memory of every kernel, against tests/impls/resources.csv.
 
     python ci/resources.py                      says what differs, and exits 1
     python ci/resources.py --write              brings the table up to date
@@ -27,7 +27,7 @@ from support.compiled_table import FILE, differences, faults, read, updated, wri
 
 
 def usage(job: tuple[int, int]) -> tuple[dict[str, Usage], float]:
-    """And seconds of processor time that it took."""
+    """Give a case's resources by kernel, and the processor seconds that finding them took."""
     place, arch = job
     start = os.times()
     found = CASES[place].usage(arch)

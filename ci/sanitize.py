@@ -1,4 +1,4 @@
-"""Runs NVIDIA's compute-sanitizer over one small case a kernel, forward and backward.
+"""Runs NVIDIA's compute-sanitizer over one small case per kernel, forward and backward.
 
     python ci/sanitize.py                       memcheck, racecheck and synccheck over all cases
     python ci/sanitize.py --tools memcheck --cases 'scan/cuda*'

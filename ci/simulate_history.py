@@ -1,4 +1,4 @@
-"""How often `ssmperf history` is wrong, by simulation through the functions that find steps and creeps.
+"""Error rates of `ssmperf history`, by simulation through the functions that find steps and creeps.
 
     python ci/simulate_history.py                    all rows, hours on one core
     python ci/simulate_history.py --noise normal --histories 20

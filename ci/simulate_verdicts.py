@@ -1,4 +1,4 @@
-"""How often the verdicts on pairs are wrong, by simulation through the functions that `ab` decides with.
+"""Error rates of the verdicts on pairs, by simulation through the functions that `ab` decides with.
 
     python ci/simulate_verdicts.py                           all rows, about a quarter of an hour on one core
     python ci/simulate_verdicts.py --noise 'two states*' --cases 6 --blocks 200
@@ -59,7 +59,7 @@ NOMINAL = 0.05
 class Noise:
     """A kind of noise.
 
-    text: what it is, for the tables.
+    text: description, for the tables.
     make: draws what differs between the cases of a block, and returns a function that draws pairs.
     within: standard error of the median of one process, in logs.
     lines: least power by change, where it is demanded.

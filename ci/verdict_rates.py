@@ -39,13 +39,13 @@ LAUNCH_S = 1.6e-6  # of a GPU, for the planted kernel itself (as measured on an 
 
 @dataclass(frozen=True)
 class Setting:
-    """What to compare on one kind of device.
+    """The comparison to make on one kind of device.
 
-    options: that select the cases. pairs: of rounds in the two stages. threshold: from which a change counts.
-    share: of a kernel's time that the planted work takes. plants: for each kind of block, the files of the
+    options: to select cases. pairs: pairs of rounds in the two stages. threshold: least change that counts.
+    share: time of the planted work over the kernel's. plants: for each kind of block, the files of the
         backends with extra work, and the dtypes in which they have it.
     calibrate: whether to calibrate the machine first, so that single rounds have verdicts too.
-    threads: of torch, 0 for its own choice. Where others use a core, threads on all cores wait for it.
+    threads: torch's threads; 0 for its own choice. Where others use a core, threads on all cores wait for it.
     """
 
     options: tuple[str, ...]
@@ -84,7 +84,7 @@ SETTINGS = {
     ),
 }  # fmt: skip
 
-# What a planted copy has beside the rest. EXTRA_S follows: seconds by pass, by backend and operands.
+# Source that a planted copy adds. EXTRA_S follows: seconds by pass, by backend and operands.
 PLANTED = '''"""Extra work of known length behind a backend's forward and backward pass."""
 
 import functools

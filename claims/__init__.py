@@ -1,1 +1,1 @@
-"""What papers claim, one file per claim: what is printed, what runs, how it is scaled down, and the rule."""
+"""Claims of papers, one per file: the printed result, the measurement, its scaling down, and the rule."""

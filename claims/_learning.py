@@ -45,7 +45,7 @@ class Variant:
 class Plan:
     """How the variants of a piece are trained and tested.
 
-    task: its name, with options. T, batch: of the training. updates: the most of a training, which ends
+    task: its name, with options. T, batch: of the training. updates: at most, of a training, which ends
     early at 99 % on its validation rows. rates: the first seed tries each, the others take the best.
     width, layers: of the network. decay: of the weights. warm_up: updates; None means a tenth.
     growth: lengths of the tests, as multiples of T. rows: of a test. side_by_side: trainings on a GPU.

@@ -1,4 +1,4 @@
-"""What rows of trainings say: estimates over seeds, and comparisons of variants."""
+"""Estimates over seeds, and comparisons of variants, from rows of trainings."""
 
 from __future__ import annotations
 

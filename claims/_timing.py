@@ -17,7 +17,7 @@ def timed(
 ) -> dict[str, Any]:
     """Run a suite that times in the piece's folder, or continue the run that is there.
 
-    name: of the run's folder. rounds: in fresh processes each. choices: other keywords of `ssmperf.run`.
+    name: the run's folder. rounds: each in fresh processes. choices: other keywords of `ssmperf.run`.
 
     Returns:
         `{"cases": [...]}`: each case with its status and reason, and with its numbers if it is ok.
@@ -93,7 +93,7 @@ def faster(
 ) -> list[Finding]:
     """Compare two cases that are said to be a slow and a fast one.
 
-    times: by what factor the paper says so, shown beside the order: our device is not the paper's.
+    times: the factor that the paper states, shown beside the order: our device is not the paper's.
     """
     slower, quicker = latency(numbers, **slow), latency(numbers, **fast)
     reason = "; ".join(filter(None, (why(numbers, **fast), why(numbers, **slow))))

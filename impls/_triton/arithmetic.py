@@ -44,7 +44,7 @@ def load(pointers, mask):
 
 @triton.jit
 def store(pointers, real, imag, mask):
-    """In the pointers' dtype; only the real part unless they are int64 (complex64)."""
+    """Store in the pointers' dtype; only the real part unless they are int64 (complex64)."""
     if pointers.dtype.element_ty == tl.int64:
         tl.store(pointers, pack(real, imag), mask=mask)
     else:

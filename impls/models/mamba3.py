@@ -23,7 +23,7 @@ LEAST_RATE = 1e-4  # of −A
 
 @dataclass(frozen=True)
 class Parts:
-    """What the recurrence and its diagonal are made of, for all steps of a piece of a sequence.
+    """Inputs of the recurrence and of its diagonal, for all steps of a piece of a sequence.
 
     q, k: (B, T, H, K), before their rotation. v: (B, T, H, V). log_a, now, late: (B, T, H), the log gate, λΔ
     and (1 − λ)Δ. angle: (B, T, H, J) in float64, the sum of the rotations since the piece's start.

@@ -1,7 +1,7 @@
 """Fused ratio scan in Triton: a warp walks the steps of 32 channels, tiles of steps in registers.
 
 A tile whose exponents lie close enough takes one scale for all of its steps: an exponential, a reciprocal and
-a few multiply-adds a step. Any other tile takes each step in the scale of its largest exponent, as the
+a few multiply-adds per step. Any other tile takes each step in the scale of its largest exponent, as the
 definition does. Backward starts each tile from the state which forward left before it. Where batch and
 channels are too few to fill the device, time is cut into spans: a first launch finds what each span adds, a
 second begins each with its true state. Gradients of decays and bonus are sums over spans, in a fixed order.

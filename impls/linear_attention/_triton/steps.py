@@ -31,10 +31,10 @@ def la_steps(
     X_CONST: tl.constexpr, Y_CONST: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
     PARTS: tl.constexpr, LAST: tl.constexpr, HELD: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
-    """out_t = Σ_c x_tc S_tc of the states S_t = (a_t b_tᵀ) ⊙ S_{t-1} + w_t y_tᵀ, a program a strip of y.
+    """out_t = Σ_c x_tc S_tc of the states S_t = (a_t b_tᵀ) ⊙ S_{t-1} + w_t y_tᵀ.
 
-    x, w: (B, T, H, X). y and out: (B, T, H, Y). x_gate, y_gate: log a and log b, as many as XG and YG say:
-    none, one, or one for each channel or both parts of a complex one; X_CONST, Y_CONST: (H, ·).
+    One program per strip of y. x, w: (B, T, H, X). y and out: (B, T, H, Y). x_gate, y_gate: log a and log b,
+    as many as XG and YG say: none, one, or one per channel or complex channel; X_CONST, Y_CONST: (H, ·).
     REVERSE: from the end, S_t = (a_{t+1} b_{t+1}ᵀ) ⊙ S_{t+1} + w_t y_tᵀ, and once more decayed in `last`.
     parts: float32, out without the step's own write. first, last: (B·H, ·, ·), neighbours in X and Y apart by
     x_state and y_state. HELD: in `last` the state before the write of the last step. SOME: of heads

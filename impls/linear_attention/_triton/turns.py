@@ -236,5 +236,5 @@ class Frames:
 
 
 def warps(width: int) -> int:
-    """So many that a thread has four channels."""
+    """Number of warps at which a thread has four channels."""
     return max(1, triton.next_power_of_2(width) // 128)

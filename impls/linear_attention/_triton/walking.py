@@ -80,7 +80,7 @@ class Walk(Schedule):
 
     @property
     def room(self) -> int:
-        """How many programs are to walk beside each other."""
+        """Number of programs that are to walk in parallel."""
         return self.tiles.fill * processors(self.plan.device)
 
     def walkers(self, width: int) -> int:

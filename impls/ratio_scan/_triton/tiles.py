@@ -10,9 +10,9 @@ from ssmperf import Table
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """steps: of a tile, in registers, with the next tile's under way. channels: of a program.
+    """steps: per tile, in registers, while the next tile loads. channels: per program.
 
-    stages: tiles under way in shared memory where the device can bring them there and one span of whole tiles
+    stages: tiles held in shared memory where the device can bring them there and one span of whole tiles
     is walked; 0: always the next one, in registers.
     """
 
@@ -55,5 +55,5 @@ TILES = Table("ratio_scan/triton", Tiles, _TILES, candidates, fits)
 
 
 def tiles(pass_: str, itemsize: int) -> Tiles:
-    """Tile sizes of a pass, `forward` or `backward`, over data of some bytes an element."""
+    """Tile sizes of a pass, `forward` or `backward`, over data of some bytes per element."""
     return TILES[pass_, itemsize]

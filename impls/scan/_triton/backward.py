@@ -143,7 +143,7 @@ def scan_backward(
     w = mr * hr + mi * hi if COMPLEX else mr * hr
     a_total = emit(da, at, row, w, a_total, last, A_GRAD)
     p_total = emit(dphase, at, row, mi * hr - mr * hi, p_total, last, P_GRAD)
-    # One partial sum a program: (B, C), or (B, tiles, C) of a chain.
+    # One partial sum per program: (B, C), or (B, tiles, C) of a chain.
     at_total = at_state if words is None else at_state + (batch * (tiles - 1) + first_tile) * C
     emit_total(da, at_total, a_total, held, A_GRAD)
     emit_total(dphase, at_total, p_total, held, P_GRAD)

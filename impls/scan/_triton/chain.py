@@ -5,13 +5,13 @@ So every operand crosses memory once even where batch and channels alone are too
 A tile publishes its affine map; RUNS tiles form a group, whose last one publishes the state after it. A
 tile waits for the maps of the tiles before it in its group and for the state after the group before, and
 composes them in one fixed tree. So the bits do not depend on who arrives first, and the serial part is one
-hop a group.
+hop per group.
 
 What makes this safe:
 
 - Progress. A program's tile is the ticket that it draws from a counter, so every tile that it waits for was
   drawn by a program that already runs, and no order or residency of programs is assumed.
-- Visibility. What is published are 64-bit words that say by themselves whether they are there: memory is
+- Visibility. A tile publishes 64-bit words that say by themselves whether they are there: memory is
   filled with EMPTY, a word is written once by a relaxed atomic exchange and read by volatile loads, and no
   other memory is read on the strength of it. So no fence is needed, and no order between words.
 - EMPTY, two NaNs of all ones, is never published: `publish` turns it into another pair of NaNs.

@@ -12,9 +12,9 @@ from ssmperf import Table
 class Tiles:
     """A tile of steps·runs steps × channels.
 
-    steps: consecutive steps that a thread holds (R). runs: of them, side by side in a tile.
-    channels: of a program. vector: of them next to each other in a thread, 8 to 32 bytes of a stream.
-    registers: at most, of a thread; None leaves it to the compiler.
+    steps: consecutive steps that a thread holds (R). runs: side by side in a tile.
+    channels: per program. vector: adjacent channels in a thread, 8 to 32 bytes of a stream.
+    registers: at most, per thread; None leaves it to the compiler.
     """
 
     steps: int
@@ -59,7 +59,7 @@ REGISTERS = (96, 128, 168, None)
 
 
 def neighbours(cut: Tiles, widths: str) -> Iterator[Tiles]:
-    """Tiles that differ in one size. What vector, warps and channels are gives the runs: a thread has one."""
+    """Tiles that differ in one size. vector, warps and channels determine runs: a thread has one."""
     least, most = VECTORS[widths]
     changed = [replace(cut, steps=steps) for steps in (cut.steps // 2, 2 * cut.steps)]
     changed += [replace(cut, vector=vector) for vector in (cut.vector // 2, 2 * cut.vector) if vector]
@@ -99,7 +99,7 @@ def tiles(pass_: str, widths: str, *, chained: bool) -> Tiles:
 class RowTiles:
     """With time innermost: a tile of steps·runs steps of one row, a channel of a batch element.
 
-    steps: adjacent ones that a thread composes itself, 8 to 32 bytes of a stream. runs: of them, in a tile.
+    steps: adjacent ones that a thread composes itself, 8 to 32 bytes of a stream. runs: per tile.
     """
 
     steps: int
@@ -114,7 +114,7 @@ class RowTiles:
             raise ValueError("steps, runs and warps are powers of two, stages above 0")
 
 
-# A warp a row; where rows are too few to fill the device, more warps a row and longer tiles.
+# One warp per row; where rows are too few to fill the device, more warps per row and longer tiles.
 _ROWS = {
     ("forward", "float32"): RowTiles(4, 64, 1, 3),
     ("forward", "mixed"): RowTiles(8, 32, 1, 3),
@@ -141,7 +141,7 @@ ADJACENT = {"float32": (4,), "mixed": (4, 8), "half": (8,), "complex": (2, 4)}  
 
 
 def beside(cut: RowTiles, widths: str) -> Iterator[RowTiles]:
-    """Tiles of half and twice the length, with other steps a thread, or with other stages."""
+    """Tiles of half and twice the length, with other steps per thread, or with other stages."""
     yield from (replace(cut, steps=steps) for steps in ADJACENT[widths])
     yield from (replace(cut, runs=runs) for runs in (cut.runs // 2, 2 * cut.runs) if runs >= 32 * cut.warps)
     yield from (replace(cut, stages=stages) for stages in (2, 4))

@@ -20,7 +20,7 @@ from .tiles import row_tiles
 from .time_last_backward import scan_backward_time_last
 from .time_last_forward import scan_forward_time_last
 
-# Rows a multiprocessor; with fewer, several warps share a row.
+# Rows per multiprocessor; with fewer, several warps share a row.
 ENOUGH_ROWS = 8
 VECTOR = 16  # bytes
 LONGEST = 32  # more steps than a vector of a row ever has

@@ -1,7 +1,7 @@
 """Sums over the lanes of a warp, of several tensors at once.
 
 Lanes in pairs: each keeps half of the tensors, gives the other half away and adds what it gets, until one
-tensor is left a lane. COUNT tensors over as many lanes take COUNT − 1 exchanges, not COUNT · log2(COUNT).
+tensor is left per lane. COUNT tensors over as many lanes take COUNT − 1 exchanges, not COUNT · log2(COUNT).
 
 A tensor whose elements are exchanged is (warps, 32), the place in a row being group · LANES + lane with
 LANES = 32 / G: where a thread holds adjacent channels of a group, that is the lane of the warp.

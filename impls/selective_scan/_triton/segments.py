@@ -17,7 +17,7 @@ from .states import constant, load_plane, load_state
 
 
 class Segment(NamedTuple):
-    """Where a segment lies.
+    """Location of a segment.
 
     row: its row among all segments. before, after: how many segments its sequence has on either side.
     sequence: row of the sequence's states: a batch element, or a packed sequence.
@@ -60,7 +60,7 @@ def segment_at(index, T, length, segments, checkpoints, table):
 
 @triton.jit
 def limit(count, at, steps: tl.constexpr, PACKED: tl.constexpr):
-    """At most `count` stretches of so many steps: those that a packed segment has."""
+    """Cap `count` at the number of stretches of `steps` steps that a packed segment has."""
     if PACKED and COMPILED:
         # The interpreter takes no such bound; there the steps from the segment's end on do nothing.
         count = tl.minimum(count, tl.cdiv(at.end - at.first, steps).to(tl.int32))

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from ssmperf import Table
 
-# Of a span of time there is the summary, and the pass itself: `spans`.
+# Segments of time have a summary pass, and the pass itself: `spans`.
 PASSES = tuple(pass_ + part for pass_ in ("forward", "backward") for part in ("", "_spans", "_summary"))
-# Steps between the states that forward saves for backward. Those of N = 16 then take a byte an element of x.
+# Steps between the states that forward saves for backward. At N = 16 these take one byte per element of x.
 CHECKPOINT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A warp's tile of channels × groups of states, and how many steps it takes a round.
+    """A warp's tile of channels × groups of states, and its steps per round.
 
-    steps: a round (R), a divisor of CHECKPOINT. channels: next to each other in a thread.
-    states: of a channel in a thread (M), 4 or 8. groups: of states side by side (G), a power of two.
-    registers: at most, of a thread; None leaves it to the compiler.
-    stages: rounds under way in shared memory, with the one at work; 0: the next one, in registers.
+    steps: per round (R), a divisor of CHECKPOINT. channels: adjacent ones in a thread.
+    states: per channel in a thread (M), 4 or 8. groups: of states side by side (G), a power of two.
+    registers: at most, per thread; None leaves it to the compiler.
+    stages: rounds held in shared memory, with the current one; 0 prefetches one into registers.
     """
 
     steps: int
