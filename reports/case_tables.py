@@ -14,7 +14,7 @@ class Column:
     """A column. cells: per row a text; None is a number that is missing.
 
     A number is a list of its text and, as far as it has them, the value to sort by, a note, and whether its
-    interval did not settle. What a filter chooses from and the table does not show is not `shown`.
+    interval did not settle. A column that only filters use is not `shown`.
     """
 
     name: str
@@ -49,7 +49,7 @@ def table(
     """Give a table's data. A row of which all numbers are missing shows its reason in their place.
 
     reasons: one per row, also those that no column shows. groups: the first rows of comparisons. best: the
-    rows in the first place, and whether they share it. word: what is said of them. marks: what stands beside
+    rows in the first place, and whether they share it. word: the table's word for them. marks: texts beside
     a backend.
     """
     return {
@@ -65,8 +65,8 @@ def table(
 def details(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Give what the rows unfold to. listed: per row its `fields`, and other facts by name.
 
-    A field is a name, a text, and the exact number or an empty text. What is empty is left out, and what is
-    the same in all rows is written once.
+    A field is a name, a text, and the exact number or an empty text. Empty values are left out; those
+    that all rows share are written once.
     """
     return {
         "fields": _fields([facts["fields"] for facts in listed]),

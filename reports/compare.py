@@ -33,10 +33,10 @@ HEADINGS = (*NAMED, *NUMBERS, "why")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a report lists.
+    """Contents of a report.
 
     pairs: one row each. sums: lines such as "missing: 12 cases of backend triton (gla, hgrn)".
-    more: number of pairs that found no room.
+    more: number of pairs left out.
     """
 
     pairs: tuple[Pair, ...]

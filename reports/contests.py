@@ -1,4 +1,4 @@
-"""Who wins each comparison by a time, who stands beside, who is kept out; the sum of forward and backward.
+"""Contests by time: winners, backends beside them and those kept out; the sum of forward and backward.
 
 A contest is a JSON object; `ssmperf.best` says what its fields are.
 """

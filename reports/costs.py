@@ -1,4 +1,4 @@
-"""What the cases of a run took of it: by suite, and the most expensive ones."""
+"""Time that the cases of a run took, by suite, and the most expensive ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where another backend takes over: the lengths at which the fastest backend changes.
+"""Crossings: the lengths at which the fastest backend changes.
 
 Lengths are compared at the same number of tokens, or at the same batch where there are no such lengths.
 """
@@ -28,7 +28,7 @@ Curve = dict[int, dict[str, dict[str, Any]]]  # rows by length and backend
 class Crossing:
     """The fastest backend changes between two lengths, between which it may share its place.
 
-    where: what is compared, in words. held: what is the same at both lengths, in words.
+    where: the comparison, in words. held: the size that both lengths share, in words.
     before, after: the fastest backends. shortest, longest: the two lengths.
     at: the length at which straight lines through the times cross, in logs.
     """

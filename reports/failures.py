@@ -1,4 +1,4 @@
-"""What went wrong, on a terminal: the kinds of failure of each backend, and the commands that say more."""
+"""Failures on a terminal: their kinds for each backend, and the commands that say more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How all suites at a glance look: the cells of their table, their charts, and their block on a terminal."""
+"""All suites at a glance: the cells of their table, their charts, and their block on a terminal."""
 
 from __future__ import annotations
 

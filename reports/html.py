@@ -49,7 +49,7 @@ def render(
 ) -> str:
     """Render a page.
 
-    data: what its scripts read, by the id of the element that holds it, packed. plots: whether they need the
+    data: for its scripts, by the id of the element that holds it, packed. plots: whether they need the
     plotting library.
     """
     import jinja2

@@ -76,7 +76,7 @@ class Glance:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the rows of a line tell, before it is summed up.
+    """Contents of the rows of a line, before it is summed up.
 
     ratios: by kind, whether the row competes, and its value over the least. standings: the standing and the
     mark of each row. lengths: whether a length is right, by T. limits: the largest T of each envelope

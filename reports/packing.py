@@ -1,4 +1,4 @@
-"""What a page's scripts read, compressed: gzip as base64, which cannot end a script element.
+"""Data for a page's scripts, compressed: gzip as base64, which cannot end a script element.
 
 `unpack.js` reads it. The same value gives the same text.
 """

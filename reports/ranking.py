@@ -1,4 +1,4 @@
-"""Which backends of a comparison are fastest, and how each relates to the baseline."""
+"""Rank the backends of a comparison, and relate each to the baseline."""
 
 from __future__ import annotations
 

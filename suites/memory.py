@@ -50,8 +50,8 @@ SECTION = Section(
     ),
 )
 
-# Of a case on an H200, by records: predicted calls at its T, where those of loops over time take two to three
-# times longer; the two searches, which often end early; compilation at another length.
+# Costs of a case on an H200, by records: predicted calls at its T (those of loops over time take two to three
+# times longer); the two searches, which often end early; compilation at another length.
 CALLS, SLOW_CALLS = 8, 7
 SEARCHES_S = 0.7
 COMPILE_S = 2.8

@@ -1,4 +1,4 @@
-"""How memory grows with a size, fitted to the peaks at a few."""
+"""Growth of memory with a size, fitted to the peaks at a few."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How the memory of a call grows with one dimension, fitted to calls of a few sizes.
+    """Growth of a call's memory with one dimension, fitted to calls of a few sizes.
 
     size: the largest size measured.
     input_bytes: operands, and the incoming gradient of a pass with gradients, at `size`; input_step is what

@@ -55,7 +55,7 @@ def measure_stability(case: Case, context: Context) -> Record:
         before `steps`.
     largest_state, state_envelope: the largest magnitude in the float64 states at the ends of pieces, and that
         at each of these ends; of a long sequence, that of the final state alone.
-    phase_drift: by how many radians the last piece of a complex output is turned.
+    phase_drift: radians by which the last piece of a complex output is turned.
 
     At some lengths the backend is called a few times more:
 

@@ -189,7 +189,7 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
 def _trusted(
     judging: Judging, measured: TimedPass, buffers: Values, memory: int | None, samples: int | None = None
 ) -> tuple[Timing | None, Verdict, str | None]:
-    """Time calls that answer for themselves; give the timing, the verdict on them, and what is uncertain."""
+    """Time calls and check their answers; give the timing, the verdict on them, and any uncertainty."""
     answers = judging.timed_answers(measured, buffers)
     verdict = answers.prepare()
     if verdict.status is not Status.OK:
@@ -259,7 +259,7 @@ def timed_record(
 ) -> Record:
     """Make the record of a timed case: `wrong` if no correct call can be this fast.
 
-    doubts: what looks wrong but may have an innocent cause.
+    doubts: suspicions that may have an innocent cause.
     reads: the specs of what the call reads, by operand; those of `values` if None.
     """
     cost = None

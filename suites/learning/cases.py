@@ -1,4 +1,4 @@
-"""Which learned cases a selection has: tasks, models, sizes and backends."""
+"""The learned cases of a selection: tasks, models, sizes and backends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TASK = "task"  # begins the operand source of a learned case: task/memory_horizo
 # not be learned.
 TASKS = ("memory_horizon", "mqar")
 SMOKE_TASKS = ("memory_horizon", "mqar:vocabulary=32")
-# Of an update beside the calls of its backend. Those of a GPU are of twelve networks on an H200, by graphs.
+# Time of an update beside its backend's calls. That of a GPU is for twelve networks on an H200, by graphs.
 UPDATE_S = {"cpu": 0.03, "cuda": 0.001}
 CELL_S = {"cpu": 0.0, "cuda": 0.8e-9}  # for each number of a residual stream, by layer
 TOGETHER = 0.75  # of their times alone is what trainings side by side on a GPU take

@@ -38,7 +38,7 @@ def learn(case: Case, context: Context) -> Record:
     accuracies_by_reach: by test length, and by how many tokens back the answer depends on.
     chances, majority_accuracies: what guessing, and always giving the most frequent answer, would have.
     without_graph: why a GPU made updates one by one instead of replaying a CUDA graph, if it did.
-    verdict: what was learned and up to where it holds, as a sentence; `learned` and `holds_to` are its parts.
+    verdict: the outcome and how far it holds, as a sentence; `learned` and `holds_to` are its parts.
     """
     assert case.model is not None
     training, task = context.training, registry.task(task_name(case))

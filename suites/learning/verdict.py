@@ -1,4 +1,4 @@
-"""What was learned, and up to which length it holds: in numbers over seeds, and in one sentence."""
+"""Judge learning, and the length up to which it holds: in numbers over seeds, and in one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Level:
 
     @property
     def gain(self) -> float:
-        """How much of the way from the base to 1 was gone."""
+        """The share of the way from the base to 1 that was covered."""
         return (self.accuracy.mean - self.base) / (1 - self.base) if self.base < 1 else 0.0
 
 

@@ -1,9 +1,9 @@
-"""Every timed step answers for its own batch.
+"""The answer of every timed step to its batch is checked.
 
 Each step starts from the initial parameters and gets a batch that no step had before. One of the first, at a
 secret place, gets a batch that all backends of a run share, and is judged in full: log-probabilities and the
-gradients of all parameters. Of the others, the loss and the norm of every gradient are kept, and several
-steps at random are made again, outside the time: they must give the same.
+gradients of all parameters. The other steps keep the loss and the norm of every gradient, and several of
+them, at random, are made again, outside the time: they must give the same.
 """
 
 from __future__ import annotations

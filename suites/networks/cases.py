@@ -1,4 +1,4 @@
-"""Which networks a selection has: models, sizes, backends, and the widths inside their blocks."""
+"""The networks of a selection: models, sizes, backends, and the widths inside their blocks."""
 
 from __future__ import annotations
 

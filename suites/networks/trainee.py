@@ -82,7 +82,7 @@ class Trainee:
 
     @property
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Their gradients, as the last step has left them."""
+        """Gradients of the parameters, as the last step has left them."""
         return tuple(parameter.grad for parameter in self.parameters)
 
     def forward(self) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ class Measured:
     """Pieces `one` and `two`, each with a number of its own; a test counts and replaces what they do.
 
     values: what the pieces measure, by name; an exception is raised. ran: the pieces that ran, in order.
-    text: what the finding says.
+    text: the finding's text.
     """
 
     values: dict[str, Any]

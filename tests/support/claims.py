@@ -1,4 +1,4 @@
-"""Who is named as fastest: read off every form in which a run is shown."""
+"""The backends named as fastest, read off every form in which a run is shown."""
 
 from __future__ import annotations
 

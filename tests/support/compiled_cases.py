@@ -42,7 +42,7 @@ class Case(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why it cannot be compiled here."""
+        """Reason why it cannot be compiled here."""
 
     @property
     @abstractmethod
@@ -148,7 +148,7 @@ class CudaCase(Case):
         found = {}
         for variant, cubin in launched:
             needs = Usage.of(cubin, variant.shared_bytes)
-            # What the tiles promise: so many blocks at once on a multiprocessor.
+            # The tiles promise so many blocks at once on a multiprocessor.
             assert needs.registers * variant.tiles.threads * variant.tiles.blocks <= 1 << 16, variant
             found[f"cuda_scan_{variant.pass_}"] = needs
         return found

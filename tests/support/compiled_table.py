@@ -44,7 +44,7 @@ def read(file: Path = FILE) -> Table:
 
 
 def write(table: Table, file: Path = FILE) -> None:
-    """In the order of the cases, then of launches; versions of a compiler side by side."""
+    """Write in the order of cases, then of launches; versions of a compiler stand side by side."""
     places = {(case.backend, case.name): place for place, case in enumerate(CASES)}
     kernels = {key[:3]: place for place, key in reversed(list(enumerate(table)))}
     with file.open("w", newline="") as lines:

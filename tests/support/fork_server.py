@@ -24,7 +24,7 @@ from forks import LONGEST_MESSAGE, NURSERY, STARTERS, Forking
 
 sys.path.pop()
 
-# What the command line imports beside the modules of a nursery; MODULE:FUNCTION also calls a function.
+# Imports of the command line beside the modules of a nursery; MODULE:FUNCTION also calls a function.
 OF_COMMANDS = (
     "pandas",
     "rich.table",

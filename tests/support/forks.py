@@ -1,8 +1,8 @@
 """Forks what tests start often, the command line and nurseries, from a process that has imported torch.
 
 A fresh process spends seconds on imports before it does what is tested. A server imports once, and each
-further process is a fork of it, with its own arguments, environment, folder and descriptors. What depends on
-a variable that modules read when they are imported is started in full instead.
+further process is a fork of it, with its own arguments, environment, folder and descriptors. A process
+that depends on a variable read by modules on import is started in full instead.
 
 The server is `fork_server.py`. `python forks.py ADDRESS MODULE WORDS...` runs a command for a shell script.
 """
@@ -28,7 +28,7 @@ TRAINING = "ssmperf.learn.process"
 STARTERS = ("ssmperf.processes.children", "ssmperf.versions.side_process")  # of nurseries and sides
 # How the names of variables begin that are read while modules are imported.
 EARLY = ("CUDA", "KMP", "LANG", "LC_", "LD_", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH", "TRITON")
-# Of these, those that are read later, and PYTHONSAFEPATH, which the server heeds.
+# Those among them that are read later, and PYTHONSAFEPATH, which the server heeds.
 LATE = (
     "CUDA_CACHE_PATH",
     "PYTHONSAFEPATH",
@@ -98,7 +98,7 @@ def fork(
 ) -> Forked:
     """Start what `python -m MODULE ARGUMENTS` would do as a fork of the server at an address.
 
-    descriptors: what the fork inherits, by its number there. folder: where it runs; None: where this process
+    descriptors: inherited by the fork, by its number there. folder: where it runs; None: where this process
         does. options: `session`, whether it leads a session; `full`, whether it starts its nurseries in full.
     """
     message = {

@@ -12,7 +12,7 @@ from support.repositories import git
 
 ROOT = Path(__file__).parents[2]
 GATE = ROOT / "ssmperf" / "starter" / "files" / "gate"
-# What a CI sets, which must not reach a test from the CI that runs it.
+# Variables of a CI, which must not reach a test from the CI that runs it.
 OF_A_CI = (
     "BUILDKITE",
     "BUILDKITE_PULL_REQUEST_BASE_BRANCH",

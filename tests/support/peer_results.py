@@ -1,4 +1,4 @@
-"""What a peer gives, beside the definition: output, final state and gradients."""
+"""Results of a peer, beside the definition's: output, final state and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where something stands in a file, as reasons of crashes name it."""
+"""Places in a file, as reasons of crashes name them."""
 
 from __future__ import annotations
 

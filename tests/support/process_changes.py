@@ -348,7 +348,7 @@ CHANGES = {
     ),
 }
 
-# What honest libraries do; none of it may be named.
+# Changes by honest libraries; none of them may be named.
 HONEST = {
     "nothing": "pass",
     "a module that is loaded later": "import json.tool, ssmperf.suites, colorsys",

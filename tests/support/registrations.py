@@ -1,4 +1,4 @@
-"""What a test registers or loads, to be forgotten after it."""
+"""Registrations and plug-ins of a test, to be forgotten after it."""
 
 from __future__ import annotations
 
