@@ -45,10 +45,10 @@ def compute(recurrence: str, backend: str, *operands: Any, **options: Any) -> An
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a call on operands of some shapes and dtypes must return.
+    """The required result of a call on operands of some shapes and dtypes.
 
     contract: a `Contract`, or None where no definition says so.
-    device: that of the operands, and so of the results.
+    device: of the operands, and so of the results.
     summary: the `_summary` of a result that fulfils the contract; None if it does not determine one.
     """
 
@@ -60,8 +60,8 @@ class Expected:
 class Target:
     """A backend as `compute` calls it, and the kinds of calls that it was found to take.
 
-    taken: kinds of calls that the backend does not refuse. examined: what calls on operands of some shapes
-        and dtypes must return; only those whose shapes are right have an entry.
+    taken: kinds of calls that the backend does not refuse. examined: required results by shapes and dtypes
+        of the operands; only operands of right shapes have an entry.
 
     Raises:
         Unsupported: the backend cannot be imported here.

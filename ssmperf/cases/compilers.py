@@ -31,7 +31,7 @@ CONTROL = re.compile(r"\b(?:if|else|for|while|switch|return|do|case|sizeof|stati
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a compiler says: the kind of its error, its words with the line of source, and the place."""
+    """A compiler's error: its kind, the message with the line of source, and the place."""
 
     kind: str
     text: str

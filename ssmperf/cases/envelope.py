@@ -54,8 +54,8 @@ def envelope_of(cases: Iterable[tuple[str, Mapping[str, Any]]], fields: Sequence
 
     A wrong result limits it, and so does a refusal of the operands themselves, but none of the plan's, which
     knows no operands. Cases that lack a finite value of a field, such as the decay span of resets, do not
-    count. Of all boxes of values that hold no broken case, it is the one with the most right cases; of
-    several, that with the largest values, the last field first.
+    count. The envelope is the box of values that holds no broken case and the most right ones; of several,
+    the box with the largest values, the last field first.
 
     cases: the status of each, and its numbers and sizes by name.
     """

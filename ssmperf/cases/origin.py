@@ -22,13 +22,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When a record was measured, and of which code. What a run does not say is None.
+    """Date of a record's measurement and version of its code. Unknown fields are None.
 
     date: when the run was started, in ISO 8601. tag: the run's name.
-    commit: that of the checkout of ssmperf. dirty: whether the checkout had changes beyond it.
+    commit: of the checkout of ssmperf. dirty: whether the checkout had changes beyond it.
     plugin: the plug-in file that defines the record's backend, by its path in its repository, else by name.
     plugin_sha256: the first digits of its content's hash.
-    plugin_commit: that of its checkout. plugin_dirty: whether tracked files there had changes beyond it.
+    plugin_commit: of its checkout. plugin_dirty: whether tracked files there had changes beyond it.
     """
 
     date: str | None = None

@@ -39,14 +39,14 @@ OF_PLACES = ("factor", "sign", "another", "gate", "conjugate")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one object.
+    """The fault found in one object.
 
     label: the object, such as "output" or "gradient of q". error, tolerance: by elements, relative to the
         largest exact value; row_error, row_tolerance: those of its worst row, None if it has no rows.
     text: a clause about it, such as "it is 2 × the exact one in head 1 of 4".
-    match: what explains the error; None if nothing that was tested does.
-    steps, parts: where it is wrong, along time and along the other axes.
-    tried: what was tested, with the relative error that each explanation leaves.
+    match: explanation of the error; None if no tested one fits.
+    steps, parts: wrong places along time and along the other axes.
+    tried: tested explanations, with the relative error that each leaves.
     untested: number of faults of the recurrence that were not computed, since the time was over.
     """
 
@@ -116,7 +116,7 @@ def diagnose(
 
     results: by name, as an answer has them; a result that the verdict did not compare is left out.
     sizes: the case's sizes by letter. length: number of time steps.
-    evidence: from what to compute the recurrence with a fault in it, None if that is not to be tried.
+    evidence: inputs for computing the recurrence with a fault in it; None to try no faults.
     """
     subjects = [
         _subject(name, actual, results, reference, verdict, sizes, length, evidence)

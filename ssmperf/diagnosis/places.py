@@ -29,7 +29,7 @@ class Steps:
     first, last, count: of the wrong steps. begins, ends: whether the error jumps between the first or last
         of them and the right step beside it; true where there is no such step.
     period: distance between stretches that begin, or end, at multiples of it plus a constant; None if there
-        is no such distance. starts: whether it is the beginnings that have it.
+        is no such distance. starts: whether the beginnings have this distance.
     """
 
     T: int

@@ -26,7 +26,7 @@ class Profile:
     """Errors of one object along each axis; tensors are on the CPU.
 
     axes: names of the axes. time: whether the second one is time.
-    indices: what was looked at, by axis: all indices, unless the object is very large.
+    indices: the indices examined, by axis: all, unless the object is very large.
     along: the largest error at each of these indices, relative to the object's scale; infinite where a value
         is not finite.
     wrong: whether any element at an index is beyond its limit, by axis. None of them may be, if an object is

@@ -26,9 +26,9 @@ FEWEST = 16  # elements that show a relation; fewer are looked at together with 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What explains an object's error.
+    """An explanation of an object's error.
 
-    kind: name of the relation. text: it in words, as in "it is 2 × the exact one".
+    kind: name of the relation. text: its wording, as in "it is 2 × the exact one".
     error: relative error that is left when the relation is undone.
     value: a constant factor, if it is one.
     """
@@ -43,11 +43,11 @@ class Match:
 class Subject:
     """One wrong object, as relations see it.
 
-    name: as results are named; label: as words name it.
+    name: key among the results; label: name in texts.
     others: exact values of other objects, and operands, by label.
     operand: of a gradient, the operand itself.
     sizes: sizes of the case by letter, for the names of factors.
-    tried: what was tested, with the relative error that it leaves; tests are added to it.
+    tried: tested relations, with the relative error that each leaves; tests add to it.
     """
 
     name: str

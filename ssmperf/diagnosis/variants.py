@@ -30,7 +30,7 @@ STATE = "initial_state"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the variants of a case are made from.
+    """Inputs from which the variants of a case are made.
 
     length: number of time steps. sizes: the case's sizes by letter.
     deep: whether to compute as many steps as there are.
@@ -51,7 +51,7 @@ class Evidence:
 class Variant:
     """A changed definition.
 
-    kind: name of the fault. text: it in words, as in "as if the initial state were 0".
+    kind: name of the fault. text: its wording, as in "as if the initial state were 0".
     backward: whether it changes gradients alone.
     state_gradient: whether the loss's gradient at the final state counts.
     """

@@ -28,7 +28,7 @@ from ssmperf.trial.process import JudgeProcess
 from ssmperf.tune.ahead import compile_ahead, processes, worth
 from ssmperf.tune.files import CURATED, Tuning
 
-# What workers and the judge import anyway, some of it seconds long: a gradient imports sympy, and the first
+# Imports of workers and the judge, some of which take seconds: a gradient imports sympy, and the first
 # call of a kernel in Triton imports torch's compiler.
 IMPORTS = (
     "torch",

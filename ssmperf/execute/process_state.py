@@ -84,11 +84,11 @@ class Difference(str):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that `take` has read.
+    """The state that `take` has read.
 
     settings: values by name in words; a value that is a mapping holds one per key.
-    modules: what Python imports by the names of the modules that are watched.
-    names: what the names in those modules, and in their classes, mean.
+    modules: objects that Python imports by the names of the modules that are watched.
+    names: values of the names in those modules, and in their classes.
     codes: the code, defaults and closure of functions. entries: the fields of what is registered, by label.
     threads: names of Python's threads, by identifier. tasks: the number of all threads of this process.
     children: commands of the processes that this one has started, by process id.

@@ -23,7 +23,7 @@ TIMED_AS = "timed_as"  # the model under whose name a record was measured
 
 
 class StandIns:
-    """Which cases of a plan stand in for which."""
+    """The cases of a plan that stand in for others."""
 
     def __init__(self, plan: Plan, selection: Selection) -> None:
         self.followers: dict[str, list[Case]] = {}

@@ -44,7 +44,7 @@ class Reference:
     low_row_errors: largest row error of the low-precision evaluation by object, rounded as results are.
     gate_noise: error of each element, by gate, that the gradient of a log gate or phase may have in addition.
     inner_values, inner: for a layer, the recurrence's values inside it, and the reference for them.
-    factors: by which the tolerance of a result is larger than its rounding asks for; 1 where none is given.
+    factors: multiples of the tolerance that a result's rounding asks for; 1 where none is given.
     """
 
     exact: Evaluation

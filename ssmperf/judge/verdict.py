@@ -24,14 +24,14 @@ from ssmperf.operands.values import Values
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a judgement ended. Errors and tolerances are relative to the largest reference value.
+    """The outcome of a judgement. Errors and tolerances are relative to the largest reference value.
 
     row_errors, row_tolerances: of each object's row that comes nearest to its tolerance, relative to the row.
     extra: further numbers that were asked for.
     output: the backend's output, where the judgement ran in the caller's process.
     bound: the error bound that the backend declares for the values judged, None if it declares none.
     problems: status and reason of each wrong object, of which the verdict has the first; not in its JSON.
-    diagnosis: what is wrong with each wrong object, the worst first, as `ssmperf.diagnosis` says it.
+    diagnosis: the fault of each wrong object, the worst first, as `ssmperf.diagnosis` says it.
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""Which sizes give a model a width, and which backend trains it in the least time."""
+"""Choose sizes that give a model a width, and the backend that trains it in the least time."""
 
 from __future__ import annotations
 

@@ -55,14 +55,14 @@ class Job:
 
     @property
     def draw(self) -> Draw:
-        """What its draws have in common."""
+        """The request that its draws have in common."""
         T = self.sizes["T"]
         corpus = None if self.corpus is None else Path(self.corpus)
         return Draw(self.sizes["B"], T, trained=T, seed=self.seed, corpus=corpus)
 
     @property
     def label(self) -> str:
-        """What tells it from the other trainings of its model."""
+        """Seed and rate, by which trainings of one model differ."""
         return f"seed {self.seed}, rate {self.rate:g}"
 
     @property

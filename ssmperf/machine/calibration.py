@@ -1,4 +1,4 @@
-"""What a machine can tell apart: the noise between processes per kind of case, kept in one file per device.
+"""The resolution of a machine: the noise between processes per kind of case, kept in one file per device.
 
 The interval of a median covers what varies within one process. Two processes that run the same code differ by
 more: clocks, memory placement, neighbours. `ssmperf calibrate` measures that, and comparisons of runs use it.
@@ -86,8 +86,8 @@ class Session:
     """Rounds by case id, measured in one go.
 
     created: when, in ISO format.
-    software: what ran, as `software_of` names it. Only sessions of the same software are compared with one
-        another, since a change of software may change a median.
+    software: the software that ran, as `software_of` names it. Only sessions of the same one are compared
+        with one another, since a change of software may change a median.
     """
 
     created: str
@@ -157,7 +157,7 @@ class Calibration:
 
     device: name of the hardware. created: when the last session was measured, in ISO format.
     kinds: by kind of case, as `kind_of` names it.
-    sessions: what it was estimated from, oldest first; empty in the copy that runs carry.
+    sessions: the sessions behind the estimate, oldest first; empty in the copy that runs carry.
     """
 
     device: str

@@ -1,6 +1,6 @@
-"""How much of the CPU other processes use while calls are being timed, as Linux counts it in /proc.
+"""CPU time that other processes use while calls are being timed, as Linux counts it in /proc.
 
-The processes of a run are one family: the driver and all below it. What the cores worked beyond the CPU time
+The processes of a run are one family: the driver and all below it. CPU time of the cores beyond that
 of the family was for others, or was taken by another virtual machine. Linux counts in ticks of 10 ms, so a
 short window is compared with an earlier reading. Where /proc has no counts, nothing is reported.
 """

@@ -1,6 +1,6 @@
-"""How far the medians of two processes lie apart, estimated from rounds of the same code.
+"""The distance between the medians of two processes, estimated from rounds of the same code.
 
-A round is a fresh process, and gives one log median per case. What differs between rounds of a case is noise
+A round is a fresh process, and gives one log median per case. Rounds of a case differ by the noise
 between processes. An estimate from ten rounds of three cases is uncertain. Noise may be shared by all cases
 of a round, last for several rounds, or change from one session to the next. `estimate` therefore counts how
 much independent information the rounds hold, and returns an upper bound rather than the most likely value.
@@ -27,7 +27,7 @@ MOST_CORRELATION = 0.9  # of successive rounds; a higher estimate from a few rou
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is known about the noise between processes, for one kind of case.
+    """An estimate of the noise between processes, for one kind of case.
 
     spread: upper bound of the standard deviation of one process's log median.
     largest: largest absolute log ratio of two rounds of one case.

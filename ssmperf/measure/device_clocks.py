@@ -35,7 +35,7 @@ class EventClock:
     longest time. A call with more launches than the queue holds (about a thousand), or one that waits for the
     device itself, remains bound by the host.
 
-    overhead_s: what an empty kernel takes by this clock; it is subtracted.
+    overhead_s: time of an empty kernel by this clock; it is subtracted.
     """
 
     name = "event"

@@ -47,7 +47,7 @@ Values = Sequence[Sequence[float]] | Array
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What the pairs of one case say about its ratio, new over base.
+    """The verdict of one case's pairs on its ratio, new over base.
 
     verdict: `slower`, `faster`, `same` or `ambiguous`.
     ratio: the geometric mean over the pairs that the verdict rests on: the fresh ones of a screened case, the

@@ -33,7 +33,7 @@ class Timing:
     threads: torch's threads on a CPU, None on a GPU.
     configuration: the rows of configuration tables that the call looked up, None if there are none.
     window_s: how long the calls were being timed, with all that surrounds them.
-    busy: what else the machine did meanwhile, as texts; empty for an idle machine.
+    busy: other work of the machine meanwhile, as texts; empty for an idle machine.
     every_s: seconds of all calls by the first clock in order, with those that are no sample: pilot, throttled
         and repeated ones.
     waited: how many of those calls were counted although the device may have waited for the host.

@@ -156,7 +156,7 @@ def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
 def operand_specs(model: str, shape: Shape) -> Hashable:
     """Give the specs of a model's operands; models of one recurrence with equal ones are equal to a kernel.
 
-    Batch and length do not matter. What is no tensor, such as an option of the recurrence, counts by value.
+    Batch and length do not matter. Values other than tensors, such as options of the recurrence, count too.
     """
     return _specs(model, shape.with_(B=1, T=1))
 

@@ -33,7 +33,7 @@ def split_text(corpus: Path | None = None) -> tuple[bytes, bytes]:
     """Read a text and split it into a part to learn and a part that is held out, each as one byte string.
 
     Of several files, whole files are held out: those with the least checksums of their relative paths, at
-    least one. Of a single file, its last part is held out.
+    least one. If there is one file, its last part is held out.
 
     corpus: a text file, or a folder of text files; None means the standard library's sources with its
         packages, without its tests.

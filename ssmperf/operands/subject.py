@@ -34,7 +34,7 @@ class Subject(Protocol):
     def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
         """Make the function that takes the operands by name and computes the recurrence with `compute`.
 
-        dtype: that of the parameters that the function holds.
+        dtype: of the parameters that the function holds.
         """
         ...
 

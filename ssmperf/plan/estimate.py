@@ -1,4 +1,4 @@
-"""How long a run will take: a rough forecast, before anything is measured.
+"""A rough forecast of how long a run will take, before anything is measured.
 
 A case takes what cases of its suite usually take, and as many calls as they make, each as long as its
 backend's declarations predict. A suite that trains networks forecasts those cases itself. A kernel that is

@@ -1,4 +1,4 @@
-"""How a run trains networks, where its user wants it otherwise than the preset."""
+"""Options of a run's trainings that override the preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the allocator of the C library does with memory that is freed."""
+"""Freed memory in the allocator of the C library."""
 
 from __future__ import annotations
 

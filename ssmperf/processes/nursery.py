@@ -10,8 +10,8 @@ Requests and replies are JSON objects, one a datagram:
     {"sweep": [PID, ...]}, the processes to keep                         ->  {"killed"}
 
 A child calls `MODULE.main(config)`; the first descriptor is its stdout and stderr, and the others stand in
-the configuration under their names. What a dead child leaves behind becomes a child of this process, in
-whatever session it is; `sweep` kills all but those to keep.
+the configuration under their names. Orphans of a dead child become children of this process, in
+whatever session they are; `sweep` kills all but those to keep.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ SUITE = "throughput"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What may be chosen about a measurement, beside its sizes.
+    """The choices about a measurement, beside its sizes.
 
     pass_: forward, backward, forward_backward or decode.
     dtype, gate_dtype, regime, layout, device, seed: as for `ssmperf.verify`; one regime only.

@@ -39,7 +39,7 @@ class Recorder:
 
     out: the folder; None for a new one under `runs/`. baseline: the run to compare with at the end, if any.
     nonce: the secret on which all values depend, as text; None for a fresh one.
-    lines: what to show at the end of the session, once it is finished.
+    lines: texts to show at the end of the session, once it is finished.
 
     Raises:
         UsageError: a value is illegal, the folder is not empty, or the baseline cannot be read.

@@ -1,4 +1,4 @@
-"""What the fixture `ssmperf_session` gives to a test: it verifies and measures kernels."""
+"""The value of the fixture `ssmperf_session`: it verifies and measures kernels."""
 
 from __future__ import annotations
 

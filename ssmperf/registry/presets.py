@@ -18,7 +18,7 @@ from ssmperf.errors import UnknownName
 class Training:
     """How networks are trained, and how large those are of which single training steps are timed.
 
-    length, batch: T and B of the training. width: that of the residual stream, where sizes are not chosen.
+    length, batch: T and B of the training. width: of the residual stream, where sizes are not chosen.
     layers: number of blocks. updates: the most updates of a training.
     seeds: number of trainings whose results are averaged.
     rates: learning rates, of which the best is taken.

@@ -35,7 +35,7 @@ loading: list[str] = []  # the modules and plug-ins being imported by the regist
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an entry is defined, and the module or plug-in that the registry was loading then, or None."""
+    """Definition of an entry, and the module or plug-in that the registry was loading then, or None."""
 
     module: str
     name: str

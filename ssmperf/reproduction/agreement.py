@@ -25,7 +25,7 @@ PRINTED = re.compile(r"[-+]?\d+(?:\.(\d+))?")
 
 
 class Agreement(enum.StrEnum):
-    """What a measurement says of a claim."""
+    """The verdict of a measurement on a claim."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
@@ -137,8 +137,8 @@ class Estimate:
 class Finding:
     """One line of a claim's result.
 
-    what: what is compared.
-    printed: what the paper prints; empty where the paper has no number, only the statement.
+    what: the quantity compared.
+    printed: the paper's number; empty where it has none, only the statement.
     ours: our numbers by name.
     judged: the agreement, and the reason for it.
     decides: whether it counts for the claim's verdict; else it is shown beside the others.

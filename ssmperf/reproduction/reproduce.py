@@ -31,11 +31,11 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What was found out about a claim.
+    """The result for a claim.
 
     findings: line by line. agreement, reason: of all together.
-    done, planned: how many pieces have a result, of how many.
-    failures: why pieces have none, by piece. spent_s: what the kept pieces took.
+    done, planned: number of pieces that have a result, and of all.
+    failures: why pieces have none, by piece. spent_s: time of the kept pieces.
     """
 
     claim: Claim

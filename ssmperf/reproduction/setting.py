@@ -1,4 +1,4 @@
-"""What a piece of a claim is told: where to run, how large, with how many seeds, and its folder."""
+"""The setting of a claim's piece: where to run, how large, with how many seeds, and its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often two runs were checked against each other: one line per check, in the new run's folder.
+"""The checks of two runs against each other: one line per check, in the new run's folder.
 
 Whoever checks until a check passes has another error rate than the one that a check promises.
 """

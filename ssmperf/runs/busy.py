@@ -1,4 +1,4 @@
-"""Which cases of a run were timed while the machine was busy with something else."""
+"""The cases of a run that were timed while the machine was busy with something else."""
 
 from __future__ import annotations
 

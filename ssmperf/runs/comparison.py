@@ -37,7 +37,7 @@ _SAMPLED = {"latency_s": ("samples_s", "latency_low_s", "latency_high_s")}
 
 
 class PairedVerdict(Protocol):
-    """What `measure.paired` says of a case, from rounds of both sides that were measured in pairs."""
+    """The verdict of `measure.paired` on a case, from rounds of both sides that were measured in pairs."""
 
     @property
     def verdict(self) -> str: ...

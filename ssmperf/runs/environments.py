@@ -1,7 +1,7 @@
-"""Which differences between the environments of two records make their times incomparable, and which do not.
+"""Differences between the environments of two records: those that make times incomparable, and the rest.
 
 Another GPU, driver or torch is another experiment. Another kernel of the operating system, or another core
-count where a GPU does the work, is worth a note. What matters depends on the device of the case.
+count where a GPU does the work, is worth a note. The device of the case decides which of them count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS = ("hardware", "driver", "versions", "torch", "cpu_limit", "variables", SH
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs between the environments of two records, as text such as "driver: 570.1 and 580.2".
+    """Differences between the environments of two records, as text such as "driver: 570.1 and 580.2".
 
     breaking: differences that make times incomparable. notes: the others.
     """

@@ -1,4 +1,4 @@
-"""Which spread between processes a comparison takes for a case, and how it says so.
+"""The spread between processes that a comparison takes for a case, and its wording.
 
 The spread comes from the calibration of the machine, which a run carries in its environments. Without one it
 is assumed.

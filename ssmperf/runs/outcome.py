@@ -18,7 +18,7 @@ from ssmperf.runs.store import Run, hardware
 if TYPE_CHECKING:
     import pandas
 
-# What people act on comes first, which is the order of tables.
+# In the order of tables: verdicts that people act on come first.
 VERDICTS = {
     "slower": "worse by more than the threshold, and by more than the noise allows",
     "wrong": "the new record is wrong, nan or crash",
@@ -103,7 +103,7 @@ class SuiteMean:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run measured, on which device and when.
+    """The version that a run measured, its device and date.
 
     version: such as "git ref main (1a2b3c4d5e)", or the run's tag, the commit of ssmperf and the plug-ins.
     device: names of the hardware. measured: the time at which the run was begun, in ISO 8601. All three are
@@ -123,11 +123,11 @@ class RunComparison:
     """All pairs of two runs, what people act on first.
 
     differences: between environments, which make times incomparable.
-    notes: what else to know about the two runs. method: how times were compared; empty if none were.
+    notes: further remarks on the two runs. method: how times were compared; empty if none were.
     unsure: "pass" if ambiguity alone does not fail, else "fail". restriction: the part that is compared.
     unmeasured: planned cases of the new run that have no record in either run; they count as missing.
     attempts: how often this pair was checked, this time included; None if that was not counted.
-    versions: what the base and the new run measured, in words; None if only the runs themselves tell.
+    versions: those that the base and the new run measured, in words; None if only the runs themselves tell.
     page: where the page about this comparison is, a path or an address; None if none was written.
     """
 
@@ -147,7 +147,7 @@ class RunComparison:
 
     @property
     def origins(self) -> dict[str, Origin]:
-        """Which version of each side was measured, on which device and when."""
+        """The version that was measured on each side, its device and date."""
         base, new = self.versions or (None, None)
         return {"base": origin_of(self.base, base), "new": origin_of(self.new, new)}
 

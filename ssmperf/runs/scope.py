@@ -1,4 +1,4 @@
-"""What a run was asked to measure, as predicates: `selection` in `run.json`.
+"""The scope of a run, as asked for, in predicates: `selection` in `run.json`.
 
 A planned case can be found by its id, but a case that the new code no longer plans has none there. A scope
 tells whether a case of a base run should be in a new run: such a case is missing if it is not there, and a
@@ -94,9 +94,9 @@ class Scope:
     def covers(self, case: Case) -> bool:
         """Tell whether the new run should have measured a case of the base run.
 
-        A planned case is covered. So is one whose values on the axes with differing choices are among those
-        chosen or planned, if no recorded case has its values on the other axes: the new code then lacks its
-        model, backend or shape. If one has, the plan decided about the case itself.
+        A planned case is covered. Another is covered if its values on the axes with differing choices are
+        among those chosen or planned, and no recorded case has its values on the other axes: the new code
+        then lacks its model, backend or shape. If one has, the plan decided about the case itself.
         """
         if self.selection is None or case.id in self.planned:
             return True

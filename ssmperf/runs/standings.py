@@ -1,4 +1,4 @@
-"""Who may win: whether the backend of a record competes, stands beside the others, or is kept out, and why.
+"""Standings: whether the backend of a record competes, stands beside the others, or is kept out, and why.
 
 "Fastest" is a claim about a backend, not about a record: a kernel that is wrong in backward is no fast kernel
 in forward. These are pure functions of a run's records; what a backend declares is read from its records.
@@ -22,7 +22,7 @@ INCORRECT = (Status.WRONG, Status.NAN)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the backend of a record stands in the comparison to which the record belongs.
+    """Standing of a record's backend in the comparison to which the record belongs.
 
     name: "competes"; "beside", for a backend that is never first, since it is approximate by declaration,
         computes another function, was not judged, or is beyond its envelope; or the status that keeps it

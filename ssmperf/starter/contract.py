@@ -133,7 +133,7 @@ def _passes(entry: Recurrence, seen: Mapping[str, list[Tensor]]) -> str:
 def _refusals(entry: Recurrence) -> str:
     gates = "gates=, " if len(entry.gate_kinds) > 1 else ""
     return (
-        f"Operands must not be changed. What the backend cannot do, the decorator declares ({gates}dtypes=, "
+        f"Operands must not be changed. The decorator declares limits of the backend ({gates}dtypes=, "
         f"devices= of {_listed(DEVICES)}, passes=, layouts= of {_listed(LAYOUTS)}, lengths=, needs=), or the "
         'function raises ssmperf.Unsupported("the reason"). Both are recorded as `unsupported`. Anything '
         "else that is not the recurrence is `wrong`."

@@ -16,7 +16,7 @@ from ssmperf.starter.contract import contract
 from ssmperf.starter.names import check_name
 
 TEMPLATES = files("ssmperf.starter") / "files"
-# Of each recurrence that has a template: a model to measure first.
+# A model to measure first, for each recurrence that has a template.
 MODELS = {
     "scan": "hgrn",
     "linear_attention": "gla",
@@ -59,7 +59,7 @@ import {{ name }}  # noqa: F401 (registers the backend)"""
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What a kernel's repository is to hold.
+    """Contents of a kernel's repository.
 
     recurrence: what the kernel computes. name: of the kernel, its file and its backend.
     triton: whether it is a kernel in Triton rather than torch. package: whether it can be installed.

@@ -38,7 +38,7 @@ from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import Draw, Variation
 
-# What is kept of references and values, beyond those of the last case. On a GPU it is a share of the memory,
+# Bytes of references and values kept beyond those of the last case. On a GPU it is a share of the memory,
 # so that rounds of many cases need not make them again.
 KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.3
 # A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.

@@ -1,6 +1,6 @@
-"""Every timed call answers for itself.
+"""The answer of every timed call is checked.
 
-Each call gets values that no call had before it (operands/variation.py). What it returns is reduced to a dot
+Each call gets values that no call had before it (operands/variation.py). Its result is reduced to a dot
 product with a secret vector, right behind the timed region.
 
 Where answers combine, half of the calls get combinations, whose products must be those of the bases combined.
@@ -58,7 +58,7 @@ class TimedAnswers:
     shared: mixtures that are the same for all backends: one more than there are stretches.
     eps: distance of 1 from the next number in the case's dtype.
     bound: the error bound that the backend declares.
-    contract: what a forward call must return; None for a pass that returns gradients.
+    contract: of a forward call's result; None for a pass that returns gradients.
     """
 
     def __init__(

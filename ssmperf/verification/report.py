@@ -18,7 +18,7 @@ FROM_STATE = ", from a state"  # the end of the label of a verdict on calls that
 class Verification:
     """The report of `ssmperf.verify`, which is true if the function is right.
 
-    of, name: what was judged. case: the first of its cases, which shows sizes and dtypes.
+    of, name: of the operation and the function. case: the first one judged, which shows sizes and dtypes.
     verdicts: by source of the operands, such as "sigmoid/real" or "sigmoid/real, from a state".
     not_covered: why others were not judged, by the same names.
     asked: regimes and gate kinds that were asked for, of which something must have been judged.

@@ -1,6 +1,6 @@
 """Judge one function in this process as a run would, for a test or a notebook cell.
 
-Nothing is registered, timed or written. What only a run checks is left out: the calls that are timed, the
+Nothing is registered, timed or written. Checks of runs alone are left out: the calls that are timed, the
 state of the process afterwards, properties such as causality, closed forms and identities.
 """
 

@@ -44,7 +44,7 @@ class Undecided(SsmperfError):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found out about a commit.
+    """The verdict on a commit.
 
     code: GOOD, BAD or SKIP. text: the verdict and its reason in words.
     ratio, low, high: its time over that of the good commit, and the interval of `ab`; None if unknown.
@@ -81,7 +81,7 @@ OnJudged = Callable[[Commit, Judgement], None]
 
 @dataclass(frozen=True)
 class Bisected:
-    """Where a case became slower.
+    """The outcome of a bisection.
 
     first: the first slow commit; several if commits between them could not be judged.
     judged: all judgements by the commit's name. folder: where the comparisons are.
@@ -99,7 +99,7 @@ class Bisected:
 
     @property
     def judgement(self) -> Judgement:
-        """That of the first slow commit, or of the bad one if several may be the first."""
+        """The judgement of the first slow commit, or of the bad one if several may be the first."""
         return self.judged[self.first[0].name if len(self.first) == 1 else self.bad.name]
 
     @property

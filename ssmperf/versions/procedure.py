@@ -41,7 +41,7 @@ MOST_PAIRS = 100
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What to compare, and how.
+    """The versions to compare, and how.
 
     base, new: the versions, as `ssmperf.versions.sides.install` reads them.
     arguments: those of `Request.of` for both sides. plugins: plug-in files for both.

@@ -10,7 +10,7 @@ round of the cases with these ids. While it runs, `{"start": case}` and `{"recor
 are sent; `{"round", "measured"}` ends it, with the number of cases that had no record before. With `"turns":
 true` each start has the number of cases `left`, and the case waits for `{"go": true}`. If that has `"pair":
 number` and `"first": bool`, the other side goes with the same pair, and they take turns within the case, over
-the socket. What goes wrong is answered with `{"failed": text}`.
+the socket. Failures are answered with `{"failed": text}`.
 """
 
 from __future__ import annotations

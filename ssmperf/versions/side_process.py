@@ -31,7 +31,7 @@ class Turn:
 class SideProcess:
     """One side's process.
 
-    name: "base" or "new". run_folder: that of its run; its log lies beside it.
+    name: "base" or "new". run_folder: folder of its run; its log lies beside it.
     arguments: those of `Request.of`, without folder and tag.
     on_message: called with each message about a case.
     partner: the descriptor of its end of a socket to the other side's process.

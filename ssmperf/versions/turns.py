@@ -1,7 +1,7 @@
 """A pair of rounds in turns: the samples of both versions alternate, or else their cases.
 
-On a CPU that others use, the time of a call drifts within seconds. Of two rounds one after the other, the two
-times of a case lie as far apart as a round is long. So both versions begin a case at the same time, and take
+On a CPU that others use, the time of a call drifts within seconds. If two rounds run one after the other, the
+two times of a case lie a round's length apart. So both versions begin a case at the same time, and take
 slices of samples in turns: one works, and the other waits. An older version can only wait before a case.
 """
 

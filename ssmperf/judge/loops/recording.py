@@ -58,7 +58,7 @@ def recordable(definition: Callable[..., Any], device: torch.device) -> bool:
 class GraphRecorder:
     """Records CUDA graphs.
 
-    definition: what the work calls; if a capture fails, it is not tried again.
+    definition: the function that the work calls; if a capture fails, it is not tried again.
     needs_bytes: memory that the work needs.
     """
 

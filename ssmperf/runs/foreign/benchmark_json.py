@@ -1,6 +1,6 @@
 """Read a file that `pytest --benchmark-json` wrote as a run: one record per benchmark.
 
-The file is data: nothing in it is evaluated. What it does not say, such as a dtype, is left empty in cases.
+The file is data: nothing in it is evaluated. Facts that it lacks, such as a dtype, are left empty in cases.
 Benchmarks of one group, or else each benchmark alone, stand for a model; nothing says that they are right, so
 none is ever called the fastest.
 """
