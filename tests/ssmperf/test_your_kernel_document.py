@@ -129,7 +129,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
 
 
 def replace_code(file: Path, code: str) -> None:
-    """Do what the document says: replace what stands below the docstring."""
+    """Do what the document says: replace the code below the docstring."""
     docstring, end, _ = file.read_text().partition('\n"""\n')
     file.write_text(f"{docstring}{end}\n{code}")
 
