@@ -15,7 +15,7 @@ from ssmperf import registry
 
 PASSES = ("inference", "training")
 OURS, FLA, SSD, MLSTM = "triton", "fla_triton", "mamba_ssd", "mlstm_kernels"
-STRONG = -4.0  # a log gate of which half a chunk is beyond what operands in bfloat16 can hold
+STRONG = -4.0  # a log gate of which half a chunk is beyond the range of operands in bfloat16
 XL_CHUNK = "mlstm xl_chunk"  # its form with exponential gates is no case of the recurrence's signature
 
 Given = Mapping[str, Any]

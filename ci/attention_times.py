@@ -125,7 +125,7 @@ def attempted(row: Row, subject: str, pass_: str, clock: GraphClock) -> dict[str
 
 
 def head(row: Row, subject: str, pass_: str) -> dict[str, Any]:
-    """Say what an object of the file is about."""
+    """Give the fields that identify an object of the file."""
     return {"row": row.name, "gate": row.gate, "shape": row.shape, "subject": subject, "pass": pass_}
 
 
@@ -146,7 +146,7 @@ def environment() -> dict[str, str]:
 
 
 def run(rows: Sequence[Row], file: Path, subjects: Sequence[str], minutes: float) -> None:
-    """Time what the file does not have yet, until the time is over."""
+    """Time the subjects that the file lacks, until the time is over."""
     end = time.monotonic() + 60 * minutes
     done = {
         tuple(each.get(key) for key in ("row", "shape", "subject", "pass"))
@@ -179,8 +179,8 @@ def run(rows: Sequence[Row], file: Path, subjects: Sequence[str], minutes: float
 def compiled(rows: Sequence[Row], subjects: Sequence[str], jobs: int) -> None:
     """Run every peer's calls once, in processes side by side, to fill the caches of their compilers.
 
-    What a peer finds by timing its configurations beside other work is not kept. Some of fla's forward
-    kernels choose anew for each number of heads; of its other kernels a process compiles the winner alone.
+    Timings of a peer's configurations beside other work are not kept. Some of fla's forward
+    kernels choose again for each number of heads; for its other kernels a process compiles only the winner.
     """
     kinds: dict[tuple[Any, ...], Row] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Hardware counters of every kernel of a few calls, by Nsight Compute: what a kernel waits for.
+"""Hardware counters of every kernel of a few calls, by Nsight Compute: the causes of a kernel's waits.
 
     python ci/counters.py                             all cases
     python ci/counters.py --cases 'mamba*' --out FILE

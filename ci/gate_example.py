@@ -232,7 +232,7 @@ def compared(name: str, device: str, pairs: str, repository: Path, out: Path) ->
 
 
 def read_junit(file: Path) -> tuple[dict[str, str], str]:
-    """Read what became of each case, and the conclusion; nothing if the gate ended before."""
+    """Read the outcome of each case, and the conclusion; nothing if the gate ended before."""
     if not file.exists():
         return {}, "it ended before there was a verdict"
     suite = ElementTree.parse(file).getroot()

@@ -36,7 +36,7 @@ SMALL = 64  # steps (or, of a batch, 1) that are drawn and repeated
 
 
 def main() -> int:
-    """Try the pairs one after another, and write what each gave."""
+    """Try the pairs one after another, and write the result of each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -80,7 +80,7 @@ def main() -> int:
     ]
     for case in CASES:
         if (reason := case.missing()) and case.backend.startswith(options.backend):
-            print(f"left as it is: {case.backend} {case.name}: {reason}")
+            print(f"left unchanged: {case.backend} {case.name}: {reason}")
     lines = list(dict.fromkeys(lines + faults(table)))
     print("\n".join(lines) or f"{FILE} is up to date")
     return 1 if lines else 0

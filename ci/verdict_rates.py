@@ -33,7 +33,7 @@ from ssmperf.runs.comparison import compare_runs
 from ssmperf.runs.store import Run
 
 ROOT = Path(__file__).parents[1]
-STOP_S = 20.0  # before the time is over, for writing what is done
+STOP_S = 20.0  # before the time is over, for writing the results
 LAUNCH_S = 1.6e-6  # of a GPU, for the planted kernel itself (as measured on an H200)
 
 

@@ -21,7 +21,7 @@ from ssmperf import (
 )
 
 ROWS = "trainings"  # key of the rows in the numbers of a piece
-# Without what takes long to compile.
+# Without backends that take long to compile.
 BACKENDS = ("triton", "torch_sdpa", "chunkwise", "hillis_steele", "blelloch", "surrogate", "sequential")
 PARTS = 32  # points of a loss curve
 TINY_T, TINY_WIDTH = 16, 16

@@ -29,7 +29,7 @@ EXPANSIONS = {
     "KRP": ("pese_krp", "nd", n * d),
     "KP": ("pese_kp", "d² + n", d**2 + n),
 }
-ABOUT = 0.02  # what ≈ may be off by: the rank is a whole number
+ABOUT = 0.02  # largest error of ≈: the rank is a whole number
 WIKITEXT = {"layers": 6, "vocabulary": 50265, "tied": True}
 GATES = 3  # of an expanded HGRN: forget, input and output, each with its own expansion
 

@@ -52,7 +52,7 @@ class Training:
             setting,
             "times",
             suite="training",
-            rounds=1,  # the factors are far larger than what differs between processes
+            rounds=1,  # the factors are far larger than the noise between processes
             models=[minimal, dict(PAIRS)[minimal]],
             backends=[PARALLEL[0] if setting.on_gpu else PARALLEL[1], CELLS, CUDNN],
             layers=LAYERS,

@@ -63,7 +63,7 @@ def table(
 
 
 def details(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give what the rows unfold to. listed: per row its `fields`, and other facts by name.
+    """Give the details of the rows. listed: per row its `fields`, and other facts by name.
 
     A field is a name, a text, and the exact number or an empty text. Empty values are left out; those
     that all rows share are written once.

@@ -22,7 +22,7 @@ def panels(chart: Chart, rows: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """List the lines of each panel (each value of the chart's facet), in alphabetical order.
 
     The cases of a line agree in the series and in every axis but x: no line joins cases that differ in two
-    things. Lengths with the same number of tokens agree in that instead of in the batch. What was timed as
+    things. Lengths with the same number of tokens agree in that instead of in the batch. A case timed as
     another model is drawn there. A line has `series`, `axes` (values of the axes that have a selector),
     `rest` (the other shape dimensions), `x`, `y`, `below` and `above` (distances to the ends of the interval,
     empty without one), `text` (shown on hover), `standing` and `mark`. The last two are those of the point
@@ -134,7 +134,7 @@ def looks(table: pd.DataFrame, sections: Iterable[Section]) -> dict[str, Look]:
 def selectors(chart: Chart, rows: pd.DataFrame) -> list[str]:
     """List the axes that vary beside x, series, facet and shape: the reader picks a value of each."""
     used = {_FACETS.get(name, name) for name in (chart.x, chart.series, chart.facet)}
-    if chart.series != "backend":  # what is compared may be on a backend of its own
+    if chart.series != "backend":  # each series may be on a backend of its own
         rows = rows[rows[chart.x].notna() & rows[chart.y].notna()]
         if rows.groupby(_FACETS.get(chart.series, chart.series))["backend"].nunique().le(1).all():
             used.add("backend")

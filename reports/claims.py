@@ -1,4 +1,4 @@
-"""Claims of papers on a terminal: the printed number, ours, the verdict, and what was scaled down."""
+"""Claims of papers on a terminal: the printed number, ours, the verdict, and the scaling down."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def json_(found: Reproduction, destination: Path | None = None) -> str | None:
 
 
 def measured(found: Reproduction) -> str:
-    """Say on what and when was measured, and how to read verdicts."""
+    """Name the device and the date, and say how to read verdicts."""
     where, when = (units.plain(found.meta.get(name)) for name in ("hardware", "created"))
     rest = "a verdict in brackets stands beside and does not count"
     return f"measured on {where or 'a machine that is not named'}, {when[:10] or 'undated'}; {rest}"
@@ -77,7 +77,7 @@ def failures(each: ClaimResult) -> list[str]:
 
 
 def _claim(each: ClaimResult) -> list[Any]:
-    """Show one claim: what it says, what was found, and what was scaled down."""
+    """Show one claim: its statement, the findings, and the scaling down."""
     claim = each.claim
     head = Text.assemble(
         (units.plain(claim.name), "bold"), "  ", (str(each.agreement), STYLES[each.agreement]),

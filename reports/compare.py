@@ -46,7 +46,7 @@ class Listing:
 
 @report("table", of="comparison")
 def table(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """Show what changed, what people act on first, and the conclusion."""
+    """Show the changes, those that people act on first, and the conclusion."""
     listed = listing(comparison)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
@@ -67,7 +67,7 @@ def table(comparison: RunComparison, destination: Path | None = None) -> str | N
 
 @report("summary", of="comparison")
 def summary(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """Show what was compared and what changed as Markdown, for the page of a pull request."""
+    """Show the comparison and its changes as Markdown, for the page of a pull request."""
     listed = listing(comparison)
     origins = [
         (name, *map(escape, (origin.version, origin.device, origin.measured)))
@@ -97,7 +97,7 @@ def summary(comparison: RunComparison, destination: Path | None = None) -> str |
 
 
 def rule(comparison: RunComparison) -> str:
-    """Say what the threshold and the exit codes mean, in one line."""
+    """Explain the threshold and the exit codes in one line."""
     codes = ", ".join(f"{code:d} {meaning}" for code, meaning in EXIT_MEANS.items())
     unsure = "; ambiguity alone ends with 0 (--unsure pass)" if comparison.unsure == "pass" else ""
     threshold = percent(comparison.threshold)
@@ -159,9 +159,9 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
 
 
 def listing(comparison: RunComparison) -> Listing:
-    """Choose the pairs that changed, or some of all if none did; many alike become one line.
+    """Choose the pairs that changed, or some of all if none did; many of one kind become one line.
 
-    Missing cases are summed up by backend. So are wrong and lost cases, if a backend has more than a few, and
+    Missing cases are summed up by backend, as are wrong and lost ones, if a backend has more than a few, and
     ambiguous ones that lie within the threshold or cannot be compared, if there are more than a few.
     """
     changed = [pair for pair in comparison.pairs if pair.verdict not in UNREMARKABLE]

@@ -86,7 +86,7 @@ def _numbers(pair: Pair) -> list[list[Any] | None]:
 
 
 def _details(comparison: RunComparison) -> list[dict[str, Any]]:
-    """Give what each row unfolds to: the numbers in full, and the command that repeats the case."""
+    """Give each row's details: the numbers in full, and the command that repeats the case."""
     runs = {"base": comparison.base, "new": comparison.new}
     numbers = {name: {record.case.id: record.numbers for record in run.records} for name, run in runs.items()}
     return [
@@ -96,7 +96,7 @@ def _details(comparison: RunComparison) -> list[dict[str, Any]]:
 
 
 def _detail(pair: Pair, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Give what one row unfolds to. records: the numbers of the case by run."""
+    """Give one row's details. records: the numbers of the case by run."""
     facts = {
         "case_id": pair.case.id,
         "interval, low": pair.low,

@@ -69,7 +69,7 @@ def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
 
 
 def statement(contest: Contest) -> str:
-    """Say in a sentence that forward and backward have different winners, and who wins by the sum."""
+    """Say in a sentence that forward and backward have different winners, and name the one by the sum."""
     where = " ".join(contest[name] for name in ("subject", "shape", "dtype"))
     won = "; ".join(f"{name}: {_names(contest['winners'][name])}" for name in PARTS)
     sums = ", ".join(f"{each['backend']} {_time(contest, each)}" for each in contest["competitors"])
@@ -165,7 +165,7 @@ def _complete(
     excluded: list[dict[str, Any]],
     winners: dict[str, list[str]] | None,
 ) -> Contest:
-    """Add who has the first place. competitors: in the order of their times."""
+    """Add the holders of the first place. competitors: in the order of their times."""
     shares = first_places([(each["value"], each["low"], each["high"]) for each in competitors])
     fastest = [each["backend"] for each, first in zip(competitors, shares, strict=True) if first]
     winner = competitors[0] if competitors else None

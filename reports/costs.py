@@ -63,7 +63,7 @@ def _share(part: float, total: float) -> str:
 
 
 def _described(row: dict[str, Any], several: bool) -> str:
-    """Name a case by what distinguishes it; its source of operands, where it is not its subject's own."""
+    """Name a case by its distinguishing fields; its source of operands, where it is not its subject's own."""
     source = units.plain(row["operand_source"])
     subject = units.plain(row["subject"])
     names = [row["suite"], subject, row["backend"], row["shape"], row["dtype"], row["pass"]]

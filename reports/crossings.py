@@ -17,7 +17,7 @@ from ssmperf import DIMENSIONS, first_places
 
 from . import frames, units
 
-_WITHOUT = ("shape", "B", "T")  # what differs along a curve
+_WITHOUT = ("shape", "B", "T")  # axes that differ along a curve
 _FIXED = tuple(letter for letter in DIMENSIONS if letter not in ("B", "T"))
 _AXES = tuple(axis for axis in frames.KEY if axis not in _WITHOUT)
 

@@ -73,7 +73,7 @@ def _errors(row: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _diagnosis(found: Any) -> list[dict[str, Any]]:
-    """Give each wrong object's name, what is said of it, and its errors over time, for a small plot."""
+    """Give each wrong object's name, its diagnosis, and its errors over time, for a small plot."""
     return [
         {
             "object": units.plain(each.get("object")),
@@ -168,7 +168,7 @@ def environments(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _calibration(data: Any) -> list[tuple[str, str]]:
-    """Give a calibration's facts: its date, and per kind of case what one round per side can tell apart."""
+    """Give a calibration's facts: its date, and the resolution of one round per side by kind of case."""
     try:
         found = Calibration.from_json(data)
     except UnreadableRun as error:

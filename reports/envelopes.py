@@ -88,7 +88,7 @@ def found(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> Envelope:
 
 
 def limit(envelope: Envelope, name: str) -> str:
-    """Write the limit in one field; with ≥ if nothing wrong was found beyond what was tried."""
+    """Write the limit in one field; with ≥ if no wrong result limits it."""
     value = envelope.largest.get(name)
     if value is None:
         return "nowhere" if envelope.tried else "–"

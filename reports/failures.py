@@ -59,7 +59,7 @@ def print_commands(console: Console, rows: pd.DataFrame, runs: Sequence[Run]) ->
 
 
 def _diagnosing(row: dict[str, Any], runs: Sequence[Run]) -> str:
-    """Compose the command that repeats a case and says what is wrong with it."""
+    """Compose the command that repeats a case and diagnoses it."""
     path = next(
         run.path for name, run in zip(frames.run_names(runs), runs, strict=True) if name == row["run"]
     )

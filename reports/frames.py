@@ -78,7 +78,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def sections(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, Section]:
-    """Read the section of each suite that has records. Of several runs, the last one's section counts.
+    """Read the section of each suite that has records. With several runs, the last one's section counts.
 
     A suite that no run describes gets a section with its name and nothing else.
 

@@ -15,7 +15,7 @@ from .joined import Glance
 HEADINGS = ("time", "memory", "error / tolerance", "right to T", "envelope", "learned")
 TEXTS = ("envelope", "learned")  # headings of cells that hold no number
 PLACE = ("model", "dtype", "where")
-# what is drawn against the time, and how its ticks are written
+# the values drawn against the time, and the format of their ticks
 CHARTS = (("memory", "memory over the least", "~s"), ("error", "error / tolerance", ".0e"))
 FRONT = "front of these two"
 MOST_LINES = 20  # on a terminal; of more, those on the front

@@ -29,7 +29,7 @@ NUMBERS = ("runs", "first", "last", "change")
 
 @report("table", of="history")
 def table(history: History, destination: Path | None = None) -> str | None:
-    """Show each case's course, what people act on first, then what was left out, and the conclusion."""
+    """Show the cases' courses, those that people act on first, then omissions, and the conclusion."""
     listed = ordered(history)
     lines: list[Any] = []
     for device in dict.fromkeys(each.device for each in listed):
@@ -69,7 +69,7 @@ def interval(low: float, high: float) -> str:
 
 
 def step_text(step: Step) -> str:
-    """Describe a step with its commit and date, and what else changed there."""
+    """Describe a step with its commit and date, and other changes there."""
     where = f"{change(step.ratio)} at {commit_text(step.after)} ({step.after.date:%Y-%m-%d})"
     return where + ", fresh" * step.fresh + " (environment changed too)" * bool(step.changes)
 
@@ -83,7 +83,7 @@ def alarm_text(history: CaseHistory) -> str:
 
 
 def left_out(history: History) -> list[str]:
-    """Say what was left out, and why; a few texts and the number of the others."""
+    """List omissions with their reasons: a few texts and the number of the others."""
     shown = [units.plain(text) for text in history.left_out[:MOST_LEFT_OUT]]
     more = len(history.left_out) - len(shown)
     return [*shown, *([f"{more} more"] if more else [])]

@@ -1,4 +1,4 @@
-"""The page of a history: what changed at which commit, and one chart per case."""
+"""The page of a history: changes by commit, and one chart per case."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ STEPS = (1.02, 1.02, 3.0)  # factors by which time, memory and error must differ
 LENGTH_STEP = 2.0  # the same for lengths
 LEAST = 1e-9  # of an error over its tolerance
 TASK = "task"  # begins the source of operands of a case that trains a network
-_KINDS = {"_s": "slowness", "_bytes": "memory"}  # what a suite tells, by the unit of what it ranks by
+_KINDS = {"_s": "slowness", "_bytes": "memory"}  # the subject of a suite, by the unit of its rank
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Glance:
     longest: the largest T up to which all lengths are right; None if there is none.
     limited: whether something wrong ends them. If not, longer ones were not tried.
     envelopes: up to where it is right by each suite that gives envelopes, as text.
-    learned: what networks learned, and up to which length it holds, as text by task.
+    learned: the verdict on the networks' learning, as text by task.
     trained: whether these networks have the line's dtype.
     standing: "competes" if it does so in any case; else the worst standing.
     mark: why it does not compete in some cases, and in how many if it does in others.
@@ -90,7 +90,7 @@ class _Seen:
 
 
 class _Lines:
-    """The lines by place and backend, with what is seen of each."""
+    """The lines by place and backend, with the rows seen of each."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[tuple[str, str, str], str], tuple[Glance, _Seen]] = {}
@@ -177,7 +177,7 @@ def _compare(lines: _Lines, rows: pd.DataFrame, rank: str, kind: str) -> None:
 
 
 def _measure_errors(lines: _Lines, rows: pd.DataFrame, *, explores: bool) -> None:
-    """Read the largest errors. A suite that explores where backends break counts as far as they are right."""
+    """Read the largest errors. In a suite that explores where backends break, only right cases count."""
     for row in frames.records(rows):
         if not units.missing(row["error_ratio"]) and not (explores and row["status"] in ranking.INCORRECT):
             each, _ = lines.of(row)
@@ -225,7 +225,7 @@ def _add_learned(lines: _Lines, row: Mapping[str, Any]) -> None:
 
 
 def _sum_up(each: Glance, seen: _Seen) -> None:
-    """Set a line's means, its length and its standing from what was seen."""
+    """Set a line's means, its length and its standing from the rows seen."""
     competing = [entry for entry in seen.standings if entry[0] == "competes"]
     apart = [entry for entry in seen.standings if entry[0] != "competes"]
     each.slowness, each.memory = (

@@ -1,4 +1,4 @@
-"""Numbers by length on a terminal: what a suite's charts draw over T, one line per subject and backend."""
+"""Numbers by length on a terminal: a suite's charts over T, one line per subject and backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import frames, grids, units
 from .palette import STATUS_STYLES
 
 MOST_LINES = 40  # of a block
-REFERENCE = "reference"  # stands for the status of what a chart's lines are compared with
+REFERENCE = "reference"  # stands for the status of a chart's reference
 _NAMED = ("subject", "backend")
 _OTHERS = ("dtype", "pass")  # named where they vary
 

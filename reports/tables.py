@@ -183,7 +183,7 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
         show_header = False
     if dropped:
         console.print(Text(f"  too narrow here for: {', '.join(dropped)}", style="dim"))
-    if "speedup" in columns and not units.is_time(section.rank):  # who reads of times knows which way
+    if "speedup" in columns and not units.is_time(section.rank):  # readers of times know which way
         text = f"{units.label('speedup')}: {_ratio(str(section.rank))}"
         console.print(Text(f"  {text}", style="dim"))
     _bounds(console, rows, columns)
@@ -300,7 +300,7 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
 
 def _legend(section: Section) -> str:
     partly = (
-        "or a status, which is wrong or nan if the backend is so in any case of the cell; "
+        "or a status, which is wrong or nan if any case of the cell is wrong or nan; "
         "* some of its cases did not end ok"
     )
     if not section.rank:

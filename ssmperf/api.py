@@ -156,10 +156,10 @@ def compare(
     Args:
         base: the run to compare with, or its folder. new: the other run.
         threshold: largest relative change that counts as the same, such as "5%" or 0.05.
-        models, backends, suite: names of what to compare, of both runs. None means all.
+        models, backends, suite: names to compare, of both runs. None means all.
         force: compare times even if the device, the driver or versions differ.
         unsure: "pass" if a comparison that finds nothing but ambiguous cases is fine, else "fail".
-        calibration: file with the noise of the machine. None takes what the runs' environments say, or else
+        calibration: file with the noise of the machine. None takes that of the runs' environments, or else
             the calibration of their device that is stored on this machine.
 
     Returns:
@@ -199,7 +199,7 @@ def check(
         run, baseline: the runs, or their folders. options: the keywords of `ssmperf.compare`.
         remeasure: measure slower and ambiguous cases again, as `ssmperf.ab` does, and take those verdicts.
         base_version, new_version: the versions to measure; None means the commit that the run names.
-        plugin: plug-in files for both versions. out: the folder of what is measured again; None makes a new
+        plugin: plug-in files for both versions. out: the folder of new measurements; None makes a new
             one under `runs/`. progress: receives the progress of measuring again.
 
     Raises:
@@ -238,7 +238,7 @@ def ab(
     Args:
         base, new: a git ref, a folder with a pyproject.toml or of a checkout, a wheel, a plug-in file, or an
             environment.
-        suite, choices: what to measure, by the keywords of `ssmperf.run`.
+        suite, choices: cases to measure, by the keywords of `ssmperf.run`.
         plugin: plug-in files for both versions; with git refs, paths in their trees. Their code is run.
         cases: ids of cases to which the comparison is restricted, or how they begin.
         pairs: pairs of rounds of all cases, and fresh ones of those that stand out, such as "5+7", which is
@@ -279,7 +279,7 @@ def bisect(
     Args:
         good, bad: git refs of the repository in the current folder; `good` is an ancestor of `bad`.
         case: id of the case, or how it begins.
-        suite, choices, pairs: what to measure, and how, as for `ssmperf.ab`.
+        suite, choices, pairs: cases to measure, and how, as for `ssmperf.ab`.
         threshold: largest change from `good` that counts as the same. None means half of the change between
             the ends, and at least 5 %.
         plugin: plug-in files; those that `bad` has in its tree are taken from the tree of each candidate.
@@ -327,7 +327,7 @@ def history(
         threshold: the change that matters, such as "5%" or 0.05. Smaller steps are left out.
         baseline: the run from which on the cumulative alarm counts, as a folder or a tag. None means each
             case's first run after its last step, or its first run of all.
-        models, backends, suite: names of what to follow. None means all.
+        models, backends, suite: names to follow. None means all.
         alarm: "fail" if `.exit_code` shall be 1 where a case stands behind a fresh slow-down, or its
             cumulative alarm is raised; else "show".
 

@@ -140,7 +140,7 @@ class Target:
             raise UsageError(f"{self.definition.name}: {problem}")
 
     def examine(self, key: tuple[Any, ...] | None, bound: Mapping[str, Any]) -> Expected:
-        """Find out what a call must return, and remember it under its key."""
+        """Find the required result of a call, and remember it under its key."""
         expected = _expected(self.entry, self.definition, bound)
         if key is not None:
             if len(self.examined) >= MOST_EXAMINED:
@@ -216,7 +216,7 @@ _targets: dict[tuple[str, str], Target] = {}
 
 
 def _expected(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -> Expected:
-    """Find out what a call must return, from the first step of the definition.
+    """Find the required result of a call from the first step of the definition.
 
     Optional operands of whole numbers are left out. They have no part in dtypes, and as bounds of packed
     sequences they do not fit one step; then the number of states may be any.

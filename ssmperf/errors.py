@@ -29,7 +29,7 @@ from typing import ClassVar
 class ExitCode(IntEnum):
     """Exit codes of the command line. If several apply: USAGE, then BAD_CASE, REGRESSION, UNSURE.
 
-    BAD_CASE also stands for what is nobody's wrong usage: a worker that cannot start, or a lack of memory.
+    BAD_CASE also stands for failures without wrong usage: a worker that cannot start, or a lack of memory.
     """
 
     OK = 0

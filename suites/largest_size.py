@@ -31,7 +31,7 @@ ON_CPU = "not tried on a CPU, where memory that runs out takes the machine with 
 
 
 class SearchEnded(Exception):
-    """A search cannot go on; what it has found so far stands."""
+    """A search cannot go on; its findings so far stand."""
 
 
 def largest_fitting(
@@ -73,7 +73,7 @@ def search(
 ) -> tuple[int | None, int | None]:
     """Find the largest size that fits and the least that does not: by growing steps, then bisection.
 
-    fits: may raise SearchEnded to end the search with what is known.
+    fits: may raise SearchEnded to end the search with its findings so far.
     most: no size above it is tried.
     doubling: only start·2^n are legal sizes.
     near: whether `start` is expected to be near the largest, so that the first steps are small.
@@ -310,7 +310,7 @@ def largest_sizes(
 
 
 def _emptying(run: Callable[[int], None]) -> Callable[[int], None]:
-    """Return what the caching allocator keeps to the device before each run, since sizes differ."""
+    """Return the caching allocator's free memory to the device before each run, since sizes differ."""
 
     def emptied(size: int) -> None:
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""The numbers of one case of the memory suite: peaks at several sizes, and what a graph and a state hold."""
+"""The numbers of one case of the memory suite: peaks at several sizes, and a graph's and a state's bytes."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _exponent(uses: Sequence[Use], growth: Growth | None) -> float | None:
 
 
 def declared_peak_bytes(case: Case, result_bytes: float) -> float | None:
-    """Add results and gradients to what the backend declares; None for a block, or without declarations."""
+    """Add results and gradients to the declared bytes; None for a block, or without declarations."""
     declared = declared_bytes(case) if case.level == "op" else None
     return None if declared is None else declared + result_bytes
 
@@ -278,7 +278,7 @@ def scaled(used: Use, base: Use, last: Use) -> Use:
 
 
 def _batches(case: Case, context: Context, own: Use, *, again: bool) -> list[Use]:
-    """Measure the batch and its half, or its double if the half is one sequence; leave out what does not fit.
+    """Measure the batch and its half, or its double if the half is one sequence; skip sizes that do not fit.
 
     One sequence says little of many: tensors of one are views where those of many are copies.
 
@@ -305,7 +305,7 @@ def _batches(case: Case, context: Context, own: Use, *, again: bool) -> list[Use
 def _forward_and_graph(
     case: Case, context: Context, values: Values, last: Use, *, again: bool
 ) -> dict[str, Any]:
-    """Measure the memory of a forward call without a graph, what one with a graph keeps, and the final state.
+    """Measure the memory of a forward call without a graph, of another call's graph, and of the final state.
 
     last: the memory of the case itself, which may be such a forward call.
     """

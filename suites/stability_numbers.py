@@ -94,7 +94,7 @@ def measure_stability(case: Case, context: Context) -> Record:
 
 
 def _repeated_if_possible(case: Case, context: Context, operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the backend again; that it refuses, or lacks memory, changes nothing of what was found before."""
+    """Call the backend again; a refusal or a lack of memory changes no earlier findings."""
     try:
         return repeated(case, context, operands)
     except Exception as error:

@@ -81,7 +81,7 @@ MOST_TRACED = 1000  # launches of a call; tracing more takes long
     case_s={"cuda": 1.1},
 )
 class Throughput:
-    """One case per shape, dtype and pass: the backend's latency and what it means.
+    """One case per shape, dtype and pass: the backend's latency and its meaning.
 
     The lengths of a shape's curve have the same number of tokens, so that it shows how the time of a token
     depends on the length. At smoke, where a run shall be short, the curve is that of the forward pass. A loop
@@ -124,7 +124,7 @@ class Throughput:
         return itertools.chain(found, (case for case in tokens if case.decodes))
 
     def _thinned(self, found: Iterable[Case], selection: Selection) -> Iterable[Case]:
-        """Leave out what takes long and answers little, unless it was asked for."""
+        """Leave out cases that take long and answer little, unless they were asked for."""
         if selection.sizes:
             return found
         runs = runs_in(selection)
@@ -206,7 +206,7 @@ def _trusted(
 
 
 def native_parts(case: Case, context: Context, measured: TimedPass) -> dict[str, float | None]:
-    """Time what a native call leaves out: preparing its operands, and the way back from its results."""
+    """Time the steps around a native call: preparing its operands, and the way back from its results."""
     if measured.prepare is None:
         return {}
     finish_s = None
@@ -260,7 +260,7 @@ def timed_record(
     """Make the record of a timed case: `wrong` if no correct call can be this fast.
 
     doubts: suspicions that may have an innocent cause.
-    reads: the specs of what the call reads, by operand; those of `values` if None.
+    reads: the specs of the call's inputs, by operand; those of `values` if None.
     """
     cost = None
     if case.level == "op":

@@ -220,7 +220,7 @@ class Measured:
         return replace(self.judged_by(judged, BEFORE), output=None)
 
     def judged_by(self, judge: Callable[[Any], Verdict], which: int) -> Verdict:
-        """Judge by a reference, and what is wrong by that once more, by one with several low precisions.
+        """Judge by a reference; if that finds a fault, judge again by one with several low precisions.
 
         In a network a few outputs of a recurrence are small differences, which norms then amplify. There
         one evaluation may happen to err ten times less than another.
@@ -229,7 +229,7 @@ class Measured:
         return judge(self.reference(which, DRAWS)) if verdict.status is Status.WRONG else verdict
 
     def judged_after(self, answers: StepAnswers) -> Verdict:
-        """Judge what a timed step on the shared batch computed, the repeated ones, and one after the time."""
+        """Judge the timed step on the shared batch, the repeated ones, and one after the time."""
         if not self.numbers["loss_finite"]:
             return self.diverged(answers.losses)
         if answers.kept is None:
@@ -247,7 +247,7 @@ class Measured:
         return self.judged(BEFORE, logits, self.trainee.gradients)
 
     def judged(self, which: int, logits: Any, gradients: Any) -> Verdict:
-        """Judge what a step on one of the shared batches computed."""
+        """Judge a step on one of the shared batches."""
         answer = self.trainee.answer(logits, gradients)
         dtype = dtype_of(self.case.dtype)
         return self.judged_by(
@@ -274,7 +274,7 @@ class Measured:
         return Verdict(Status.NAN, f"the loss of step {place} of {len(losses)} is {losses[place - 1]}")
 
     def measure_memory(self) -> None:
-        """Measure the memory of a step, and what is held between its forward and backward pass."""
+        """Measure the memory of a step, and the bytes held between its forward and backward pass."""
         self.trainee.optimizer.zero_grad()
         self.numbers["peak_bytes"], self.numbers["peak_bytes_reason"] = peak_bytes(
             self.trainee.step, self.context.device

@@ -80,7 +80,7 @@ class Launch:
         self.compiled: Any = self._compile() if isinstance(kernel, JITFunction) else None
 
     def settle(self) -> None:
-        """Wait for the compiled kernel. Raises what its compilation raised."""
+        """Wait for the compiled kernel. Raises the error of its compilation."""
         if self.compiled is not None:
             if hasattr(self.compiled, "result"):
                 self.compiled = self.compiled.result()

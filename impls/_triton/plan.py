@@ -1,4 +1,4 @@
-"""Launch plans: decide once per kind of call what to allocate and launch, and keep that.
+"""Launch plans: decide once per kind of call on allocations and launches, and keep them.
 
     @planned
     def forward(plan, log_a, b, *, chained):           # runs once per kind of call
@@ -175,7 +175,7 @@ class Plan:
         self.steps.append(self.launches[-1])
 
     def _beside(self) -> Callable[[], object] | None:
-        """Give what the first plan on a GPU needs besides its kernels: the launcher, which is C."""
+        """Give the launcher (in C), which the first plan on a GPU needs besides its kernels."""
         from .together import launcher, on_gpu
 
         return launcher if on_gpu(self.device) else None

@@ -48,7 +48,7 @@ def definition(
     bonus: Tensor | None = None,
     read: str = "post",
 ) -> tuple[Tensor, None]:
-    """Define what this backend computes: o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s.
+    """Define this backend's function: o_t = Σ_{s≤t} softmax_s(q_t · (Π_{s<j≤t} α_j ⊙ k_s)) v_s.
 
     Operands as in `linear_attention`, real; computed step by step in the widest of their dtypes, at least
     float32.

@@ -1,4 +1,4 @@
-"""Code shared by the attention backends: operands, the cache, and what a forget gate adds to the scores."""
+"""Code shared by the attention backends: operands, the cache, and the forget gate's part of the scores."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Py
 def dtype_name(value: Any) -> Any:
     """Give the full name of a dtype: `bf16`, `torch.bfloat16` and `bfloat16` are `bfloat16`.
 
-    Any other value is returned unchanged, for whoever lists the legal ones.
+    Any other value is returned unchanged, for the message that lists the legal ones.
     """
     kind = type(value)
     name = str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == TORCH_DTYPE else value
@@ -51,7 +51,7 @@ def dtype_name(value: Any) -> Any:
 
 
 def dtype_names(values: Any) -> Any:
-    """Give the full names of several dtypes; what is no sequence of values is returned unchanged."""
+    """Give the full names of several dtypes; anything but a sequence of values is returned unchanged."""
     return tuple(map(dtype_name, values)) if isinstance(values, (tuple, list)) else values
 
 

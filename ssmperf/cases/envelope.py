@@ -83,7 +83,7 @@ def envelope_of(cases: Iterable[tuple[str, Mapping[str, Any]]], fields: Sequence
     corner = best[1][::-1]
     outside = [{place for place, value in enumerate(values) if value > corner[place]} for values in broken]
     limited = {place for places in outside if len(places) == 1 for place in places}
-    # what is wrong beyond several fields counts for the first one, unless another case explains it
+    # a case that is wrong beyond several fields counts for the first, unless another case explains it
     limited |= {min(places) for places in outside if places and not places & limited}
     return Envelope(dict(zip(fields, corner, strict=True)), frozenset(fields[place] for place in limited))
 

@@ -19,7 +19,7 @@ TRACEBACK = "traceback"  # the name of a record's traceback, among its numbers
 LONGEST_TRACEBACK = 8000
 KEPT_HEAD = 1500  # characters of the beginning of a longer one
 FATAL = "Fatal Python error"
-# what faulthandler calls a signal; the signal's own name says the same
+# faulthandler's words for a signal; the signal's own name says the same
 SIGNALS = {
     f"{FATAL}: {name}"
     for name in (

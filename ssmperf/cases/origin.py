@@ -61,7 +61,7 @@ class Origin:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return one flat object, with None for what the run does not say."""
+        """Return one flat object, with None for unknown fields."""
         return asdict(self)
 
 

@@ -58,7 +58,7 @@ class Pattern:
         return None
 
     def shown(self, sizes: Mapping[str, int]) -> str:
-        """Say what a shape must be, with the sizes that are known."""
+        """Describe the required shape, with the sizes that are known."""
         must = "must broadcast to " if self.broadcast else "must be "
         text = must + _either([_tuple(axis.text for axis in axes) for axes in self.alternatives])
         if len(self.alternatives) == 1:

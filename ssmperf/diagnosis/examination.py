@@ -1,4 +1,4 @@
-"""Examination: repeat one case in this process, and say all that can be said about what is wrong with it."""
+"""Examination: repeat one case in this process, and say all that is known about its faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIECES = 16  # of a table of errors along an axis
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The case under another condition: what is different, and how it ended.
+    """The case under another condition: the difference, and how it ended.
 
     excess: the largest error in tolerances; None if no numbers were compared.
     """
@@ -135,7 +135,7 @@ def _condition(name: str, case: Case, device: str, nonce: int, *, with_state: bo
 def _judged(
     case: Case, device: str, nonce: int, *, with_state: bool = True, deep: bool = False
 ) -> tuple[Verdict, list[Finding]]:
-    """Judge one call on a draw of the run, from a random initial state, and diagnose what is wrong."""
+    """Judge one call on a draw of the run, from a random initial state, and diagnose its errors."""
     subject, dtype = subject_of(case, device), dtype_of(case.dtype)
     recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
     definition = recurrence.definition if backend.equivalent else backend.own_definition()

@@ -16,13 +16,13 @@ from ssmperf.judge.verdict import Verdict, judge_answer
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
 
-INNER = "recurrence: "  # before the labels of what is inside a layer
+INNER = "recurrence: "  # before the labels of objects inside a layer
 
 
 def evidence_of(
     case: Case, definition: Callable[..., Any], values: Values, *, deep: bool = False
 ) -> Evidence | None:
-    """Give what a wrong answer is diagnosed from; None for a layer, whose function is no recurrence."""
+    """Give the evidence for a diagnosis; None for a layer, whose function is no recurrence."""
     if case.level != "op":
         return None
     return Evidence(definition, values, case.shape["T"], dict(case.shape), deep)
@@ -34,7 +34,7 @@ def diagnosed(
     """Add the diagnosis to a verdict that compared numbers and found some wrong.
 
     The reason becomes that of the worst object, with the essence of the diagnosis. A diagnosis that fails
-    leaves the verdict as it is, and says so in its place.
+    leaves the verdict unchanged, and says so in its place.
     """
     try:
         found = findings_of(verdict, answer, reference, case, evidence)
@@ -48,7 +48,7 @@ def diagnosed(
 def findings_of(
     verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
 ) -> list[Finding]:
-    """Diagnose what a verdict finds wrong, the worst first.
+    """Diagnose the objects that a verdict finds wrong, the worst first.
 
     A layer's norm may hide what is wrong with the recurrence inside it, so that is judged and diagnosed too,
     and comes first.

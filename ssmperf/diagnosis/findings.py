@@ -1,4 +1,4 @@
-"""Findings: for each wrong object of an answer, where it is wrong and what explains it."""
+"""Findings: for each wrong object of an answer, where it is wrong, and an explanation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import widen
 from ssmperf.operands.time_axis import has_time
 
-NEAR_TOLERANCE = 3.0  # an error below so many tolerances shows no place: rounding may be what it is made of
+NEAR_TOLERANCE = 3.0  # an error below so many tolerances shows no place: it may be rounding
 ROW_MARGIN = 4.0  # by which an element of a wrong row must exceed the root mean square that its row may have
 LONGEST_S = 1.0  # of the processor's time, after which no further fault is computed for a record
 MOST_IN_REASON = 3  # objects beside the worst one
@@ -254,7 +254,7 @@ def _not_finite(profile: Profile, where: str) -> str:
 def _with_variants(
     subjects: Sequence[Subject], found: Sequence[Finding], evidence: Evidence, verdict: Verdict
 ) -> list[Finding]:
-    """Explain what relations do not explain by the recurrence with a fault in it."""
+    """Explain errors that fit no relation by the recurrence with a fault in it."""
     findings = list(found)
     gradients = any(subject.label.startswith("gradient") for subject in subjects)
     worst = max(range(len(findings)), key=lambda at: findings[at].excess)

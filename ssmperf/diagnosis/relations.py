@@ -136,7 +136,7 @@ def _named(factor: float, sizes: Mapping[str, int]) -> str:
 def _same_places(
     subject: Subject, box: Sequence[Tensor], actual: Tensor, exact: Tensor
 ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """List what should be equal if a relation holds that moves no element: kind, words, and two tensors."""
+    """List the tensors that are equal if a relation holds that moves no element: kind, words, and both."""
     for label, other in subject.others.items():
         if other.shape == subject.exact.shape and other.is_complex() == subject.exact.is_complex():
             yield "another", f"it is the {label}", actual, _wide(chosen(other, box))

@@ -1,4 +1,4 @@
-"""Variants: what the recurrence would give with a typical fault in it, to be compared with a wrong result.
+"""Variants: results of the recurrence with a typical fault in it, to be compared with a wrong result.
 
 A variant is the definition with one thing changed, evaluated in float64 on the same operands: state lost
 between chunks, gradients of the carry lost, initial state ignored, a gate read with the wrong sign, an

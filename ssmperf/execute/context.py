@@ -74,7 +74,7 @@ class Context:
     options: the run's options, for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
-    host_load: tells what other processes did to the CPU while calls were being timed.
+    host_load: tells how other processes used the CPU while calls were being timed.
     graphs: whether calls may be captured in CUDA graphs; a failed capture can leave the process unusable.
     training: how networks are trained.
     partner: takes samples in turns with this process; None if there is none.
@@ -270,10 +270,10 @@ class Context:
     def record(self, case: Case, verdict: Verdict, /, **numbers: Any) -> Record:
         """Make a record with the verdict's errors and tolerances, and the command that repeats the case.
 
-        It also says what the backend declares, by which reports decide whether it competes: `declared_bound`,
+        It also has the backend's declarations, by which reports decide whether it competes: `declared_bound`,
         its error bound for the values judged; `approximate`, whether that bound grows with the decay span;
         `own_definition`, whether it computes another function than the recurrence. Where it is wrong,
-        `diagnosis` lists what is wrong with each object, the worst first.
+        `diagnosis` lists the fault of each object, the worst first.
         """
         backend = self.backend(case)
         errors = dict(verdict.errors)

@@ -57,7 +57,7 @@ class LocalExecutor:
 
     devices: torch device strings ("cpu", "cuda:0", ...); each device gets its own worker.
     log_dir: folder for the workers' stdout and stderr; only the end of each log is kept.
-    unfinished: folder in which a case keeps what it needs to continue after its process was killed, in a
+    unfinished: folder in which a case keeps its state to continue after its process was killed, in a
         folder with its id; None if nothing is to be kept.
     timeout_s: longest time that one case may take, not counting its reference.
     preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
@@ -123,7 +123,7 @@ class Session:
             _run_threads(self.lanes, groups, events, stop)
 
     def prepare(self) -> None:
-        """Start what the workers of the next round are forked from, and wait until that is ready."""
+        """Start the nurseries of the next round's workers, and wait until they are ready."""
         for lane in self.lanes:
             lane.start.prepare()
 
@@ -146,8 +146,8 @@ class Session:
 class Processes:
     """Starts the processes of one lane. They are forked from a nursery, a process that has imported torch.
 
-    The workers of a round have one nursery, which ends with the round: what is forked from it has its memory
-    at the same addresses, so that rounds with the same nursery would be too much alike. The first nursery,
+    The workers of a round have one nursery, which ends with the round: its forks have their memory
+    at the same addresses, so that rounds with the same nursery would be too similar. The first nursery,
     from which the judge is forked as well, lives on with it.
     """
 
@@ -197,7 +197,7 @@ class Processes:
 
     def prepare(self) -> None:
         """Start the nursery of the next workers, and wait until it is ready."""
-        with contextlib.suppress(NurseryEnded):  # who starts a worker hears of it
+        with contextlib.suppress(NurseryEnded):  # the next start of a worker reports it
             self._ready_nursery().wait_until_ready(worker_process.START_TIMEOUT_S)
 
     def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> dict[str, float]:
@@ -216,7 +216,7 @@ class Processes:
         self._of_workers = None
 
     def close(self) -> None:
-        """End the nurseries, and with them what is left of their children."""
+        """End the nurseries, and with them the rest of their children."""
         self.end_round()
         if self._of_judge is not None:
             self._of_judge.close()

@@ -51,7 +51,7 @@ class Household:
     """The code that a worker holds: cases of one household may share a process.
 
     plugins: the plug-in files that it loads; None for all of the run's.
-    guest: a backend of other people, which has the process for itself, since it may leave the process
+    guest: a backend of other people, which has the process to itself, since it may leave the process
         changed.
     """
 
@@ -212,7 +212,7 @@ class Lane:
         if record.status is Status.OK:
             record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
         if self.household != Household() and record.status not in (Status.OK, Status.UNSUPPORTED):
-            healthy = False  # who knows what it has done to the process
+            healthy = False  # it may have changed the process
         if not healthy:
             self.close()
         self._enter(record, began_s)

@@ -1,8 +1,8 @@
 """The state of a process that a backend can leave changed for its neighbours, as a snapshot.
 
-Two snapshots, before a backend is imported and after its first call, say what it left behind. Most
+Two snapshots, before a backend is imported and after its first call, show its left-overs. Most
 differences are of kind `restart`: a fresh process cures them. A function mode that is left on, a replaced
-clock and a replaced function of the suite are of kind `wrong`: what was measured since cannot be trusted.
+clock and a replaced function of the suite are of kind `wrong`: measurements since cannot be trusted.
 
 Libraries change a process honestly when they are loaded: they start pools of threads and helper processes,
 add names to modules, add search paths at the end of a list, and torch's compiler sets variables of its own
@@ -131,7 +131,7 @@ class Snapshot:
         )
 
     def difference(self, later: Snapshot) -> list[Difference]:
-        """Name what differs in a later snapshot of the same process, the graver kind first."""
+        """Name the differences of a later snapshot of the same process, the graver kind first."""
         found = [
             *self._settings(later),
             *self._replaced(later),
@@ -190,7 +190,7 @@ class Snapshot:
 
 
 def _replaced_names(label: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare what the names of one module or class mean."""
+    """Compare the values of the names in one module or class."""
     suite = label.startswith("ssmperf.")
 
     def kind(name: str) -> Kind:
@@ -325,7 +325,7 @@ def _python_functions(values: Iterable[Any]) -> tuple[FunctionType, ...]:
 
 
 def _codes(spaces: Iterable[_Space]) -> dict[FunctionType, tuple[Any, ...]]:
-    """Give what functions do: their code, their defaults, and the variables that they close over."""
+    """Give the behaviour of functions: code, defaults, and the variables that they close over."""
     functions = [function for space in spaces for function in space.functions]
     found: dict[FunctionType, tuple[Any, ...]] = dict(zip(functions, map(_CODE, functions), strict=True))
     for function, (*parts, named, closure) in found.items():
@@ -342,7 +342,7 @@ def _contents(cell: CellType) -> Any:
 
 
 def _entries() -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Give the fields of what is registered."""
+    """Give the fields of registered entries."""
     for kind, table in tables.entries.items():
         for label, entry in list(table.items()):
             fields = getattr(entry, "__dataclass_fields__", ())

@@ -238,7 +238,7 @@ def names(value: Names | None) -> tuple[str, ...] | None:
 
 
 def _check_seconds(option: str, value: Any) -> None:
-    """Raise UsageError for what is no number of seconds that somebody can wait."""
+    """Raise UsageError for anything but a number of seconds that somebody can wait."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise UsageError(f"{option} must be a number of seconds, got {value!r}")
     if not (math.isfinite(value) and float(value) > 0):
@@ -271,7 +271,7 @@ def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False)
         return Path(out)
     if resume:
         raise UsageError("--resume needs --out, the folder of the run to continue")
-    named = re.sub(r"[^\w-]", "_", "-".join(suites))[:LONGEST_NAME]  # of what may turn out to be no suites
+    named = re.sub(r"[^\w-]", "_", "-".join(suites))[:LONGEST_NAME]  # some may turn out to be no suites
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{named}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     return next(path for path in candidates if not path.exists())

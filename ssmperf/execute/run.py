@@ -36,8 +36,8 @@ from ssmperf.tune.files import META, resumed, write_configurations
 # How runs measure: times of different versions are not times of the same thing.
 # 2: every timed call has values of its own.
 MEASUREMENT = 2
-UNFINISHED = "unfinished"  # folder of a run: what cases keep until they end, one folder per case
-SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # what `run.json` keeps of a preset
+UNFINISHED = "unfinished"  # folder of a run: files that cases keep until they end, one folder per case
+SAMPLING = ("min_time_s", "max_time_s", "relative_width", "min_samples")  # fields of a preset in `run.json`
 
 
 class Progress(Protocol):

@@ -76,7 +76,7 @@ class StandIns:
 
 
 def _key(case: Case) -> Hashable:
-    """Give what cases have in common that are the same to a kernel; None for a case of its own."""
+    """Give a key shared by cases that are the same to a kernel; None for a case of its own."""
     suite = registry.suite(case.suite)
     if not suite.same_operands or case.model is None or case.level != "op" or case.operand_source != "model":
         return None

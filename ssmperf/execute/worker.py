@@ -65,7 +65,7 @@ def main(config: dict[str, Any]) -> None:
         registry.load_plugin(plugin)
     tables.force(tables.from_json(config["rows"], strict=False))
     gc.collect()
-    gc.freeze()  # so that collections look at what cases make alone: a millisecond, for a tenth of a second
+    gc.freeze()  # so that collections see the cases' objects alone: a millisecond, for a tenth of a second
     answers.send({"env_id": context.env_id, "environment": environment})
     seen: set[tuple[str, str]] = set()  # built-in backends are looked at after their first case
     for line in requests:

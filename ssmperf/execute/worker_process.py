@@ -142,7 +142,7 @@ class WorkerProcess:
         phase, limit_s, progress = "backend", timeout_s, ""
         self.timing_s, self.waited_s, self.reference_s, began_s = 0.0, 0.0, 0.0, time.monotonic()
         ends_s = began_s + limit_s
-        self._log_start = self.log.stat().st_size  # what earlier cases have logged says nothing of this one
+        self._log_start = self.log.stat().st_size  # logs of earlier cases say nothing of this one
         forged = 0
         try:
             pair = self._partner.pair if self._partner else None

@@ -1,4 +1,4 @@
-"""Answer: what one call of a backend gave, and whether it has the form that the contract asks for.
+"""Answer: the results of one call of a backend, and whether they keep the form of the contract.
 
 Faults that only the calling process can see are found here: a changed input, a missing gradient, a result
 that is still being computed when the call returns. Numbers are compared elsewhere (judge/verdict.py).
@@ -28,7 +28,7 @@ class Answer:
     results: `output`, `final_state` and the gradients by operand, as far as the call gives them.
     problem: why the call is wrong whatever its numbers are.
     gradient_problem: why there are no gradients; said only if the other results are right.
-    inner: of a layer, the results of the recurrence inside it, on the operands that the layer gives it.
+    inner: for a layer, the results of the recurrence inside it, on the operands that the layer gives it.
     """
 
     results: Mapping[str, Tensor] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Answer:
 
 def contract_of(subject: Subject, definition: Callable[..., Any], values: Values) -> Contract:
     """Get the contract of a subject on these values, from the first step of its definition."""
-    if subject.residual(values) is not None:  # a layer gives what it takes
+    if subject.residual(values) is not None:  # a layer's output has its input's form
         x: Tensor = values.operands["x"]
         return Contract(tuple(x.shape), x.dtype, None, None)
     return _operation(definition, values, subject.case.shape["T"], with_state=True)
@@ -79,7 +79,7 @@ def call_backend(
     """Call a backend once on these values and collect its results.
 
     poison: whether uninitialised memory reads as NaN during the call.
-    inner: of a layer, the values of the recurrence inside it, for which it is called once more.
+    inner: for a layer, the values of the recurrence inside it, for which it is called once more.
     """
     answer = _called(function, values, expected, gradients=gradients, poison=poison)
     if inner is None or answer.problem:
@@ -140,7 +140,7 @@ def no_gradient(missing: Sequence[str]) -> str:
 def _gradients(
     output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
 ) -> dict[str, Tensor] | str:
-    """Compute the gradients of all leaves, or say what is wrong with the graph."""
+    """Compute the gradients of all leaves, or name the fault of the graph."""
     ends = [
         (tensor, gradient)
         for tensor, gradient in ((output, values.grad_output), (state, values.grad_state))

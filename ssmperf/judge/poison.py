@@ -32,7 +32,7 @@ def _never_traced(function: Any) -> bool:
 
 
 class _FillEmpty(TorchDispatchMode):
-    """Fills what torch.empty and similar functions return with NaN; only the end of a very large block."""
+    """Fills the results of torch.empty and similar functions with NaN; only the end of a very large block."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

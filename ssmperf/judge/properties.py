@@ -49,7 +49,7 @@ class DoesNotApply(Exception):
 class Finding:
     """The worst error of a property with its limit (0 means bitwise equality), or why it does not apply.
 
-    status: of a call that is not right in itself.
+    status: of a call that is wrong by itself.
     """
 
     name: str
@@ -267,7 +267,7 @@ def delay(trial: Trial) -> Finding:
 
 
 def reset(trial: Trial) -> Finding:
-    """Test that a gate of zero at one step makes all later results independent of what came before."""
+    """Test that a gate of zero at one step makes all later results independent of earlier ones."""
     gates = [
         name for name in trial.probe.recurrence.gates if name.startswith("log_") and name in trial.operands
     ]
@@ -284,9 +284,7 @@ def reset(trial: Trial) -> Finding:
     def both(function: Callable[..., Any]) -> list[dict[str, Tensor]]:
         with torch.no_grad():
             after, alone = results_of(function(**operands)), results_of(function(**fresh))
-        if (
-            "final_state" in alone and trial.probe.recurrence.grows
-        ):  # the rows of what came before do not count
+        if "final_state" in alone and trial.probe.recurrence.grows:  # earlier rows do not count
             after["final_state"] = after["final_state"][:, -alone["final_state"].shape[1] :]
         # a recurrence that reads its state before updating it still sees the past in the step of the reset
         return [

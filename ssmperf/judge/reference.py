@@ -40,7 +40,7 @@ class Reference:
         Objects that are too small for rows are left out, and so are gradients of operands wider than the
         case's dtype, such as gates in half precision: fused kernels find them as differences of sums whose
         terms have the digits of the dtype alone.
-    row_sizes: 2-norms of the rows by object, which are those of what is added to a residual.
+    row_sizes: 2-norms of the rows by object; for a layer, of its part beside the residual.
     low_row_errors: largest row error of the low-precision evaluation by object, rounded as results are.
     gate_noise: error of each element, by gate, that the gradient of a log gate or phase may have in addition.
     inner_values, inner: for a layer, the recurrence's values inside it, and the reference for them.

@@ -62,7 +62,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
-        """Read what `to_json` returned."""
+        """Read the result of `to_json`."""
         return cls(**{**data, "status": Status(data["status"])})
 
 

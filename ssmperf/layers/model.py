@@ -50,7 +50,7 @@ class Model(nn.Module):
         block: whether the paper's layer around it must have that shape, too.
         """
         with torch.random.fork_rng(devices=[]), torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # who builds the model in earnest will see them
+            warnings.simplefilter("ignore")  # building the model in earnest shows them
             try:
                 build_block(cls.name, shape) if block else cls(shape)
             except UsageError as error:

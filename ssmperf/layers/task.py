@@ -1,4 +1,4 @@
-"""Task: what a network is trained on, as the author of a task declares it."""
+"""Task: the examples on which a network is trained, as their author declares them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Draw:
     """A request for examples of a task.
 
     rows, T: number and length of the sequences.
-    trained: the length at which networks are trained. What must not grow with T, such as the number of pairs
-        to remember, follows from it, so that longer tests ask for nothing but a longer memory.
+    trained: the length at which networks are trained. Sizes that must not grow with T, such as the number
+        of pairs to remember, follow from it, so that longer tests ask for nothing but a longer memory.
     seed: equal draws give equal examples; training, validation and test have different seeds.
     held_out: whether the examples must have nothing in common with those of the training (text of other
         files). A task that draws its examples at random needs no such care.

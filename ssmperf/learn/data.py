@@ -12,7 +12,7 @@ from ssmperf.layers.task import IGNORED, Draw, Examples, Task
 
 BLOCK_ROWS = 4096  # of a training set that are drawn at a time
 KEPT_BYTES = 256 << 20  # of blocks, since a long training runs through all of them many times
-TRAINING, ORDER, VALIDATION, TEST = range(4)  # what a seed is for
+TRAINING, ORDER, VALIDATION, TEST = range(4)  # purposes of a seed
 
 Block = tuple[Tensor, Tensor]  # tokens and targets of its rows
 

@@ -99,7 +99,7 @@ def _lane(device: str) -> Lane:
 
 @contextlib.contextmanager
 def _one_thread() -> Generator[None, None, None]:
-    """Let torch use one thread for what the host does: to start several takes longer than these updates."""
+    """Let torch use one thread for the host's work: to start several takes longer than these updates."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -181,7 +181,7 @@ def _run_processes(jobs: Sequence[Job], folder: Path, at_once: int, on_step: OnS
 
 
 def _check(code: int, job: Job, log: Path) -> None:
-    """Raise what the process of a training says, unless it has ended well."""
+    """Raise the error of a training's process, unless it has ended well."""
     if not code:
         return
     if code < 0:

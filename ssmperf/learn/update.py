@@ -67,16 +67,16 @@ class Updates:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Give what a checkpoint keeps."""
+        """Give the contents of a checkpoint."""
         return {"optimizer": self.optimizer.state_dict(), "room": self.room}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint has kept, before the first update."""
+        """Load the contents of a checkpoint, before the first update."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.room = state["room"]
 
     def release(self) -> None:
-        """Free what updates need."""
+        """Free the memory of updates."""
 
     def _set_rate(self, rate: float | Tensor) -> None:
         for group in self.optimizer.param_groups:
@@ -174,7 +174,7 @@ class GraphUpdates(Updates):
         self.graphs.send(parts, self._buffer)
 
     def _make_room(self, tokens: Tensor, needed: int) -> None:
-        """Make a buffer for tokens and so many scored places; drop what was captured with the old one."""
+        """Make a buffer for tokens and so many scored places; drop the graph captured with the old one."""
         self.room = room_for(needed, self.room, tokens.numel())
         self.release()
         self._ready = min(self._ready, WARM_UPS - 1)
@@ -184,11 +184,11 @@ class GraphUpdates(Updates):
         self._inputs = flat.view(tokens.shape), places, wanted
 
     def _work(self) -> Tensor:
-        """Compute the gradients of what is in the buffer."""
+        """Compute the gradients on the buffer's contents."""
         return self._gradients(*self._inputs)
 
     def _update(self) -> Tensor:
-        """Make an update with what is in the buffer."""
+        """Make an update on the buffer's contents."""
         loss = self._work()
         self.optimizer.step()
         return loss

@@ -310,7 +310,7 @@ def facts_for(device: str) -> dict[str, Any]:
 
 
 def save(calibration: Calibration) -> Calibration:
-    """Add a calibration's sessions to the file of its device, and return what the file then says.
+    """Add a calibration's sessions to the file of its device, and return the file's calibration.
 
     Raises:
         UnreadableRun: the present file is damaged. UsageError: the file cannot be written.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ssmperf.registry.cost import Ceilings
 
 PACKAGES = ("ssmperf", "torch", "triton", "numpy", "nvidia-ml-py")
-PEERS = (  # other people's kernels, and what they choose between; told only where they are installed
+PEERS = (  # other people's kernels, and their choices; told only where they are installed
     "accelerated-scan", "fla-core", "mamba-ssm", "mlstm_kernels", "tilelang",
 )  # fmt: skip
 VARIABLES = (  # an allowlist: anything else in the environment may be a secret
@@ -33,7 +33,7 @@ VARIABLES = (  # an allowlist: anything else in the environment may be a secret
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TRITON_CACHE_AUTOTUNING", "TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_INTERPRET",
 )  # fmt: skip
-SHARED_PROCESS = "shared_process"  # with what cases shared their process, where they had no worker's
+SHARED_PROCESS = "shared_process"  # the host of cases that had no worker's process
 CGROUP = Path("/sys/fs/cgroup")
 HASH_DIGITS = 12  # of a plug-in file's content
 _GIT_TIMEOUT_S = 10.0
@@ -63,7 +63,7 @@ def capture(device: str, ceilings: Ceilings | None = None) -> dict[str, Any]:
 
 
 def env_id(environment: Mapping[str, Any]) -> str:
-    """Hash what must be equal for two runs to be comparable: hardware, driver, versions, threads, CPU limit.
+    """Hash the facts on which comparable runs agree: hardware, driver, versions, threads, CPU limit.
 
     These are left out: load, git state, ceilings, calibration, the host's memory (virtual machines grow it),
     the UUID of the GPU, and the version of ssmperf, since comparing its versions is the purpose of a

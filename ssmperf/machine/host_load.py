@@ -68,7 +68,7 @@ class HostLoad:
             self._keep(found)
 
     def busy_since(self, began_s: float) -> list[str]:
-        """Say what others did to the CPU from a moment until now; an empty list if it was ours alone.
+        """List other uses of the CPU from a moment until now; empty if it was ours alone.
 
         The comparison is with the last reading before that moment that is old enough.
         """

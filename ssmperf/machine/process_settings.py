@@ -234,7 +234,7 @@ def _replaced_kernels() -> dict[str, bool]:
     return {name: True for name in ours if name.rpartition("/")[2].startswith(_REACHED)}
 
 
-# Modes that change what torch's functions do, by their name in words. No library leaves one on.
+# Modes that change torch's functions, by their name in words. No library leaves one on.
 MODES: dict[str, Reader] = {
     "torch's function mode": _function_modes,
     "torch's dispatch mode": _dispatch_modes,

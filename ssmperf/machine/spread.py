@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.9  # of the upper bound
 ALPHA = 0.05  # probability of any false alarm in a comparison
 WITNESSED_CASES = 20  # in a comparison of so many cases, no difference seen between rounds is an alarm
-LEAST_OF_ONE_SESSION = 0.01  # spread; one session says nothing about what changes between sessions
+LEAST_OF_ONE_SESSION = 0.01  # spread; one session says nothing about changes between sessions
 MOST_CORRELATION = 0.9  # of successive rounds; a higher estimate from a few rounds means nothing
 
 

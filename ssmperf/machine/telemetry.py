@@ -122,7 +122,7 @@ class Telemetry:
         return throttled(taken_at_s, self.readings)
 
     def busy(self) -> list[str]:
-        """Say what kept the device from being ours alone and at full speed; call it after the block."""
+        """List why the device was not ours alone or at full speed; call it after the block."""
         texts = []
         if self.others:
             texts.append(

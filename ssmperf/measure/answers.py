@@ -1,4 +1,4 @@
-"""Reduce what timed calls return to a few numbers that nobody can guess."""
+"""Reduce the results of timed calls to a few numbers that nobody can guess."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Projection:
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """List the tensors of what a call returned: a tensor, or tuples and lists of tensors and others."""
+    """List the tensors in a call's result: a tensor, or tuples and lists of tensors and others."""
     return list(_tensors(result))
 
 
 def copied(result: Any) -> Any:
-    """Copy what a call returned, with all of its tensors."""
+    """Copy a call's result, with all of its tensors."""
     if isinstance(result, Tensor):
         return result.detach().clone()
     if isinstance(result, (tuple, list)):

@@ -53,7 +53,7 @@ def nothing() -> None:
 
 
 def ignore(result: Any) -> None:
-    """Drop what a call returned."""
+    """Drop a call's result."""
 
 
 class CoreWait:
@@ -91,7 +91,7 @@ class CoreWait:
         self._began_ns, self._before = self._now_ns(), self._counts()
 
     def own_ns(self, start_ns: int, end_ns: int) -> int:
-        """Compute what a call between two times after `begin` took without waiting for a core.
+        """Compute the time of a call, between two times after `begin`, without its waits for a core.
 
         It is never less than the CPU time that the thread has used. The thread may have waited between the
         counts and the call: as much time as lies there is taken for such a wait, and not for one of the call.

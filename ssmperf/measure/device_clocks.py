@@ -88,7 +88,7 @@ class EventClock:
         self.cuda._sleep(1)
 
     def _fixed_cost_s(self, call: Call) -> float:
-        """Measure what a call that runs an empty kernel takes from event to event."""
+        """Measure the time of a call that runs an empty kernel, from event to event."""
         after, self.after = self.after, ignore  # which waits for results of the call that is being timed
         try:
             self._calibrate(call)
@@ -185,7 +185,7 @@ class GraphClock(EventClock):
         return None
 
     def _record(self, graph: Any, call: Call) -> Any:
-        """Capture a call into a graph, replay it once, which uploads it; return what the call returned."""
+        """Capture a call into a graph, replay it once, which uploads it; return the call's result."""
         with self.cuda.graph(graph, stream=self.cuda.current_stream()):
             result = call()
         graph.replay()
@@ -193,7 +193,7 @@ class GraphClock(EventClock):
         return result
 
     def _measure_overhead(self) -> None:
-        """Measure what a replay of an empty kernel takes, once for this device and cache state."""
+        """Measure the time of an empty kernel's replay, once for this device and cache state."""
         graph = self.cuda.CUDAGraph()
         try:
             self._record(graph, self._empty)

@@ -78,7 +78,7 @@ class _Saved:
 
 
 def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
-    with _without_collections():  # one would free what earlier cycles hold, at some time during the call
+    with _without_collections():  # one would free memory of earlier cycles, at some time during the call
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_stats(device)
@@ -92,7 +92,7 @@ def _trace_cuda(call: Callable[[], Any], device: torch.device) -> Memory:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Keep Python from collecting garbage by itself: what a call makes stays in the first generation."""
+    """Keep Python from collecting garbage by itself: a call's objects stay in the first generation."""
     was_enabled = gc.isenabled()
     gc.collect(0)
     gc.disable()

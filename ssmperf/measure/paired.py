@@ -2,7 +2,7 @@
 
 The unit is a pair: both sides are measured in fresh processes, one right after the other, in random order.
 Each case contributes the log of the ratio of its two medians (new over base). The interval of one process is
-not used, since it does not cover what changes between processes. A comparison has two stages:
+not used, since it does not cover changes between processes. A comparison has two stages:
 
 1. `screen`: a few pairs of all cases. A case is screened if its point lies beyond half the threshold and a
    loose test finds it. Nothing is decided on these pairs.
@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 FIRST_PAIRS = 5
 FRESH_PAIRS, MANY_FRESH_PAIRS = 7, 10
-MANY_CASES = 100  # above this, what is real is harder to tell among the many screened cases
+MANY_CASES = 100  # above this, real changes are harder to tell among the many screened cases
 
 SIGNIFICANCE = 0.05  # allowed probability of any false verdict in one direction
 _SCREENING = 0.1  # one-sided level of the first stage, for each case
@@ -281,7 +281,7 @@ def _moderated(values: Array) -> _Spread:
 
 
 def common_variance(own: Array, degrees: float) -> tuple[float, float]:
-    """Estimate what the variances of cases have in common, and for how many degrees of freedom it counts.
+    """Estimate the common part of cases' variances, and for how many degrees of freedom it counts.
 
     own: (cases,), each with so many degrees of freedom. The result is (0, 0) where nothing is common.
     """

@@ -76,7 +76,7 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
 
 
 def _named(result: Any) -> Results:
-    """Name what a forward call returned. Raises BrokenContract."""
+    """Name the results of a forward call. Raises BrokenContract."""
     problem = ill_formed(result)
     if problem:
         raise BrokenContract(problem)

@@ -86,7 +86,7 @@ class Alternation:
         self.take, self.hand_over, self.warm_up, self.clock = take, hand_over, warm_up, clock
         self._left_out_s = 0.0
         self._slice_ends_s: float | None = None
-        self._last_s: float | None = None  # of the last sample, with what surrounds the call
+        self._last_s: float | None = None  # of the last sample, with the work around the call
 
     def now(self) -> float:
         """Read the clock, without the time that is left out."""

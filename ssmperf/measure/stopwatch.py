@@ -18,7 +18,7 @@ from ssmperf.measure.sampling import Alternation, Samples, sample
 
 FURTHER_CLOCK_SHARE = 0.3  # time of each further clock, relative to that of the first
 FEWEST_SAMPLES = 5
-BRIEF_S = 5e-4  # below it, what the writing of fresh values leaves in the cache matters
+BRIEF_S = 5e-4  # below it, the cache's contents after writing fresh values matter
 MOST_REPEATS = 4  # of one sample whose device work may have waited for the host
 TOO_LONG = "not captured: a few calls are longer than the time for further clocks"
 NO_GRAPHS = "not captured: a failed capture would harm what else this process has to do"
@@ -90,14 +90,14 @@ class Timing:
 
 
 class Observer(Protocol):
-    """Gives each timed call its values, and sees what it returned; both outside the time, on its stream."""
+    """Gives each timed call its values, and sees its result; both outside the time, on its stream."""
 
     def before(self, *, timed: bool) -> None:
         """Write fresh values for the next call. timed: whether that is a timed one."""
         ...
 
     def after(self, result: Any) -> None:
-        """Take what the call returned."""
+        """Take the call's result."""
         ...
 
 
@@ -143,7 +143,7 @@ class Around:
             self.call()
 
     def after(self, result: Any) -> None:
-        """Hand what a timed call returned to the observer."""
+        """Hand a timed call's result to the observer."""
         if self.observer is not None:
             self.observer.after(result)
 

@@ -1,4 +1,4 @@
-"""The contract of a call: what it must return, and in which words a result that breaks it is refused.
+"""The contract of a call: its required result, and the words that refuse a result that breaks it.
 
 The judge, `ssmperf.compute` and the first, untimed call of a case all ask here.
 """
@@ -50,7 +50,7 @@ def ill_formed(result: Any) -> str | None:
 
 
 def malformed(result: Any, expected: Contract, device: torch.device, *, plain: bool = True) -> str | None:
-    """Say in what a call's result breaks the contract, or return None.
+    """Say how a call's result breaks the contract, or return None.
 
     device: where the operands are, and the results must be.
     plain: whether a subclass of Tensor breaks it too, since it may be computed only when it is read.

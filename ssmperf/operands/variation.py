@@ -199,6 +199,6 @@ def as_json(drawn: Draw) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Draw:
-    """Read what `as_json` wrote."""
+    """Read the output of `as_json`."""
     first, second = data["weights"]
     return Draw((float(first), float(second)), float(data["scale"]), data["seed"])

@@ -109,7 +109,7 @@ class Learning:
         return replace(training, **chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """Give what a resumed run must agree with: all choices on which its numbers depend."""
+        """Give the facts that a resumed run must share: all choices on which its numbers depend."""
         return {name: value for name, value in self._given().items() if name != "side_by_side"}
 
     @property

@@ -32,7 +32,7 @@ class Selection:
 
     models: names of models, or of recurrences to run bare, on operands of gate regimes.
     peers: whether a suite that leaves backends around other people's kernels to those who name them has them.
-    sizes: of dimensions, by letter.
+    sizes: sizes of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
 
     Raises:

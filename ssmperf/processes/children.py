@@ -77,7 +77,7 @@ class Nursery:
     ) -> Child:
         """Fork a child that calls `main` of a module.
 
-        config: what it is called with, as plain data. log: descriptor for its output. descriptors: those that
+        config: argument of the call, as plain data. log: descriptor for its output. descriptors: those that
             it inherits, by the names under which the configuration has them there.
 
         Raises:

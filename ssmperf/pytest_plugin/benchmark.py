@@ -54,7 +54,7 @@ class TimedBenchmark:
     """Times a function as `benchmark(function, *args, **kwargs)` does; `benchmark` is the fixture behind it.
 
     device: torch's name of the device, or "auto". cache: "cold", "hot", or None for cold on a GPU.
-    options: what pytest-benchmark's options and marker say about sampling.
+    options: sampling options of pytest-benchmark and of its marker.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TimedBenchmark:
         self._device, self._cache, self._options, self._on_device = device, cache, options, on_device
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Time a function and return what it returned.
+        """Time a function and return its result.
 
         Raises:
             UsageError: nothing shows on which device it works, or its device time is 0.

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ssmperf-baseline",
         metavar="RUN",
-        help="Compare what was measured with this run, as `ssmperf check` does; fail if anything is slower.",
+        help="Compare the measured cases with this run, as `ssmperf check` does; fail if anything is slower.",
     )
     group.addoption(
         "--ssmperf-threshold",

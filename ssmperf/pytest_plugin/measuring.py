@@ -93,7 +93,7 @@ class Facts:
 
 
 def wanted(of: str, function: Callable[..., Any] | str, **given: Any) -> Wanted:
-    """Say what is to be measured. given: fields of `Choices`, and sizes by letter.
+    """Describe the wanted measurement. given: fields of `Choices`, and sizes by letter.
 
     Raises:
         UsageError: a name, letter or value is illegal. Unsupported: a backend cannot be imported here.

@@ -103,9 +103,9 @@ class Recurrence:
 class Prepared:
     """A recurrence's operands in native form: another layout, gates not in logs, one dtype for all.
 
-    operands: what the native call takes, in order; its tensors are differentiable functions of the
+    operands: those of the native call, in order; their tensors are differentiable functions of the
         recurrence's operands.
-    finish: what the native call gives (a tensor or a tuple) -> (output, final_state), differentiable.
+    finish: the native call's result (a tensor or a tuple) -> (output, final_state), differentiable.
     """
 
     operands: tuple[Any, ...]

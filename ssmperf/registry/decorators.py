@@ -328,12 +328,12 @@ def claim(
     name: the paper and the claim, as `longhorn:parameters`.
     paper: title, year and arXiv number. place: section, table or figure.
     statement: the claim in a sentence. printed: its number or numbers, as the paper prints them.
-    runs: what is run. scaled: what is smaller than in the paper, or another device.
-    rule: what counts as agreeing, in a sentence.
+    runs: the measurement. scaled: reductions from the paper, or another device.
+    rule: the condition for agreement, in a sentence.
     device: "cpu" if two cores suffice; "cuda" if it needs a GPU.
     budget_s: how long it may take there. budget_of: "claim", or "piece" if each piece has this budget.
     has_smoke: whether `--preset smoke` makes it tiny. The verdict is then that nobody can tell.
-    version: raised when what a piece measures has changed, so that older results are not used.
+    version: raised when a piece's measurement has changed, so that older results are not used.
 
     Raises:
         DuplicateName: the name is taken.

@@ -30,7 +30,7 @@ TASKS = "ssmperf.suites.tasks"
 # files beside the backends': shared code, several backends in one file, answers in closed form
 PEERS = "peers"
 NOT_BACKENDS = ("common", PEERS, "analytic")
-INSTALLED = "installed plug-in "  # how the registry calls what an entry point names
+INSTALLED = "installed plug-in "  # begins the registry's name for an entry point's target
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
 BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points

@@ -23,7 +23,7 @@ WORDS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A keyword of a model or task; its help is what the docstring says of it, or that of a base class."""
+    """A keyword of a model or task; its help is its text in the docstring, or in that of a base class."""
 
     name: str
     type: type

@@ -71,7 +71,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
 
 
 def state() -> tuple[int, int, int]:
-    """Give a value that differs after each change of what is registered."""
+    """Give a value that differs after each change of the registry."""
     return id(entries), len(origins), additions[0]
 
 

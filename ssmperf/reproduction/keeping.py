@@ -21,7 +21,7 @@ from ssmperf.errors import UnreadableRun, UsageError
 SCHEMA_VERSION = 1
 META_FILE, RESULT_FILE = "reproduce.json", "result.json"
 PIECE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-# what all pieces of a folder share
+# facts that all pieces of a folder share
 FIXED = ("device", "hardware", "preset", "seeds", "corpus_sha256", "default_text")
 VERSION_FILE = "version"  # of the claim whose piece has begun
 
@@ -33,7 +33,7 @@ def is_folder(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A reproduction's folder. meta: what `reproduce.json` holds."""
+    """A reproduction's folder. meta: the contents of `reproduce.json`."""
 
     path: Path
     meta: Mapping[str, Any]
@@ -92,7 +92,7 @@ class Folder:
         return self.path / claim.replace(":", "-") / piece
 
     def begin(self, claim: str, version: int, piece: str) -> Path:
-        """Make the folder of a piece; remove what another version of the claim has left in it.
+        """Make the folder of a piece; remove the files of another version of the claim.
 
         Raises:
             UsageError: it cannot be written.

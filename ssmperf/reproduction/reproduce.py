@@ -1,4 +1,4 @@
-"""Run claims of papers piece by piece, keep what was measured, and judge it."""
+"""Run claims of papers piece by piece, keep the numbers, and judge them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """Claims with their results, and the folder with what they rest on.
+    """Claims with their results, and the folder on which they rest.
 
     meta: when, where and how, as `reproduce.json` holds it.
     """
@@ -121,10 +121,10 @@ def reproduce(
             pieces that have ended are not run again.
         device: "auto", "cpu", "cuda" or "cuda:N".
         preset: "standard"; or "smoke", tiny sizes that only try the code.
-        seeds: number of seeds of what is learned; None means the claim's own.
+        seeds: number of seeds of the trainings; None means the claim's own.
         corpus: file or folder of text to learn; None means the standard library's sources.
         pieces: names of the pieces to run now; the verdict rests on all that are kept. None means all.
-        argv: the command line of the request. progress: takes lines about what is going on.
+        argv: the command line of the request. progress: takes lines about the progress.
 
     Raises:
         UsageError: there is no such claim, piece or preset, or the folder, the device or the text cannot be
@@ -145,7 +145,7 @@ def reproduce(
 
 
 def load_reproduction(path: File) -> Reproduction:
-    """Judge what the folder of a reproduction keeps. Nothing is measured, so any machine can do it.
+    """Judge the contents of a reproduction's folder. Nothing is measured, so any machine can do it.
 
     It has the claims of which a piece has a result. Those of a plug-in must be loaded.
 

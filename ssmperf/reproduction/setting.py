@@ -26,8 +26,8 @@ class ClaimSetting:
 
     device: a torch device, such as "cpu" or "cuda:0".
     preset: "standard", or "smoke" for tiny sizes that only try the code.
-    seeds: number of seeds of what is learned; None means the claim's own.
-    corpus: a text file, or a folder of them, for what is learned from text; None means the standard library.
+    seeds: number of seeds of the trainings; None means the claim's own.
+    corpus: a text file, or a folder of them, for trainings on text; None means the standard library.
     folder: of the piece, for runs that it keeps. It may hold those of an interrupted one.
     budget_s: how long the piece should take: the claim's budget where each piece has it, or else all of it.
     on_progress: takes a line about how far the piece is.

@@ -13,13 +13,13 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def busy_cases(run: Run) -> dict[str, tuple[str, ...]]:
-    """List what else the machine did while a case was timed, in any round, by the ids of such cases."""
+    """List the machine's other work while a case was timed, in any round, by the ids of such cases."""
     found = {record.case.id: texts(record.numbers.get("busy")) for record in run.records}
     return {case_id: busy for case_id, busy in found.items() if busy}
 
 
 def busy_line(records: Sequence[Record]) -> str | None:
-    """Sum up what else the machine did while cases were timed, as one line; None if it was idle.
+    """Sum up the machine's other work while cases were timed, as one line; None if it was idle.
 
     Texts that differ in a number only are shown as one, with the least and the largest number.
     """

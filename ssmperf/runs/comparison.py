@@ -92,7 +92,7 @@ def compare_runs(
     force: compare numbers even if device, driver or versions differ.
     unsure: "pass" if a comparison in which only ambiguity is left counts as fine, else "fail".
     restriction: the part of both runs to compare; None means all.
-    calibration: the noise of the machine, instead of what the runs' environments say.
+    calibration: the noise of the machine, instead of that in the runs' environments.
     local: finds the calibration of a device if the environments have none.
 
     Raises:
@@ -145,7 +145,7 @@ def compare_pairs(
 
     verdicts: by case id; a timed case without one, which was never measured in pairs, is ambiguous.
     threshold: the largest change that counts as the same, as `parse_threshold` gives it.
-    method, notes: how the verdicts came about, and what else a reader should know.
+    method, notes: how the verdicts came about, and further remarks.
 
     Raises:
         UsageError: `unsure` is illegal, or a name of the restriction is in neither run.
@@ -308,7 +308,7 @@ def _comparison(
     differences: tuple[str, ...] = (),
     notes: Sequence[str] = (),
 ) -> RunComparison:
-    """Put pairs into order, and add what a reader should know about the two runs."""
+    """Put pairs into order, and add remarks about the two runs."""
     check_unsure(unsure)
     order = list(VERDICTS)
     pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
@@ -377,7 +377,7 @@ def _number(record: Record, field: str | None) -> float | None:
 
 
 def _side(record: Record, field: str) -> Side:
-    """Gather what one run knows about a case's time."""
+    """Gather one run's facts about a case's time."""
     value = _number(record, field)
     assert value is not None
     samples, *ends = _SAMPLED[field]

@@ -21,7 +21,7 @@ from ssmperf.runs.store import Run
 # Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the
 # cores of a CPU may take half of their time.
 ASSUMED, ASSUMED_BUSY_GPU, ASSUMED_BUSY_CPU = 0.02, 0.04, 0.25
-MOST_SHARED = 2.0  # times as long: what another virtual machine on the same core can do to a call
+MOST_SHARED = 2.0  # times as long: the effect on a call of another virtual machine on the same core
 CHANGED = ("slower", "faster")
 
 
@@ -90,7 +90,7 @@ class Noise:
 
         A virtual machine's core may be half as fast for a second, which nothing on it shows. That hits one
         case in fifty by up to a factor of 2. A change of a backend shows in its other cases, too. A case that
-        is its backend's only one is left as it is, and so is one of a machine that is calibrated.
+        is its backend's only one, or of a machine that is calibrated, keeps its verdict.
         """
         cases = Counter(_of_backend(pair) for pair in pairs if pair.ratio is not None)
         changed = Counter((*_of_backend(pair), pair.verdict) for pair in pairs)

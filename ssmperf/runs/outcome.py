@@ -1,4 +1,4 @@
-"""The outcome of comparing two runs: one verdict per case, the exit code, and what to know about both."""
+"""The outcome of comparing two runs: one verdict per case, the exit code, and remarks about both."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXIT_MEANS = {
 
 
 def check_unsure(answer: str) -> None:
-    """Raise UnknownName for what is no answer to `--unsure`."""
+    """Raise UnknownName for an invalid value of `--unsure`."""
     if answer not in UNSURE:
         raise UnknownName("answer to --unsure", answer, UNSURE)
 
@@ -120,7 +120,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """All pairs of two runs, what people act on first.
+    """All pairs of two runs, those that people act on first.
 
     differences: between environments, which make times incomparable.
     notes: further remarks on the two runs. method: how times were compared; empty if none were.
@@ -153,7 +153,7 @@ class RunComparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of cases by verdict, what people act on first."""
+        """The number of cases by verdict, those that people act on first."""
         counts = Counter(pair.verdict for pair in self.pairs)
         counts["missing"] += self.unmeasured
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
@@ -249,7 +249,7 @@ class RunComparison:
 
 
 def origin_of(run: Run, version: str | None = None) -> Origin:
-    """Describe a run. version: what it measured, if that is known better than from the run."""
+    """Describe a run. version: the measured one, if it is known better than from the run."""
     environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
     created = run.meta.get("created")
     return Origin(
@@ -260,7 +260,7 @@ def origin_of(run: Run, version: str | None = None) -> Origin:
 
 
 def _versions(run: Run, environments: list[Mapping[str, Any]]) -> Iterator[str]:
-    """List what tells the version of a run: its tag, the version of ssmperf, its plug-ins."""
+    """List the marks of a run's version: its tag, the version of ssmperf, its plug-ins."""
     if isinstance(tag := run.meta.get("tag"), str) and tag:
         yield tag
     for environment in environments:

@@ -1,6 +1,6 @@
 """Rounds: the records of a case that was measured several times by fresh processes, and their fold.
 
-What changes between two processes is not seen within one: where memory lies, in which of two states a clock
+One process does not show the differences between two: where memory lies, in which of two states a clock
 stays. So the unit of a comparison is a round, with one number per case.
 """
 
@@ -35,7 +35,7 @@ def round_of(record: Record) -> int:
 
 
 def by_case(records: Iterable[Record]) -> dict[str, tuple[Record, ...]]:
-    """Group records by the id of their case. Of two records of one round, the later one is kept."""
+    """Group records by the id of their case. If a round has two records, the later one is kept."""
     found: dict[str, dict[int, Record]] = {}
     for record in records:
         id_, number = record.case.id, round_of(record)

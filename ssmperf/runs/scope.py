@@ -29,7 +29,7 @@ AXES = ("model", "backend", "shape", *_FIELDS)
 
 
 def describe(selection: Selection, suites: Sequence[str], plan: Plan) -> dict[str, Any]:
-    """Describe a run's selection and what was planned for it, as plain JSON.
+    """Describe a run's selection and its plan, as plain JSON.
 
     Models have the names that their cases have. `planned` holds, by suite and by model or recurrence, the
     values that each axis takes in the plan, unless that is its default alone.

@@ -201,7 +201,7 @@ def _standing(record: Record, incorrect: Iterable[Record], beyond: tuple[str, st
     """Judge a record by itself, by the incorrect records that concern it, and by its backend's envelope."""
     if record.status in INCORRECT:
         return Standing(str(record.status), reason=record.reason)
-    # the pass of the same suite comes first: it is nearest to what the reader looks at
+    # the pass of the same suite comes first: it is nearest to the reader's subject
     others = sorted(incorrect, key=lambda other: other.case.suite != record.case.suite)
     if others:
         mark = f"{others[0].status} in {_where(others[0], record)}"

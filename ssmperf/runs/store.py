@@ -222,7 +222,7 @@ class Writer:
             action()
         except OSError as error:
             raise UsageError(
-                f"cannot write to {self.path}: {error.strerror or error}; what was recorded before is kept"
+                f"cannot write to {self.path}: {error.strerror or error}; earlier records are kept"
             ) from error
 
 

@@ -72,7 +72,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The ratio of two values, new over base, and what it shows.
+    """The ratio of two values, new over base, and its meaning.
 
     low, high: its interval; `slower` needs low > 1. p: probability of a ratio as far on that side without any
         change, times the number of cases. least_change: the least increase, such as 0.08, for which the ratio

@@ -1,6 +1,6 @@
 """Write down the contract of a recurrence, for the docstring of a file that computes it.
 
-All of it is read off what the recurrence declares, and off operands and results that are made for this.
+All of it is read off the recurrence's declarations, and off operands and results that are made for this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ssmperf.operands.build import build_operands, initial_state
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.registry.declarations import DEVICES, Recurrence
 
-DATA_DTYPE = "bfloat16"  # of the data in the table, which shows what keeps another dtype
+DATA_DTYPE = "bfloat16"  # of the data in the table, which shows the operands that keep another dtype
 REGIME = "sigmoid"
 # One prime per letter, so that the size of an axis tells its letter.
 SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29, 41), strict=True))
@@ -29,7 +29,7 @@ WIDTH = 88
 
 
 def contract(recurrence: str) -> str:
-    """Describe in text what a backend of a recurrence is given and must return.
+    """Describe in text a backend's operands and required results.
 
     Raises:
         UnknownName: no such recurrence.

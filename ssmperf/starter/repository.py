@@ -61,7 +61,7 @@ import {{ name }}  # noqa: F401 (registers the backend)"""
 class Starter:
     """Contents of a kernel's repository.
 
-    recurrence: what the kernel computes. name: of the kernel, its file and its backend.
+    recurrence: of the kernel. name: of the kernel, its file and its backend.
     triton: whether it is a kernel in Triton rather than torch. package: whether it can be installed.
     """
 
@@ -123,7 +123,7 @@ class Starter:
         return found
 
     def next_steps(self, folder: Path) -> str:
-        """Say in Markdown, for the terminal or a README, what to do with the files."""
+        """Explain the use of the files in Markdown, for the terminal or a README."""
         test, model = f"test_{self.name}.py", MODELS[self.recurrence]
         measured = f"--models {model} --backends {self.name}"
         elsewhere = [f"    cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []

@@ -1,4 +1,4 @@
-"""A calibration as text and as JSON: what the machine can tell apart, by kind of case."""
+"""A calibration as text and as JSON: the machine's resolution by kind of case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that every command has that compares two runs, and how it shows what it found."""
+"""The options of all commands that compare two runs, and the display of their outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `diagnose`: find a case of a run by its id, repeat it, and show what is wrong with it."""
+"""The verb `diagnose`: find a case of a run by its id, repeat it, and show its faults."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def shapes() -> list[dict[str, Any]]:
 
 
 def as_text(described: dict[str, Any]) -> str:
-    """Show one model as text: what it is, its options, its backends."""
+    """Show one model as text: description, options and backends."""
     lines = [f"{described['name']}: {described['paper']}", "", described["description"], ""]
     lines.append(f"recurrence: {described['recurrence']}, {described['gate']} gates")
     lines.append(f"dtypes: {', '.join(described['dtypes'])}")

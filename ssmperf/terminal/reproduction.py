@@ -47,5 +47,5 @@ def progress(text: str) -> None:
 
 
 def _short(paper: str) -> str:
-    """Cut a title at its colon: papers are known by what stands before it."""
+    """Cut a title at its colon: papers are known by the part before it."""
     return str(paper).partition(":")[0].partition(",")[0]

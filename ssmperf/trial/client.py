@@ -51,7 +51,7 @@ class RemoteJudge:
         """
         reply = self._ask(question, answer)
         if reply.get("memory") and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what this process keeps for itself may be what is missing
+            torch.cuda.empty_cache()  # the missing memory may be in this process's cache
             reply = self._ask(question, answer)
         if "unsupported" in reply:
             raise Unsupported(reply["unsupported"])

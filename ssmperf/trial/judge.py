@@ -78,7 +78,7 @@ class Question:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Question:
-        """Read what `to_json` returned."""
+        """Read the result of `to_json`."""
         drawn = None if data["drawn"] is None else variation.from_json(data["drawn"])
         case = Case.from_json(data["case"])
         return cls(**{**data, "case": case, "drawn": drawn, "ends": tuple(data["ends"])})
@@ -94,7 +94,7 @@ class Judge:
     device: str
     load: Callable[[], None] = lambda: None
     _kept: OrderedDict[tuple[object, ...], dict[Hashable, Any]] = field(default_factory=OrderedDict)
-    _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)  # of what is kept, by operands
+    _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)  # bytes kept, by operands
 
     def verdict(self, question: Question, answer: Answer) -> Verdict:
         """Judge an answer.
@@ -175,7 +175,7 @@ class Judge:
         return _combination(drawn.answer, first, second)
 
     def _evidence(self, question: Question) -> Evidence | None:
-        """Give what a wrong answer is diagnosed from; None for a variation, whose values are not kept."""
+        """Give the evidence for a diagnosis; None for a variation, whose values are not kept."""
         if question.drawn is not None:
             return None
         values = self._values(question, question.number)
@@ -245,7 +245,7 @@ class Judge:
         return own[key]
 
     def _make_room(self) -> None:
-        """Drop what belongs to the operands that were used longest ago."""
+        """Drop the entries of the operands that were used longest ago."""
         limit = KEPT_BYTES
         if self.device.startswith("cuda"):
             limit = int(KEPT_SHARE * torch.cuda.get_device_properties(self.device).total_memory)
@@ -305,7 +305,7 @@ def largest_final_state(reference: Reference) -> dict[str, float]:
 
 
 def bytes_of(made: Any) -> int:
-    """Count the bytes of the tensors in what a judge keeps."""
+    """Count the bytes of the tensors that a judge keeps."""
     if isinstance(made, Tensor):
         return made.numel() * made.element_size()
     if isinstance(made, Mapping):

@@ -85,11 +85,11 @@ class TimedAnswers:
         places = (self.secret.randrange(*stretch) for stretch in stretches)
         self._shared = list(zip(places, mixtures, strict=False))  # by place; the next one is the first
         self._kinds: list[bool] = []  # of the calls that are left of a group
-        self._keeps = False  # whether what the call returns is kept, to be judged in full
+        self._keeps = False  # whether the call's result is kept, to be judged in full
         self._mixtures: list[tuple[Draw, Any]] = []
         self._combination: tuple[Draw, Any] | None = None
         self.problem: str | None = None
-        self.uneven: str | None = None  # what may be chance, and needs more calls to be told
+        self.uneven: str | None = None  # a doubt that may be chance, and needs more calls
         self._combinations = 0
         self._results: list[Tensor] = []  # without memory of their own
         self._projections: list[Projection] = []
@@ -129,7 +129,7 @@ class TimedAnswers:
         self._spoil()
 
     def after(self, result: Any) -> None:
-        """Reduce what a timed call returned; keep the shared mixtures, and a combination at random."""
+        """Reduce the result of a timed call; keep the shared mixtures, and a combination at random."""
         products = projected(self._projections, result)
         if products is None:
             self.problem = self.problem or "a timed call returned other tensors than the untimed one"
@@ -163,7 +163,7 @@ class TimedAnswers:
             return Verdict(Status.WRONG, problem)
         verdict = Verdict(Status.OK)
         for drawn, result in [*self._mixtures, *([self._combination] if self._combination else [])]:
-            self._write(drawn)  # what the way back from a native answer reads
+            self._write(drawn)  # inputs of the way back from a native answer
             verdict = self.ask(drawn, self._answer(result))
             if verdict.status is not Status.OK:
                 break
@@ -171,7 +171,7 @@ class TimedAnswers:
         return verdict
 
     def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:
-        """Measure what the bases give, and how exactly the probe's answer is their combination.
+        """Measure the results of the bases, and how exactly the probe's answer is their combination.
 
         rest: the probe's answer; what the bases explain of it is taken away here, in place of a copy.
         """

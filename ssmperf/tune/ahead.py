@@ -86,7 +86,7 @@ def compile_ahead(
             for _ in range(count):
                 children.append(nursery.start(MODULE, config, output.fileno(), inherited, START_S))
     except (NurseryEnded, OSError):
-        pass  # who starts a worker hears of it
+        pass  # the next start of a worker reports it
     finally:
         os.close(theirs)
         os.close(work)
@@ -101,7 +101,7 @@ def compile_ahead(
 def _gathered(
     done: int, cases: Mapping[str, Case], children: Sequence[Child], on_progress: Callable[[Case, str], None]
 ) -> dict[str, float]:
-    """Read what processes have done, until all have ended or their time is up."""
+    """Read the output of processes, until all have ended or their time is up."""
     found: dict[str, float] = {}
     poll, ends_s, rest = select.poll(), time.monotonic() + LIMIT_S, b""
     running = {child.descriptor for child in children}

@@ -14,7 +14,7 @@ LEAST_GAIN = 0.01  # of the time; with less, a candidate is no better
 
 
 class Refused(Exception):
-    """A candidate does not give the right answer; the message says what is wrong."""
+    """A candidate does not give the right answer; the message names the fault."""
 
 
 @dataclass

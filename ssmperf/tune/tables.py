@@ -44,7 +44,7 @@ class Layer(dict[Place, Any]):
 _tables: dict[str, Table[Any]] = {}
 _layers: tuple[Layer, ...] = ()  # the last one is on top
 _notes: tuple[dict[Place, Any], ...] = ()
-_local = threading.local()  # note: what this thread looks up, or nothing
+_local = threading.local()  # note: this thread's look-ups, or nothing
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def in_force() -> tuple[Layer, ...]:
 
 @contextlib.contextmanager
 def consulting() -> Iterator[dict[Place, Any]]:
-    """Collect what this thread looks up until the block ends, by (table name, key)."""
+    """Collect this thread's look-ups until the block ends, by (table name, key)."""
     before = getattr(_local, "note", None)
     found: dict[Place, Any] = {}
     _local.note = found

@@ -1,4 +1,4 @@
-"""A bench for one function in the calling process: what its cases are, and torch's settings as in a worker.
+"""A bench for one function in the calling process: its cases, and torch's settings as in a worker.
 
 Nothing is registered.
 """

@@ -148,7 +148,7 @@ def bisect(
     out: folder of the search: `bisect.json`, and a comparison per candidate.
     halfway: judge candidates by half of the change between the ends, if that is more than the threshold.
         Noise then matters less, and of several slow-downs the one is found that crosses the half.
-    resume: continue that search; what was judged is not judged again.
+    resume: continue that search; judgements are not repeated.
     judge: compares a candidate with the good commit; None for `ab`. progress: receives that of its measuring.
 
     Raises:
@@ -218,7 +218,7 @@ def of_comparison(found: RunComparison) -> Judgement:
 
 @dataclass
 class _Search:
-    """A search under way. described: what must be the same when it is resumed."""
+    """A search under way. described: the facts that a resumed search must share."""
 
     wanted: Versions
     good: str
@@ -292,7 +292,7 @@ def _commit(text: str) -> str:
 
 
 def _start(out: Path, described: Mapping[str, Any], *, resume: bool) -> dict[str, Judgement]:
-    """Begin a search in a folder, or read what the one to resume has judged."""
+    """Begin a search in a folder, or read the judgements of the one to resume."""
     file = out / STATE_FILE
     try:
         if resume and file.exists():

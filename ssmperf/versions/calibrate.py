@@ -1,4 +1,4 @@
-"""Measure the noise between processes on a device: rounds of the same code, and what they differ by."""
+"""Measure the noise between processes on a device: rounds of the same code, and their differences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 class Calibrated:
     """A calibration after its file was written.
 
-    calibration: what the file says now, of this session and earlier ones. run: the rounds of this session.
+    calibration: from the file, of this session and earlier ones. run: the rounds of this session.
     """
 
     calibration: Calibration

@@ -90,7 +90,7 @@ class Versions:
         return cls(base, new, {"suite": suite, **given}, tuple(plugins), chosen, limit, first, fresh)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what must be the same when a comparison is resumed."""
+        """Return the facts that a resumed comparison must share."""
         return {
             "base": self.base,
             "new": self.new,
@@ -133,8 +133,7 @@ def compare_versions(
     moved = [name for name, side in described.items() if before.get(name) != side]
     if moved:
         raise UsageError(
-            f"{' and '.join(moved)}: another commit or content than what was measured in {out}; pass "
-            "another --out"
+            f"{' and '.join(moved)}: another commit or content than measured in {out}; pass another --out"
         )
     state |= {"sides": described}
     write_state(out / PLAN_FILE, state)
@@ -256,7 +255,7 @@ def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
 
 
 def write_state(file: Path, state: Mapping[str, Any]) -> None:
-    """Write what a comparison or a search has to remember as JSON; the file is always a whole one.
+    """Write the state of a comparison or a search as JSON; the file is always a whole one.
 
     Raises:
         UsageError: it cannot be written.
@@ -360,7 +359,7 @@ class _Pairs:
     def values(
         self, ids: Iterable[str], numbers: Iterable[int]
     ) -> dict[str, tuple[list[float], list[float]]]:
-        """Read from the runs on disk what both sides measured in these rounds."""
+        """Read both sides' measurements in these rounds from the runs on disk."""
         base, new = (store.load(self.processes[name].run_folder) for name in ("base", "new"))
         found = _common_values(base, new, numbers)
         return {id_: found[id_] for id_ in sorted(ids) if id_ in found}

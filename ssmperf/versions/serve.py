@@ -37,7 +37,7 @@ def main() -> None:
     """Serve until the requests end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what plug-ins print goes to the log
+    os.dup2(2, 1)  # output of plug-ins goes to the log
     try:
         arguments = json.loads(sys.stdin.readline() or "{}")
         for file in arguments["plugins"]:

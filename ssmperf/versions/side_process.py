@@ -1,4 +1,4 @@
-"""The driver's end of one side: its process, the rounds it is asked for, and what it tells."""
+"""The driver's end of one side: its process, requests for rounds, and its messages."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ GIT_S = 60.0
 ENTRY_POINTS = "ssmperf."  # how the groups begin by which a package registers plug-ins
 INSTALLED = "installed"  # a file in a version's folder, written when it is ready
 MOST_VERSIONS = 24  # that are kept
-# Compilers' caches: what one side has compiled must not serve the other.
+# Compilers' caches: kernels compiled by one side must not serve the other.
 CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -164,7 +164,7 @@ def _checked_out(folder: Path) -> tuple[str | None, bool]:
 
 
 def _identity(text: str, kind: str, commit: str | None) -> str:
-    """Hash what a version consists of, or for a plug-in file or environment where it is."""
+    """Hash the contents of a version, or the place of a plug-in file or environment."""
     digest = hashlib.sha256(f"{kind} {sys.version_info[:2]} ".encode())
     if commit is not None:
         digest.update(commit.encode())
@@ -209,7 +209,7 @@ def _prune(root: Path) -> None:
 
 
 def kind_of(text: str) -> tuple[str, str | None]:
-    """Tell what a text names, and the commit if that is a git ref. Existing paths come before refs.
+    """Tell the kind of a version from its text, and the commit if it is a git ref. Existing paths come first.
 
     Raises:
         UsageError: it names nothing.

@@ -1,1 +1,1 @@
-"""Growth with the length: which lengths are measured, and what passes from one segment to the next."""
+"""Growth with the length: the lengths measured, and the state that passes from one segment to the next."""

@@ -34,7 +34,7 @@ def curve(shapes: tuple[Shape, ...], factor: int | None) -> tuple[Shape, ...]:
     """Take the shape of middle length, and others with as many tokens whose lengths differ by a factor.
 
     There are LENGTHS lengths around that of the shape, or below it where one sequence has no more tokens.
-    With no factor, the shapes are what they are.
+    With no factor, the shapes stay the same.
     """
     if factor is None:
         return shapes

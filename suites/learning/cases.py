@@ -29,7 +29,7 @@ SMOKE_TASKS = ("memory_horizon", "mqar:vocabulary=32")
 # Time of an update beside its backend's calls. That of a GPU is for twelve networks on an H200, by graphs.
 UPDATE_S = {"cpu": 0.03, "cuda": 0.001}
 CELL_S = {"cpu": 0.0, "cuda": 0.8e-9}  # for each number of a residual stream, by layer
-TOGETHER = 0.75  # of their times alone is what trainings side by side on a GPU take
+TOGETHER = 0.75  # time of trainings side by side on a GPU, over the sum of their times alone
 START_S = 8.0  # until a process has begun, or kernels are compiled
 MODELS = ("hgrn", "hgrn2", "mamba", "deltanet", "attention", "gla", "retnet", "longhorn", "gateloop")
 

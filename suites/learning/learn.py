@@ -36,7 +36,7 @@ def learn(case: Case, context: Context) -> Record:
     losses: the mean losses of eight parts of the first seed's training; `updates_done` says where they end.
     accuracies: by `test_lengths`, averaged over seeds; None for a length that the backend refuses.
     accuracies_by_reach: by test length, and by how many tokens back the answer depends on.
-    chances, majority_accuracies: what guessing, and always giving the most frequent answer, would have.
+    chances, majority_accuracies: those of guessing, and of always giving the most frequent answer.
     without_graph: why a GPU made updates one by one instead of replaying a CUDA graph, if it did.
     verdict: the outcome and how far it holds, as a sentence; `learned` and `holds_to` are its parts.
     """
@@ -79,7 +79,7 @@ def _check_backend(model: str, backend: str) -> None:
 
 
 def described(task: Task, trials: Trials, backend: str) -> dict[str, Any]:
-    """Say how networks were trained, and what the trainings cost."""
+    """Describe how networks were trained, and the cost of the trainings."""
     first = trials.learned[0]
     parts = len(first.losses)
     return {

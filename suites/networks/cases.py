@@ -189,7 +189,7 @@ def _transformer(width: int) -> int | None:
 
 
 def _layer(model: str, sizes: Mapping[str, int], **options: Any) -> Block:
-    """Build one layer of a network, without what it gets of its depth."""
+    """Build one layer of a network, without the parts that depend on its depth."""
     cls: Any = registry.model(model).cls
     with torch.random.fork_rng(devices=[]):
         mixer = cls(sizes)

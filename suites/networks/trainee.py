@@ -99,13 +99,13 @@ class Trainee:
         return loss.detach(), logits.detach()
 
     def restore(self) -> None:
-        """Write the initial parameters again. The optimiser keeps what it knows."""
+        """Write the initial parameters again. The optimiser keeps its state."""
         with torch.no_grad():
             for parameter, initial in zip(self.parameters, self.initial, strict=True):
                 parameter.copy_(initial)
 
     def answer(self, logits: Tensor, gradients: Sequence[Tensor | None]) -> Answer:
-        """Give what a step computed in the form in which it is judged."""
+        """Give the results of a step in the form in which they are judged."""
         named = dict(zip(self.names, gradients, strict=True))
         missing = [name for name, value in named.items() if value is None]
         found = {name: value for name, value in named.items() if value is not None}
@@ -125,7 +125,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def nbytes(tensors: Sequence[Any]) -> int:
-    """Count the bytes of tensors, leaving out what is none."""
+    """Count the bytes of tensors, leaving out other values."""
     return sum(each.nbytes for each in tensors if isinstance(each, Tensor))
 
 

@@ -1,4 +1,4 @@
-"""What the tests of backends share: a quicker start of device functions in Triton's interpreter."""
+"""Fixtures shared by tests of backends: a quicker start of device functions in Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of one step compile for Hopper: one a call, its state read and written as vectors."""
+"""The kernels of one step compile for Hopper: one per call, its state read and written as vectors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Value gates, gates on both sides, complex gates and reads before the write, by every backend.
 
-What the table's generic tests leave out: the read before the write under every gate kind, in both precisions,
+Gaps of the table's generic tests: the read before the write under every gate kind, in both precisions,
 with its state, and the softmax baseline, which is another function.
 """
 

@@ -32,7 +32,7 @@ from ssmperf.tune import tables
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two blocks a chunk and several tiles of K and V at widths that the interpreter can afford."""
+    """Two blocks per chunk and several tiles of K and V at widths that the interpreter can afford."""
     cut_into(monkeypatch)
 
 

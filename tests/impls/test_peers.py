@@ -57,7 +57,7 @@ def chunk_hgrn(x: Tensor, g: Tensor, initial_state: Tensor | None = None) -> tup
 
 
 def rwkv4(w: Tensor, u: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """fla.ops.rwkv4: decay exp(−exp(w)) and bonus u a channel; state (B, 3, 1, C) of α, β, ε."""
+    """fla.ops.rwkv4: decay exp(−exp(w)) and bonus u per channel; state (B, 3, 1, C) of α, β, ε."""
     assert state.shape == (k.shape[0], 3, 1, k.shape[2])
     alpha, beta, eps = state[:, :, 0].unbind(1)
     outputs = []

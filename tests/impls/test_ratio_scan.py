@@ -97,7 +97,7 @@ def test_a_shift_of_all_keys_and_of_the_state_changes_nothing_but_the_scale(back
 @with_and_without_bonus
 @each_backend
 def test_keys_far_from_zero_keep_their_digits_in_float32(backend: Backend, bonus: bool) -> None:
-    """At 512 a float32 exponent is off by 3e-5 a step; differences of exponents give that back."""
+    """At 512 a float32 exponent is off by 3e-5 per step; differences of exponents give that back."""
     drawn = operands(bonus, dtype="float32", regime="s4d")
     drawn = with_keys(drawn, (64 * drawn["k"].detach()).round() / 64 + 512)
     state = drawn["initial_state"].detach()
@@ -125,7 +125,7 @@ def test_the_final_scale_is_the_largest_exponent(backend: Backend) -> None:
 @with_and_without_bonus
 @each_backend
 def test_equal_states_of_other_scales_are_equal(backend: Backend, bonus: bool) -> None:
-    """(p, q, m) and (c p, c q, m − log c) go on alike, and the gradients at p and q differ by c."""
+    """(p, q, m) and (c p, c q, m − log c) give equal results, and the gradients at p and q differ by c."""
     drawn = operands(bonus)
     p, q, m = drawn["initial_state"].detach().unbind(1)
     factor = 7.0

@@ -33,7 +33,7 @@ def exchanges(kernel: Any) -> bool:
     return kernel.metadata.shared > 0 or re.search(r"\bshfl\b", kernel.asm["ptx"]) is not None
 
 
-# What holds for the kernels of a case whatever the numbers, by the beginning of its name.
+# Laws for the kernels of a case whatever the numbers, by the beginning of its name.
 LAWS = {
     r"scan/triton \S+ strand": moves_steps,
     r"ratio_scan/triton \S+ (?!streamed)": exchanges,

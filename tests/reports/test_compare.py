@@ -54,7 +54,7 @@ def test_junit_says_each_verdict_once(found: RunComparison) -> None:
 
 
 class TestSummary:
-    """What the page of a pull request must say."""
+    """Required contents of a pull request's page."""
 
     def lines(self, found: RunComparison, destination: Path | None = None) -> list[str]:
         text = registry.report("summary", "comparison")(found, destination)

@@ -1,4 +1,4 @@
-"""What cases cost: their sum by suite, the most expensive ones first, and nothing if no case has a time."""
+"""Costs of cases: their sum by suite, the most expensive ones first, and nothing if no case has a time."""
 
 from __future__ import annotations
 

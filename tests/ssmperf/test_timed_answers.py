@@ -1,4 +1,4 @@
-"""Every timed call answers for its own values: what only some calls leave out is found."""
+"""The answer of every timed call is checked: work that only some calls leave out is found."""
 
 from __future__ import annotations
 

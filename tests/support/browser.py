@@ -52,7 +52,7 @@ def browse(file: Path, script: str) -> Any:
 
 
 class _Browser:
-    """Sends commands to a browser, and collects what pages write to the console."""
+    """Sends commands to a browser, and collects the console output of pages."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self.session = ""

@@ -10,9 +10,9 @@ from ssmperf import ClaimSetting, Estimate, Finding, agree_on_order
 
 
 class Measured:
-    """Pieces `one` and `two`, each with a number of its own; a test counts and replaces what they do.
+    """Pieces `one` and `two`, each with a number of its own; a test counts and replaces their work.
 
-    values: what the pieces measure, by name; an exception is raised. ran: the pieces that ran, in order.
+    values: numbers of the pieces, by name; an exception is raised. ran: the pieces that ran, in order.
     text: the finding's text.
     """
 

@@ -144,7 +144,7 @@ def _of_page(root: Element) -> dict[str, list[str]]:
 
 
 def data_of(root: Element) -> dict[str, Any]:
-    """Give what the page's scripts read, by id."""
+    """Give the data of the page's scripts, by id."""
     return {
         script.attributes["id"]: json.loads(unpack(script.text))
         for script in root.all("script")

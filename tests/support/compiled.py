@@ -1,4 +1,4 @@
-"""Compiles without a GPU what a call of a backend would launch, and reads what the machine code needs."""
+"""Compiles without a GPU the kernels of a backend's call, and reads the needs of the machine code."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Device:
 
 
 def launched(call: Callable[[], object], arch: int) -> dict[str, Any]:
-    """Compile what a call on CPU tensors would launch on a GPU: kernels in order, by name.
+    """Compile the launches on a GPU of a call on CPU tensors: kernels in order, by name.
 
     A kernel launched again in another specialisation is `name 2`, and so on. Nothing runs: results are
     whatever the memory held.

@@ -106,7 +106,7 @@ class TritonCase(Case):
 
 
 def called_alone() -> AbstractContextManager[object]:
-    """Plan what is called, and no call that is expected to follow."""
+    """Plan the call itself, and none that is expected to follow."""
     from ssmperf.impls._triton.plan import Plan
 
     return mock.patch.object(Plan, "expect", lambda *_, **__: None)

@@ -56,7 +56,7 @@ def write(table: Table, file: Path = FILE) -> None:
 
 
 def updated(table: Table, found: Mapping[tuple[Case, int], Mapping[str, Usage]]) -> Table:
-    """The table with what was found for all cases of some backends, by the compilers installed here.
+    """The table with new findings for all cases of some backends, by the compilers installed here.
 
     Rows of other backends and versions stay, but for those of cases that are no more. A reason stays with a
     kernel that spills; another version's kernel of the same name inherits it.
@@ -77,7 +77,7 @@ def updated(table: Table, found: Mapping[tuple[Case, int], Mapping[str, Usage]])
 
 
 def differences(table: Table, case: Case, arch: int, found: Mapping[str, Usage]) -> list[str]:
-    """How what one case's kernels need differs from the table."""
+    """How the needs of one case's kernels differ from the table."""
     if not any(key[3] == case.compiler for key in table):
         return [f"no rows of {case.compiler}"]
     rows = {

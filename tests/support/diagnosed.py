@@ -1,4 +1,4 @@
-"""A case with random sizes and operands, whose right results tests spoil to see what is said of them."""
+"""A case with random sizes and operands, whose right results tests spoil to see the diagnosis."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Setting:
         return diagnosed(verdict, answer, self.reference, self.case, evidence)
 
     def found(self, results: Results) -> dict[str, Any]:
-        """Diagnose results of which exactly one object is wrong, and return what is said of it."""
+        """Diagnose results of which exactly one object is wrong, and return its diagnosis."""
         verdict = self.verdict(results)
         (found,) = verdict.diagnosis
         assert str(verdict.reason).startswith(f"{found['object']}: ")

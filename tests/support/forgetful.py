@@ -1,4 +1,4 @@
-"""A plug-in with a task that asks for the first token of a row, and a backend that forgets what is old."""
+"""A plug-in with a task that asks for the first token of a row, and a backend that forgets old steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = 16  # steps that the backend remembers
 
 @ssmperf.backend("scan", name="forgets", gates=("const", "data"))
 def forgets(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None):
-    """Compute the scan without what is older than WINDOW steps: right up to that length."""
+    """Compute the scan without inputs older than WINDOW steps: right up to that length."""
     state = torch.zeros_like(b[:, 0]) if initial_state is None else initial_state
     states = []
     for a_t, b_t in zip(log_a.expand(b.shape).exp().unbind(1), b.unbind(1), strict=True):

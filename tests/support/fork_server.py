@@ -1,4 +1,4 @@
-"""The server of forks.py: it has imported what tests need, and forks what they ask for.
+"""The server of forks.py: it has imported the modules that tests need, and forks on request.
 
 It is started as `python -P fork_server.py CONFIG`, with a JSON object: `listeners`, the descriptors of its
 sockets for nurseries and for commands, `addresses`, where these are, `imports`, the modules of a nursery, and

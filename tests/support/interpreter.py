@@ -1,4 +1,4 @@
-"""Makes Triton's interpreter quicker without changing what it computes.
+"""Makes Triton's interpreter quicker without changing its results.
 
 It makes equal types again and again, compares shapes of compile-time constants one by one, and checks
 integers for overflow where nobody looks at the result.
@@ -36,7 +36,7 @@ def compute_no_overflow_that_nobody_asserts(patch: pytest.MonkeyPatch, interpret
 
 
 def leave_equal_shapes(patch: pytest.MonkeyPatch, interpreter: ModuleType) -> None:
-    """Broadcast only what differs in its shape."""
+    """Broadcast only blocks whose shapes differ."""
     semantic = interpreter.TritonSemantic
     broadcast = semantic.broadcast_impl_value
 

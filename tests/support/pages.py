@@ -1,4 +1,4 @@
-"""HTML pages as a test sees them: parsed, and what their scripts read."""
+"""HTML pages as a test sees them: parsed, with the data of their scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 def unpack(text: str) -> str:
-    """Give what a page holds compressed."""
+    """Give a page's compressed data."""
     return gzip.decompress(base64.b64decode(text, validate=True)).decode()
 
 
@@ -49,7 +49,7 @@ def _case_row(table: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def case_details(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give what each row of a page unfolds to, from its data. fields: name, text and exact number of each."""
+    """Give the details of each row of a page, from its data. fields: name, text and exact number of each."""
     return [
         {**row, "fields": [field for column in table["fields"] for field in _field(column, place)]}
         for name, table in data.items()

@@ -24,7 +24,7 @@ def mine(log_a, b, initial_state=None, *, phase=None):
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git in a folder, and return what it prints."""
+    """Run git in a folder, and return its output."""
     identity = ("-c", "user.name=Ada", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(
         ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""A plug-in with a backend of `scan` whose time is what its table of configurations says.
+"""A plug-in with a backend of `scan` whose time is read from its table of configurations.
 
 Of its forward cuts, 1 is the fastest but wrong, 5 spoils an input, 3 does not run, 2 is the best; backward
 takes any.

@@ -1,4 +1,4 @@
-"""flash-linear-attention (fla-core 0.6): its function for each kind of gate, and what each cannot do.
+"""flash-linear-attention (fla-core 0.6): its function for each kind of gate, and the limits of each.
 
 fla hands some steps of a kernel to other packages that it finds, such as TileLang. It decides that when it
 is imported, so a process has it either with this choice of back ends or without.
@@ -167,7 +167,7 @@ def _form(x: Given) -> tuple[str, Tensor | None]:
 
 
 def _check_backward(x: Given, form: str, *, own_choice: bool) -> None:
-    """Raise Unsupported for what the backward pass of a form refuses, or cannot be compiled for."""
+    """Raise Unsupported where the backward pass of a form refuses, or cannot be compiled."""
     K, V = x.shape[-1], x.v.shape[-1]
     if form in CHANNELWISE:
         if 2 * V <= LEAST_TILE:

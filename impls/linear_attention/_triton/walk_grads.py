@@ -48,12 +48,12 @@ def la_grads(
     """dq, dk and the gates' gradient from what each chunk reads: its states and their adjoints.
 
     x, w: the queries and keys of the walk. d log_a: see `blocks`; by channel for key gates (B, T, H, K), else
-    one partial sum per tile of keys (B, T, H, tiles). PART: see `summed`. Of a wide chunk the parts of dq and
-    dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from which
-    `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and turns,
-    with J (see the module `turns`) before queries, and -J before keys and states. FADED: v and do have the
-    decay of scalar gates from the chunk's middle in them, where the chunk is not wide. SHARED: heads per key
-    head, 1 for key gates; dq and dk are those of each head.
+    one partial sum per tile of keys (B, T, H, tiles). PART: see `summed`. For a wide chunk, the parts of dq
+    and dk through states are written, dscores (B·H, chunks, C, C) and boundary (see `block_starts`), from
+    which `la_grad_key` makes the rest. TURN: the phase's gradient in the same way, dphase (B, T, H, K) and
+    turns, with J (see the module `turns`) before queries, and -J before keys and states. FADED: v and do have
+    the decay of scalar gates from the chunk's middle in them, where the chunk is not wide. SHARED: heads per
+    key head, 1 for key gates; dq and dk are those of each head.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
     begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C

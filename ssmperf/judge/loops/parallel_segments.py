@@ -28,7 +28,7 @@ from ssmperf.operands.dtypes import differentiable
 SHORTEST_SEGMENT = 16  # steps
 FEWEST_SEGMENTS = 8  # with fewer, a batch does not pay
 # Runs of the batch, to refine the initial states; then the segments run sequentially, which takes a GPU 20 s
-# for a million steps. More runs follow if what is left is a few roundings: sums of a million terms of one
+# for a million steps. More runs follow if the remainder is a few roundings: sums of a million terms of one
 # sign, in float32, need two more.
 MOST_RUNS, MOST_RUNS_NEAR = 3, 8
 NEAR = 8.0  # so many roundings are a few

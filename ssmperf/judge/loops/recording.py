@@ -1,4 +1,4 @@
-"""Record what a GPU does for one segment of a loop as a CUDA graph, and replay it for all others.
+"""Record a GPU's work for one segment of a loop as a CUDA graph, and replay it for all others.
 
 A step of a literal loop is a dozen small kernels, and the host needs longer to launch one than the device
 needs to run it. A replay launches all kernels of a segment at once: the same kernels, in the same order.
@@ -25,7 +25,7 @@ Results = dict[str, Tensor]
 Work = Callable[..., Results]  # operands by name, and further tensors by position -> results by name
 
 PACKAGE = __name__.partition(".")[0]
-HEADROOM = 1.5  # free memory that a recording asks for, relative to what its segment is expected to need
+HEADROOM = 1.5  # free memory that a recording asks for, relative to its segment's expected need
 _unrecordable: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()  # definitions that are not tried again
 
 

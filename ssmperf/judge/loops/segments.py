@@ -88,7 +88,7 @@ def measure_step(
         rows = 0 if state is None else state.shape[TIME]
         may_grow = count == 2 and after.dim() > TIME + 1 and after.shape[TIME] == rows + count
         if may_grow and grows(definition, {**operands, "initial_state": state}, length):
-            # the last step keeps the most; what is kept once for all steps is left out
+            # the last step keeps the most; tensors kept once for all steps are left out
             full = after.new_zeros(after.shape[0], rows + length - count, *after.shape[2:])
             of_one, of_two = (_kept(definition, operands, timed, full, steps)[0] for steps in (1, 2))
             return Step(full.numel(), max(of_two - of_one, 1), grows=True)

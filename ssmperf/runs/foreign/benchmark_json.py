@@ -24,7 +24,7 @@ from ssmperf.measure.statistics import summarise
 from ssmperf.registry.sections import Section
 
 SUITE = "pytest-benchmark"
-INFO = "ssmperf"  # what `ssmperf_benchmark` adds to extra_info and machine_info
+INFO = "ssmperf"  # key of `ssmperf_benchmark` in extra_info and machine_info
 RANK = "latency_s"
 SECTION = Section(
     title="pytest-benchmark",
@@ -50,7 +50,7 @@ class BenchmarkCase(Case):
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
-    """Read a file as the contents of a `run.json`, its records, and warnings about what it lacks.
+    """Read a file as the contents of a `run.json`, its records, and warnings about missing facts.
 
     Raises:
         UnreadableRun: it cannot be read, is no file of pytest-benchmark's, or a benchmark in it is damaged.
@@ -86,7 +86,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
 
 
 class _Damaged(ValueError):
-    """A benchmark does not have what every benchmark has."""
+    """A benchmark lacks a field that every benchmark has."""
 
 
 def _record(data: Any, env_id: str) -> Record:
@@ -135,7 +135,7 @@ def _record(data: Any, env_id: str) -> Record:
 
 
 def _times(stats: Any) -> dict[str, Any]:
-    """Read the times of a benchmark: from its samples, or else from what it says of them. Raises _Damaged."""
+    """Read the times of a benchmark: from its samples, or else from its statistics. Raises _Damaged."""
     if not isinstance(stats, Mapping):
         raise _Damaged("it has no stats")
     numbers = {
@@ -170,7 +170,7 @@ def _times(stats: Any) -> dict[str, Any]:
 
 
 def _environment(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the machine as an environment of ours; what the file does not say is None."""
+    """Describe the machine as an environment of ours; unknown fields are None."""
     machine, commit = (_mapping(data.get(name)) for name in ("machine_info", "commit_info"))
     cpu, own = _mapping(machine.get("cpu")), _mapping(machine.get(INFO))
     cores = cpu.get("count")
