@@ -75,7 +75,7 @@ def summary(comparison: RunComparison, destination: Path | None = None) -> str |
     ]
     verdicts = [(name, f"{count:,}", VERDICTS[name]) for name, count in comparison.counts.items()]
     parts = [
-        "## ssmperf check",
+        f"## ssmperf {'check' if comparison.versions is None else 'ab'}",
         f"**{escape(comparison.conclusion)}**",
         _markdown_table(("side", "version", "device", "measured"), origins),
     ]

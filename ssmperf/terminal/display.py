@@ -96,9 +96,11 @@ def write_report(
     aside: whether that line goes to stderr, since stdout has JSON for a script.
 
     Raises:
-        UnknownName: there is no such format. UsageError: the destination cannot be written.
+        UnknownName: there is no such format. UsageError: the destination cannot be written, or is "-".
     """
     make = registry.report(name, of)
+    if str(destination) == "-":
+        raise UsageError(f"{name} is not written to -: name a file")
     try:
         text = make(subject, destination)
     except OSError as error:

@@ -238,8 +238,8 @@ def trace(
 
     Raises:
         UnreadableRun: no run can be read.
-        UsageError: the baseline is none of the runs, no case has a name of the restriction, or `alarm` is
-            neither "show" nor "fail".
+        UsageError: the baseline is none of the runs or several, no case has a name of the restriction, or
+            `alarm` is neither "show" nor "fail".
     """
     if alarm not in ALARMS:
         raise UsageError(f"--alarm must be {' or '.join(ALARMS)}, got {alarm!r}")
@@ -252,13 +252,21 @@ def trace(
 
 
 def _number_of(baseline: Path, runs: Sequence[Run]) -> int:
-    """Find a run among the others by its folder, or by its tag."""
+    """Find a run among the others by its folder, or by a tag that no other has."""
+    tagged = []
     for number, run in enumerate(runs):
-        if run.path.resolve() == baseline.resolve() or run.meta.get("tag") == str(baseline):
+        if run.path.resolve() == baseline.resolve():
             return number
-    raise UsageError(
-        f"the baseline {baseline} is none of the {len(runs)} runs that were read, nor a tag of one"
-    )
+        if run.meta.get("tag") == str(baseline):
+            tagged.append(number)
+    if len(tagged) > 1:
+        paths = ", ".join(str(runs[number].path) for number in tagged)
+        raise UsageError(f"{len(tagged)} runs have the tag {baseline}: pass the folder of one ({paths})")
+    if not tagged:
+        raise UsageError(
+            f"the baseline {baseline} is none of the {len(runs)} runs that were read, nor a tag of one"
+        )
+    return tagged[0]
 
 
 def _analysed(

@@ -152,11 +152,14 @@ def bisect(
     judge: compares a candidate with the good commit; None for `ab`. progress: receives that of its measuring.
 
     Raises:
-        UsageError: an end is no commit, the good one is no ancestor of the bad one, the request is wrong, the
-            bad one is not slower, or a folder cannot be used.
+        UsageError: an end is no commit, both are the same, the good one is no ancestor of the bad one, the
+            request is wrong, the bad one is not slower, or a folder cannot be used.
         Undecided: the bad one cannot be compared with the good one.
     """
     good, bad = (_commit(text) for text in (wanted.base, wanted.new))
+    if good == bad:
+        same = f"{wanted.base} and {wanted.new} are the same commit ({good[:DIGITS]})"
+        raise UsageError(f"{same}: nothing lies between them")
     if not ancestor(good, bad):
         raise UsageError(f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})")
     wanted = replace(wanted, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins))

@@ -113,8 +113,8 @@ class Candidates:
 
 
 def ancestor(good: str, bad: str) -> bool:
-    """Tell whether a commit is an ancestor of another one of the repository in the current folder."""
-    return good != bad and _run(Path.cwd(), "merge-base", "--is-ancestor", good, bad).returncode == 0
+    """Tell whether a commit of the repository in the current folder is another one, or an ancestor of it."""
+    return _run(Path.cwd(), "merge-base", "--is-ancestor", good, bad).returncode == 0
 
 
 def path_in_tree(file: str, commit: str) -> str:

@@ -187,7 +187,7 @@ def test_ends_that_do_not_fit_are_refused(history: list[str], repository: Path, 
     assert judge.asked == [15]
     for base, new, text in (
         ("main", "main~3", "no ancestor"),
-        ("main", "main", "no ancestor"),
+        ("main", "main~0", "main and main~0 are the same commit"),
         ("nothing", "main", "names no version"),
         (PLUGIN, "main", "is a plug-in"),
     ):

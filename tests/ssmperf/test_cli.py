@@ -194,6 +194,16 @@ def test_report_formats(run: Path, tmp_path: Path, call: Call) -> None:
     assert call("report", run, "--format", "xml")[0] == 2
 
 
+def test_a_report_is_not_written_to_a_file_called_minus(
+    run: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for options in (("--html", "-"), ("--format", "csv", "--out", "-")):
+        code, _, err = call("report", run, *options)
+        assert code == 2 and "not written to -: name a file" in err
+    assert not (tmp_path / "-").exists()
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(
     tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

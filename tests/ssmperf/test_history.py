@@ -119,6 +119,11 @@ def test_a_pinned_baseline_counts_from_there(tmp_path: Path) -> None:
     assert ssmperf.history(tmp_path, baseline="day 20").ok
     with pytest.raises(UsageError, match="none of the 30 runs"):
         ssmperf.history(tmp_path, baseline="day 99")
+    change(tmp_path / "run-009", tag="day 5")
+    with pytest.raises(
+        UsageError, match=r"2 runs have the tag day 5: pass the folder of one \(.*run-005, .*9\)"
+    ):
+        ssmperf.history(tmp_path, baseline="day 5")
 
 
 def test_a_steps_environment_is_compared(tmp_path: Path) -> None:
