@@ -328,7 +328,7 @@ def test_an_error_bound_counts_a_reset_as_what_logarithms_are_clamped_to() -> No
     bounds = [Judging(case, context).bound(operands)]
     operands["log_a"][:] = -torch.inf
     bounds.append(Judging(case, context).bound(operands))
-    assert bounds[0] == bounds[1] == pytest.approx(4e-7 * 9 * 104)
+    assert bounds[0] == bounds[1] == pytest.approx(20 * 2**-24 * 9 * 104)
     assert Judging(replace(case, backend="blelloch"), context).bound(operands) is None
 
 
