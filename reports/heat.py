@@ -42,6 +42,7 @@ def _view(rows: pd.DataFrame, section: Section) -> dict[str, Any]:
     found = matrix(rows, section)
     return {
         "backends": [*map(units.plain, found.backends)],
+        "shares": found.has_shares,
         "rows": [
             (
                 units.plain(found.label(row)),
@@ -73,6 +74,10 @@ def _shown(cell: Cell, rank: str | None) -> dict[str, Any]:
     if cell.shows_status(rank):
         kind = "none" if cell.status == "unsupported" else "broken"
         return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": []}
+    if rank and cell.shows_share:
+        text = units.number("share_fraction", cell.share)
+        hover = [f"at best {text} of the fastest's speed, or of the least value"]
+        return {"text": text, "small": "", "kind": "plain", "strength": 0, "hover": hover}
     if units.missing(cell.speedup if rank else cell.error_ratio):
         return {"text": "ok", "small": "", "kind": "plain", "strength": 0, "hover": []}
     return _speedup(cell) if rank else _error(cell)

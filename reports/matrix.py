@@ -21,6 +21,8 @@ class Cell:
     cases, ok: how many cases there are, and how many of them ended ok. reasons: each distinct one, once.
     speedup, mean_speedup: the best one and the geometric mean, over the cases in which the backend competes,
         or over all if it competes in none.
+    share: the best value of a comparison over the backend's own, where that is largest; for rows without the
+        baseline.
     mark: says in words why the backend is shown beside the others in some case; empty if it is in none.
     error: the error whose ratio to its tolerance, error_ratio, is the largest.
     note: the first value of the field that the section names.
@@ -32,6 +34,7 @@ class Cell:
     reasons: tuple[str, ...]
     speedup: float
     mean_speedup: float
+    share: float
     error: float
     error_ratio: float
     note: str = ""
@@ -46,6 +49,11 @@ class Cell:
         if self.ok == 0 or self.status in ranking.INCORRECT:
             return True
         return rank is None and self.status not in ("ok", "unsupported")
+
+    @property
+    def shows_share(self) -> bool:
+        """Whether there is a share of the fastest to show, and no speedup."""
+        return units.missing(self.speedup) and not units.missing(self.share)
 
     @property
     def partial(self) -> bool:
@@ -70,6 +78,11 @@ class Matrix:
         """List the rows' names, in alphabetical order."""
         return sorted({row for row, _ in self.cells})
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether some row has no baseline, but backends to compare."""
+        return any(cell.shows_share for cell in self.cells.values())
+
     def label(self, row: str) -> str:
         """Give a row's name, and as which models it was timed: "mingru (as hgrn)"."""
         return f"{row} (as {self.elsewhere[row]})" if row in self.elsewhere else row
@@ -77,6 +90,7 @@ class Matrix:
 
 def matrix(table: pd.DataFrame, section: Section) -> Matrix:
     """Make the matrix of a frame that `ranked` returned, with the rows and the note that a section names."""
+    table = table.assign(share=ranking.shares_of_fastest(table, section.rank))
     groups = table.groupby([section.rows, "backend"], sort=True)
     cells = {(str(row), str(name)): _cell(rows, section.note) for (row, name), rows in groups}
     wins = ranking.wins(table)
@@ -106,6 +120,7 @@ def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
     competing = rows[rows["standing"] == "competes"]
     counted = rows if competing["speedup"].isna().all() else competing
     speedups = [float(value) for value in counted["speedup"] if not units.missing(value)]
+    shares = [float(value) for value in counted["share"] if not units.missing(value)]
     beside = rows.loc[rows["standing"] == "beside", "mark"]
     mean = math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else math.nan
     judged = [row for row in listed if not units.missing(row["error_ratio"])]
@@ -117,6 +132,7 @@ def _cell(rows: pd.DataFrame, note: str | None) -> Cell:
         reasons=tuple(reasons),
         speedup=max(speedups, default=math.nan),
         mean_speedup=mean,
+        share=max(shares, default=math.nan),
         error=math.nan if worst is None else float(worst["errors"][worst["worst_object"]]),
         error_ratio=math.nan if worst is None else float(worst["error_ratio"]),
         note=_first(rows, note),

@@ -64,6 +64,18 @@ def mark_fastest(table: pd.DataFrame, field: str | None = "latency_s") -> pd.Dat
     )
 
 
+def shares_of_fastest(table: pd.DataFrame, field: str | None) -> pd.Series:
+    """Give the least value of a comparison over the row's own; NaN where fewer than two rows compete."""
+    values, keys = _rank_values(table, field), frames.keys(table)
+    competing: dict[tuple[Hashable, ...], list[float]] = {}
+    for key, standing, value in zip(keys, table["standing"], values, strict=True):
+        if standing == "competes" and not math.isnan(value):
+            competing.setdefault(key, []).append(value)
+    least = {key: min(found) for key, found in competing.items() if len(found) > 1}
+    shares = [least.get(key, math.nan) / value for key, value in zip(keys, values, strict=True)]
+    return pd.Series(shares, index=table.index, dtype=float)
+
+
 def ranked(table: pd.DataFrame, rank: str | None) -> pd.DataFrame:
     """Add `speedup`, `fastest`, `tied` and `rivals`; sort rows of equal keys together, the fastest first.
 

@@ -295,10 +295,10 @@ def _matrix(console: Console, rows: pd.DataFrame, section: Section) -> None:
             cells = [texts.get((row, name), Text("")) for name in chunk]
             grid.add_row(Text(labels[row], style="cyan"), *cells)
         console.print(Padding(grid, (0, 0, 1, 1)))
-    console.print(Text(f"  {_legend(section)}", style="dim"))
+    console.print(Text(f"  {_legend(section, shares=found.has_shares)}", style="dim"))
 
 
-def _legend(section: Section) -> str:
+def _legend(section: Section, *, shares: bool) -> str:
     partly = (
         "or a status, which is wrong or nan if any case of the cell is wrong or nan; "
         "* some of its cases did not end ok"
@@ -306,6 +306,10 @@ def _legend(section: Section) -> str:
     if not section.rank:
         return f"each cell: the worst error over its tolerance (right at or below 1), {partly}"
     what = f"{_ratio(section.rank)}, the best of its cases"
+    if shares:
+        what += (
+            f" (in rows without {frames.BASELINE}: the best {units.label(section.rank)} over the backend's)"
+        )
     return f"each cell: {what} at the same shape, dtype, pass and device, {partly}"
 
 
@@ -319,7 +323,10 @@ def _matrix_cell(cell: Cell, rank: str | None) -> Text:
         star = "*" if cell.partial else ""
         return Text(" ".join(filter(None, [units.plain(cell.status) + star, cell.note])), style=style)
     value = cell.speedup if rank else cell.error_ratio
-    if units.missing(value):
+    if rank and cell.shows_share:
+        best = "bold green" if cell.share >= 1 and not cell.mark else ""
+        text = Text(units.number("share_fraction", cell.share), style=best)
+    elif units.missing(value):
         text = Text("ok", style="green")
     elif rank:
         gain = "bold green" if value >= 1.05 else "red" if value < 0.95 else ""

@@ -69,3 +69,39 @@ def test_backends_that_win_come_first(fake: Any) -> None:
     records.append(fake.failed("wrong", "off", model="lru", backend="triton", pass_="backward"))
     table = ranking.ranked(frames.frame([fake.run(records)]), THROUGHPUT.rank)
     assert matrix(table, THROUGHPUT).backends == ["sequential", "cuda", "triton", "blelloch"]
+
+
+def test_backends_without_a_baseline_are_set_against_the_fastest(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is possible; a row with one backend has nothing to compare."""
+    times = {"attention": {"torch_sdpa": 1.0, "chunkwise": 4.0}, "hgrn": {"sequential": 9.0, "triton": 1.0}}
+    times["deltanet"] = {"chunkwise": 2.0}
+    records = [
+        fake.timed(seconds, model=model, backend=backend)
+        for model, backends in times.items()
+        for backend, seconds in backends.items()
+    ]
+    records.append(fake.timed(2.0, model="attention", backend="torch_sdpa", pass_="backward"))
+    records.append(fake.timed(2.5, model="attention", backend="chunkwise", pass_="backward"))
+    run = fake.run(records)
+    cells = matrix(ranking.ranked(frames.frame([run]), THROUGHPUT.rank), THROUGHPUT).cells
+    assert cells["attention", "chunkwise"].share == pytest.approx(0.8)  # the best of its cases
+    assert cells["attention", "torch_sdpa"].share == 1
+    shown = {key: cell.shows_share for key, cell in cells.items()}
+    assert {row for (row, _), share in shown.items() if share} == {"attention"}
+
+    monkeypatch.setattr(tables, "MOST_ROWS", 1)
+    terminal, page = str(tables.table([run])), str(html.html([run]))
+    for text in (terminal, page):
+        assert "80 %" in text and "in rows without sequential" in text
+    (line,) = (line for line in terminal.splitlines() if line.startswith(" deltanet"))
+    assert "ok" in line
+
+
+def test_without_such_rows_nothing_is_said_of_them(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_ROWS", 1)
+    records = [fake.timed(seconds, backend=name) for name, seconds in (("sequential", 2.0), ("triton", 1.0))]
+    records.append(fake.timed(1.0, backend="triton", pass_="backward"))
+    run = fake.run(records)
+    assert "in rows without" not in str(tables.table([run])) + str(html.html([run]))
