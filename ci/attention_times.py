@@ -49,6 +49,7 @@ from ci.attention_rows import (  # noqa: E402
     tensors,
 )
 from ssmperf import registry  # noqa: E402
+from ssmperf.execute.worker import warm_up  # noqa: E402
 from ssmperf.machine.cache import flusher  # noqa: E402
 from ssmperf.measure.device_clocks import EventClock, GraphClock  # noqa: E402
 
@@ -229,15 +230,12 @@ def first_calls(rows: Sequence[Row], file: Path, subjects: Sequence[str]) -> Non
 
 
 def once(row: Row, subject: str, pass_: str) -> dict[str, Any]:
-    """Make the first call of a process. Its time is without what torch does first: CUDA, operands, autograd.
+    """Make the first call of a process. Its time is without the start of CUDA, of operands and of autograd.
 
-    The first gradient in a process, whatever it is of, imports more of torch (sympy is a second of that).
+    The first gradient in a process imports more of torch, whatever it is of; sympy is a second of that.
     """
     given = operands(row, "cuda")
-    x = given["q"][0, :1, 0].detach().requires_grad_()
-    y = torch.matmul(x, x.mT)
-    torch.autograd.grad(y, (x,), torch.ones_like(y))
-    torch.cuda.synchronize()
+    warm_up("cuda")
     if subject != XL_CHUNK:
         registry.backend("linear_attention", subject)  # imports it
     began = time.perf_counter()

@@ -74,7 +74,7 @@ def _shown(cell: Cell, rank: str | None) -> dict[str, Any]:
     if cell.shows_status(rank):
         kind = "none" if cell.status == "unsupported" else "broken"
         return {"text": cell.status, "small": cell.note, "kind": kind, "strength": 1, "hover": []}
-    if rank and cell.shows_share:
+    if cell.shows_share:
         text = units.number("share_fraction", cell.share)
         hover = [f"at best {text} of the fastest's speed, or of the least value"]
         return {"text": text, "small": "", "kind": "plain", "strength": 0, "hover": hover}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import pandas as pd
 
@@ -42,11 +42,7 @@ def mark_fastest(table: pd.DataFrame, field: str | None = "latency_s") -> pd.Dat
     """
     values = _rank_values(table, field)
     low, high = (_column(table, name) for name in units.interval_names(field or ""))
-    competing: dict[tuple[Hashable, ...], list[int]] = {}
-    for place, (key, standing) in enumerate(zip(frames.keys(table), table["standing"], strict=True)):
-        members = competing.setdefault(key, [])
-        if standing == "competes" and not math.isnan(values[place]):
-            members.append(place)
+    competing = _competing(table, values)
     fastest, tied = set[int](), set[int]()
     for members in competing.values():
         shares = first_places([(values[place], low[place], high[place]) for place in members])
@@ -66,13 +62,10 @@ def mark_fastest(table: pd.DataFrame, field: str | None = "latency_s") -> pd.Dat
 
 def shares_of_fastest(table: pd.DataFrame, field: str | None) -> pd.Series:
     """Give the least value of a comparison over the row's own; NaN where fewer than two rows compete."""
-    values, keys = _rank_values(table, field), frames.keys(table)
-    competing: dict[tuple[Hashable, ...], list[float]] = {}
-    for key, standing, value in zip(keys, table["standing"], values, strict=True):
-        if standing == "competes" and not math.isnan(value):
-            competing.setdefault(key, []).append(value)
-    least = {key: min(found) for key, found in competing.items() if len(found) > 1}
-    shares = [least.get(key, math.nan) / value for key, value in zip(keys, values, strict=True)]
+    values = _rank_values(table, field)
+    competing = _competing(table, values)
+    least = {key: min(values[place] for place in found) for key, found in competing.items() if len(found) > 1}
+    shares = [least.get(key, math.nan) / value for key, value in zip(frames.keys(table), values, strict=True)]
     return pd.Series(shares, index=table.index, dtype=float)
 
 
@@ -102,6 +95,16 @@ def decided(table: pd.DataFrame) -> tuple[int, int]:
     """Count the comparisons that have a first place, and those of them in which it is shared."""
     won, shared = ({*frames.keys(table[table[column]])} for column in ("fastest", "tied"))
     return len(won), len(shared)
+
+
+def _competing(table: pd.DataFrame, values: Sequence[float]) -> dict[tuple[Hashable, ...], list[int]]:
+    """Give the places of the rows that compete in each comparison: right and exact, with a value."""
+    found: dict[tuple[Hashable, ...], list[int]] = {}
+    for place, (key, standing) in enumerate(zip(frames.keys(table), table["standing"], strict=True)):
+        members = found.setdefault(key, [])
+        if standing == "competes" and not math.isnan(values[place]):
+            members.append(place)
+    return found
 
 
 def _rank_values(table: pd.DataFrame, field: str | None) -> list[float]:

@@ -323,7 +323,7 @@ def _matrix_cell(cell: Cell, rank: str | None) -> Text:
         star = "*" if cell.partial else ""
         return Text(" ".join(filter(None, [units.plain(cell.status) + star, cell.note])), style=style)
     value = cell.speedup if rank else cell.error_ratio
-    if rank and cell.shows_share:
+    if cell.shows_share:
         best = "bold green" if cell.share >= 1 and not cell.mark else ""
         text = Text(units.number("share_fraction", cell.share), style=best)
     elif units.missing(value):

@@ -1,4 +1,4 @@
-"""What the signature allows beside one sequence per batch element and as many key heads as value heads."""
+"""Packed sequences and shared key heads: forms of the signature that backends need not know."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Origin:
 
     @classmethod
     def of(cls, run: Source, record: Record) -> Origin:
-        """Read the origin of one of a run's records."""
+        """Read the origin of a record of the run."""
         environments = run.environments
         env_id = record.env_id
         if env_id is None and len(environments) == 1:

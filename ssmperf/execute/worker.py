@@ -195,7 +195,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
         torch.cuda.set_stream(torch.cuda.Stream())  # the default stream cannot be captured
     elif config["threads"]:
         torch.set_num_threads(config["threads"])
-    _warm_up(config["device"])
+    warm_up(config["device"])
     registry.models()
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
@@ -225,7 +225,7 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     return context, environment
 
 
-def _warm_up(device: str) -> None:
+def warm_up(device: str) -> None:
     """Let torch load and start its lazy parts now, so that no first call and no fork pays for them."""
     import torch
 

@@ -50,7 +50,7 @@ class Shuffles:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What the cases of a history have in common in their variances between runs.
+    """The part of the variances between runs that the cases of a history share.
 
     variance: the common one. degrees: how many degrees of freedom it counts for in each case.
     """

@@ -8,7 +8,17 @@ import pytest
 import torch
 from ssmperf.impls._triton import plan
 from ssmperf.impls.linear_attention._triton import bonus
-from support.attention import DEVICE, C, assert_matches, attention, cut_into, gpu, moved, tiny
+from support.attention import (
+    DEVICE,
+    C,
+    assert_matches,
+    assert_plans_backward,
+    attention,
+    cut_into,
+    gpu,
+    moved,
+    tiny,
+)
 from support.table import evaluate, sample
 
 from ssmperf import Shape, registry
@@ -101,12 +111,7 @@ def test_one_gradient_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @tiny
 def test_a_forward_pass_plans_its_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_into(monkeypatch)
-    operands = before_the_write(5)
-    o, _ = attention(**operands)
-    plans = dict(bonus.bonus_grads.plans)
-    assert len(plans) == 1
-    o.backward(torch.ones_like(o))
-    assert bonus.bonus_grads.plans == plans
+    assert_plans_backward(bonus.bonus_grads, before_the_write(5))
 
 
 @tiny

@@ -16,6 +16,7 @@ from support.attention import (
     KINDS,
     C,
     assert_matches,
+    assert_plans_backward,
     attention,
     case,
     cut_into,
@@ -62,14 +63,8 @@ def test_outputs_and_all_gradients_match_the_definition(kind: str, T: int) -> No
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.usefixtures("small_tiles")
 def test_a_forward_pass_plans_its_backward_pass(kind: str, dtype: str) -> None:
-    """So that a first call compiles the kernels of both passes beside each other."""
     module = value_gates if kind == "both" else function
-    operands = case(T=C + 1, kind=kind, dtype=dtype)
-    o, _ = attention(**operands)
-    plans = dict(module.backward_pass.plans)
-    assert len(plans) == 1
-    o.backward(torch.ones_like(o))
-    assert module.backward_pass.plans == plans
+    assert_plans_backward(module.backward_pass, case(T=C + 1, kind=kind, dtype=dtype))
 
 
 @tiny

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,15 @@ def moved(operands: Operands) -> Operands:
         name: value.detach().to(DEVICE).requires_grad_() if isinstance(value, Tensor) else value
         for name, value in operands.items()
     }
+
+
+def assert_plans_backward(backward: Any, operands: Operands) -> None:
+    """A forward call has planned its backward pass, so that a first call compiles both side by side."""
+    o, _ = attention(**operands)
+    plans = dict(backward.plans)
+    assert len(plans) == 1
+    o.backward(torch.ones_like(o))
+    assert backward.plans == plans
 
 
 def assert_matches(operands: Operands, dtype: str = "float32") -> None:
