@@ -61,8 +61,9 @@ SECTION = Section(
     section=SECTION,
     levels=("op", "block"),
     passes=PASSES,
-    case_s={"cpu": 0.06, "cuda": 0.3},
+    case_s={"cpu": 0.06, "cuda": 0.12},
     case_calls=4,
+    shares_device=True,
 )
 class Correctness:
     """One case per subject and backend, forward and backward from a random initial state.

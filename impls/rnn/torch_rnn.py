@@ -69,8 +69,11 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 def error_bound(span: float, dtype: str) -> float:
-    """Bound the relative error. In half types each step rounds the state, and these errors add up."""
-    return {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1.5e-1}[dtype]
+    """Bound the relative error. In half types each step rounds the state, and these errors add up.
+
+    In float32 cuDNN's LSTM reaches 6e-5, where torch's own loop stays below 1e-5.
+    """
+    return {"float64": 1e-12, "float32": 1.2e-4, "float16": 2e-2, "bfloat16": 1.5e-1}[dtype]
 
 
 @backend(

@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.errors import UnknownName
 from ssmperf.execute import worker_process
-from ssmperf.execute.lane import Events, Household, Lane, household, needs_fresh_process
+from ssmperf.execute.lane import (
+    DeviceState,
+    Events,
+    Groups,
+    Household,
+    Lane,
+    household,
+    needs_fresh_process,
+)
 from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
+from ssmperf.plan.estimate import workers_for
+from ssmperf.plan.refusal import declared_bytes, gate_kind
 from ssmperf.processes.children import Nursery, NurseryEnded
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.presets import Preset
@@ -48,6 +61,7 @@ IMPORTS_CUDA = (
     "torch._higher_order_ops.triton_kernel_wrap",
     "ssmperf.machine.process_settings:name_triton_cache",
 )
+SHARED_BYTES = 4 << 30  # that a call may need beside others, by its backend's declaration
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 
@@ -66,6 +80,7 @@ class LocalExecutor:
     nonce: the run's secret, added to the number of every draw of values.
     partner: takes turns with the worker, of which there is one then; None if there is none.
     specific: whether the run names backends or sizes; see `Context`.
+    workers: how many workers share a GPU in suites whose cases may.
     """
 
     devices: Sequence[str]
@@ -79,6 +94,7 @@ class LocalExecutor:
     unfinished: Path | None = None
     partner: Partner | None = None
     specific: bool = False
+    workers: int = 1
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -88,7 +104,14 @@ class LocalExecutor:
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """Run rounds of cases with the same judges, which end with the session."""
-        session = Session([Lane(Processes(self, device), device, self.timeout_s) for device in self.devices])
+        states = [DeviceState(device) for device in self.devices]
+        lanes = [Lane(Processes(self, state.device), state, self.timeout_s) for state in states]
+        sharing = [
+            Lane(Processes(self, state.device, number), state, self.timeout_s)
+            for number in range(1, self.workers + 1 if self.workers > 1 else 1)
+            for state in states
+        ]
+        session = Session(lanes, sharing)
         try:
             yield session
         finally:
@@ -96,10 +119,13 @@ class LocalExecutor:
 
 
 class Session:
-    """Rounds of cases with one judge per device. Make it by `LocalExecutor.session`."""
+    """Rounds of cases with one judge per lane. Make it by `LocalExecutor.session`.
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = lanes
+    lanes: one per device. sharing: several per device, for cases that may share it, which run first.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], sharing: Sequence[Lane] = ()) -> None:
+        self.lanes, self.sharing = lanes, sharing
         self._compiled = False
 
     def run(self, cases: Iterable[Case], events: Events, shuffle: random.Random | None = None) -> None:
@@ -113,14 +139,18 @@ class Session:
         """
         every = list(cases)
         self._compile(every, events)
-        groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
-        for members in _groups(every, shuffle):
-            groups.put(members)
-        stop = threading.Event()
-        if len(self.lanes) == 1:
-            self.lanes[0].run(groups, events, stop)
-        else:
-            _run_threads(self.lanes, groups, events, stop)
+        together = [case for case in every if may_share(case)]
+        workers = workers_for(together, len(self.sharing) // len(self.lanes))
+        if workers > 1:
+            starved: list[Case] = []
+            confirmed = replace(events, on_record=partial(_hold_back, starved, events.on_record))
+            groups = Groups(_groups(together, shuffle), _kernels)
+            _run(self.sharing[: workers * len(self.lanes)], groups, confirmed)
+            every = [case for case in every if not may_share(case)] + starved
+            for lane in self.sharing if every else ():
+                lane.end()  # its judge keeps references in the device's memory
+        if every:
+            _run(self.lanes, Groups(_groups(every, shuffle)), events)
 
     def prepare(self) -> None:
         """Start the nurseries of the next round's workers, and wait until they are ready."""
@@ -139,7 +169,7 @@ class Session:
 
     def close(self) -> None:
         """End all processes."""
-        for lane in self.lanes:
+        for lane in (*self.lanes, *self.sharing):
             lane.end()
 
 
@@ -149,10 +179,12 @@ class Processes:
     The workers of a round have one nursery, which ends with the round: its forks have their memory
     at the same addresses, so that rounds with the same nursery would be too similar. The first nursery,
     from which the judge is forked as well, lives on with it.
+
+    number: of the lane among those that share the device; 0 for a lane that has it to itself.
     """
 
-    def __init__(self, executor: LocalExecutor, device: str) -> None:
-        self.executor, self.device = executor, device
+    def __init__(self, executor: LocalExecutor, device: str, number: int = 0) -> None:
+        self.executor, self.device, self.number = executor, device, number
         self._of_workers: Nursery | None = None
         self._of_judge: Nursery | None = None
 
@@ -163,6 +195,7 @@ class Processes:
             self._of_judge.close()
         self._of_judge = nursery
         config = {"device": self.device, "threads": self._threads, "plugins": list(self.executor.plugins)}
+        config["sharers"] = self._sharers
         return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
 
     def worker(
@@ -190,6 +223,7 @@ class Processes:
             training=executor.preset.training.to_json(),
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
             specific=executor.specific,
+            sharers=self._sharers,
         )
         return WorkerProcess(
             config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner
@@ -230,7 +264,12 @@ class Processes:
         return self._of_workers
 
     def _log(self, who: str) -> Path:
-        return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}.log"
+        which = f"-{self.number}" if self.number else ""
+        return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}{which}.log"
+
+    @property
+    def _sharers(self) -> int:
+        return self.executor.workers if self.number else 1
 
     @property
     def _threads(self) -> int | None:
@@ -265,9 +304,38 @@ def _group(case: Case) -> tuple[object, ...]:
     return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
 
 
-def _run_threads(
-    lanes: Sequence[Lane], groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event
-) -> None:
+def may_share(case: Case) -> bool:
+    """Whether a case may run beside others: nothing of it is measured, and its call leaves them memory."""
+    if not registry.suite(case.suite).shares_device:
+        return False
+    try:  # known answers are small, in shapes that declarations do not take
+        return gate_kind(case) is None or (declared_bytes(case) or 0) <= SHARED_BYTES
+    except UnknownName:  # in this process; its workers may know it
+        return True
+
+
+def _kernels(case: Case) -> Hashable:
+    """Name what backends compile for a case: other values of the same kind need nothing new."""
+    return household(case), case.recurrence, gate_kind(case), case.dtype, case.model is None
+
+
+def _hold_back(starved: list[Case], pass_on: Callable[[Record], None], record: Record) -> None:
+    """Pass a record on, unless its case may have failed for want of what others took: memory, or time."""
+    if record.status in (Status.OOM, Status.TIMEOUT):
+        starved.append(record.case)
+    else:
+        pass_on(record)
+
+
+def _run(lanes: Sequence[Lane], groups: Groups, events: Events) -> None:
+    stop = threading.Event()
+    if len(lanes) == 1:
+        lanes[0].run(groups, events, stop)
+    else:
+        _run_threads(lanes, groups, events, stop)
+
+
+def _run_threads(lanes: Sequence[Lane], groups: Groups, events: Events, stop: threading.Event) -> None:
     for lane in lanes:
         lane.finished.clear()
         threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()

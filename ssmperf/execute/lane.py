@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -74,6 +75,50 @@ def household(case: Case) -> Household:
     return Household(tuple(files), label if registry.foreign("backend", label) else "")
 
 
+@dataclass(slots=True)
+class DeviceState:
+    """What the lanes of a device share: its environment, and the ceilings that its first worker has measured.
+
+    lock: held while a worker measures them.
+    """
+
+    device: str
+    env_id: str | None = None
+    ceilings: Mapping[str, Any] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Groups:
+    """Groups of cases, which the lanes take one by one: in their order, or by the kernels that they need.
+
+    kernels: names those that a group needs. A lane goes on with what it has compiled, or else begins what no
+        other lane has begun. By default all need the same.
+    """
+
+    def __init__(
+        self, groups: Iterable[Sequence[Case]], kernels: Callable[[Case], Hashable] = lambda case: None
+    ) -> None:
+        self._kernels, self._lock = kernels, threading.Lock()
+        self._left: dict[Hashable, deque[Sequence[Case]]] = {}
+        self._begun: set[Hashable] = set()
+        for group in groups:
+            self._left.setdefault(kernels(group[0]), deque()).append(group)
+
+    def take(self, last: Sequence[Case] = ()) -> Sequence[Case]:
+        """Take the group after `last`, which the lane has run; empty if none is left."""
+        with self._lock:
+            own = [self._kernels(last[0])] if last else []
+            fresh = [kernels for kernels in self._left if kernels not in self._begun]
+            chosen = next((each for each in (*own, *fresh, *self._left) if each in self._left), None)
+            if chosen not in self._left:
+                return ()
+            self._begun.add(chosen)
+            found = self._left[chosen].popleft()
+            if not self._left[chosen]:
+                del self._left[chosen]
+            return found
+
+
 class Starter(Protocol):
     """Starts the processes of a lane."""
 
@@ -113,24 +158,20 @@ class Lane:
     def __init__(
         self,
         start: Starter,
-        device: str,
+        state: DeviceState,
         timeout_s: float,
     ) -> None:
-        self.start, self.device, self.timeout_s = start, device, timeout_s
+        self.start, self.state, self.timeout_s = start, state, timeout_s
         self.stop = threading.Event()
         self.worker: WorkerProcess | None = None
         self.judge: JudgeProcess | None = None
         self.household = Household()
-        self.env_id: str | None = None
-        self.ceilings: Mapping[str, Any] | None = None
         self.first_calls_s: Mapping[str, float] = {}  # by id, of cases compiled before the first one ran
-        self.attempts = 1
+        self.attempts = RESTART_ATTEMPTS
         self.finished = threading.Event()
         self.error: BaseException | None = None
 
-    def guarded_run(
-        self, groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event
-    ) -> None:
+    def guarded_run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
         try:
             self.run(groups, events, stop)
         except BaseException as error:
@@ -140,14 +181,14 @@ class Lane:
         finally:
             self.finished.set()
 
-    def run(self, groups: queue.SimpleQueue[list[Case]], events: Events, stop: threading.Event) -> None:
+    def run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
         """Run one round of cases, in workers that end with it; the judge stays."""
         self.events, self.stop = events, stop
+        group: Sequence[Case] = ()
         try:
             while not stop.is_set():
-                try:
-                    group = groups.get_nowait()
-                except queue.Empty:
+                group = groups.take(group)
+                if not group:
                     return
                 for case in group:
                     if stop.is_set():
@@ -194,13 +235,13 @@ class Lane:
         try:
             worker = self.worker or self._start_patiently()
         except WorkerFailed as error:
-            if self.env_id is None or self.stop.is_set():
+            if self.state.env_id is None or self.stop.is_set():
                 raise
-            self.events.on_start(case, self.device)
-            self._enter(Record(case, Status.CRASH, str(error), self.env_id), began_s)
+            self.events.on_start(case, self.state.device)
+            self._enter(Record(case, Status.CRASH, str(error), self.state.env_id), began_s)
             return
         ready_s = time.monotonic()
-        self.events.on_start(case, self.device)
+        self.events.on_start(case, self.state.device)
         began_s += time.monotonic() - ready_s  # it may have waited for its turn
         number = secrets.token_hex(8)
         on_progress = partial(self.events.on_progress, case)
@@ -224,24 +265,32 @@ class Lane:
         self.events.on_record(replace(record, numbers=numbers))
 
     def _start_patiently(self) -> WorkerProcess:
-        """Start a worker. If earlier ones have started, try several times before giving up."""
-        attempts, self.attempts = self.attempts, 1
-        for left in reversed(range(attempts)):
-            try:
-                worker = self._start()
-            except WorkerFailed:
-                if not left or self.stop.is_set():
-                    raise
-            else:
-                break
-        self.attempts = RESTART_ATTEMPTS
-        return worker
+        """Start a worker. If earlier ones have started, try several times before giving up.
+
+        Of a device's lanes, the first to start a worker lets it measure the ceilings; the others wait.
+        """
+        with contextlib.ExitStack() as alone:
+            alone.enter_context(self.state.lock)
+            if self.state.ceilings is not None:
+                alone.close()
+            attempts, self.attempts = self.attempts if self.state.env_id else 1, 1
+            for left in reversed(range(attempts)):
+                try:
+                    worker = self._start()
+                except WorkerFailed:
+                    if not left or self.stop.is_set():
+                        raise
+                else:
+                    break
+            self.attempts = RESTART_ATTEMPTS
+            return worker
 
     def _start(self) -> WorkerProcess:
+        state = self.state
         try:
             self.judge = self.judge or self.start.judge()
-            self.worker = worker = self.start.worker(self.ceilings, self.household.plugins, self.judge)
-            self.env_id, environment = worker.wait_until_ready()
+            self.worker = worker = self.start.worker(state.ceilings, self.household.plugins, self.judge)
+            state.env_id, environment = worker.wait_until_ready()
         except NurseryEnded as error:
             self.close()
             raise WorkerFailed(f"a worker could not be started: {error}") from error
@@ -251,8 +300,8 @@ class Lane:
         except BaseException:
             self.close()
             raise
-        self.ceilings = environment["ceilings"]
-        self.events.on_environment(self.env_id, environment)
+        state.ceilings = environment["ceilings"]
+        self.events.on_environment(state.env_id, environment)
         return worker
 
     def _confirmed(self, record: Record, number: str, timing_s: float) -> Record:

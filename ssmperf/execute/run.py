@@ -139,6 +139,7 @@ def open_run(
         nonce=request.nonce or 0,
         partner=partner,
         specific=request.selection.is_specific,
+        workers=1 if partner is not None else request.selection.device.workers,
     )
     try:
         with executor.session() as session:

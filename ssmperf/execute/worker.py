@@ -34,7 +34,7 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.failure import REFUSED_VALUES, TRACEBACK, Failure, failure_of, message_of
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import BrokenContract, SsmperfError, Unsupported, UnsupportedValues
-from ssmperf.processes.heap import keep_freed_memory
+from ssmperf.processes.heap import give_back, keep_freed_memory
 from ssmperf.tune import tables
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def main(config: dict[str, Any]) -> None:
             seen.add((case.owner, case.backend))
             differences = initial.difference(Snapshot.take(idle_s=IDLE_S if guest else None))
         record = blame(record, differences)
+        if config["sharers"] > 1:
+            give_back(config["device"])
         healthy = _healthy(config, record) and not context.broken and not differences
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})
 

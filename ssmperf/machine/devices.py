@@ -11,7 +11,10 @@ from ssmperf.errors import UsageError
 from ssmperf.plan.selection import Device
 
 MOST_GPUS = 1024  # that a plan may name where there is none
-ASSUMED = Device("cuda", memory_bytes=140 << 30, capability=(9, 0))  # an H200, for plans without a GPU
+MOST_WORKERS = 6  # that share a GPU
+WORKER_BYTES, WORKER_CORES = 16 << 30, 2  # of a worker that shares a GPU and of its judge
+# an H200, for plans without a GPU
+ASSUMED = Device("cuda", memory_bytes=140 << 30, capability=(9, 0), workers=MOST_WORKERS)
 
 
 def resolve(
@@ -59,7 +62,9 @@ def describe(type_: str, devices: list[str], *, planning: bool = False) -> Devic
     handles = [nvml.nvmlDeviceGetHandleByIndex(_physical(int(name.partition(":")[2]))) for name in devices]
     memory = min(int(nvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles)
     capability = min(tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)) for handle in handles)
-    return Device("cuda", memory, (int(capability[0]), int(capability[1])))
+    cores = len(os.sched_getaffinity(0)) // len(devices)
+    workers = max(1, min(MOST_WORKERS, memory // WORKER_BYTES, cores // WORKER_CORES))
+    return Device("cuda", memory, (int(capability[0]), int(capability[1])), workers)
 
 
 def cuda_count() -> int:

@@ -7,7 +7,7 @@ compiled takes that time once for each of its kinds of operands, or for each of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
@@ -19,20 +19,44 @@ COMPILE_S = 2.0  # as in records of an H200
 SHAPE_S = 1.4  # of a backend that is compiled for each shape: a scan forward, or one backward
 COMPILED_BESIDE = 4  # kernels, where a suite has them compiled before its cases
 LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
+GROUPS = 8  # of cases with the same operands, that are worth the start of another worker
+SHARED_GAIN = 0.2  # of each further worker of a GPU, which runs one process at a time
 
 
 def expected_s(
-    cases: Iterable[Case], *, rounds: int = 1, devices: int = 1, training: Training | None = None
+    cases: Iterable[Case],
+    *,
+    rounds: int = 1,
+    devices: int = 1,
+    workers: int = 1,
+    training: Training | None = None,
 ) -> float:
     """Forecast the seconds of a run that measures some cases in each of its rounds, on some devices.
 
+    workers: that share a device in suites whose cases may.
     training: how the run trains networks; None means as the smoke preset does.
     """
     how = PRESETS[ON_CPU].training if training is None else training
-    first, start_s, kernels = 0.0, 0.0, set()
+    alone: list[Case] = []
+    together: list[Case] = []
+    for case in cases:
+        (together if registry.suite(case.suite).shares_device else alone).append(case)
+    both = [(alone, 1), (together, workers_for(together, workers))]
+    gains = [(part, 1 + SHARED_GAIN * (beside - 1)) for part, beside in both]
+    work_s = sum(_work_s(part, rounds, how) / (devices * gain) for part, gain in gains)
+    return rounds * max((START_S[case.device] for part, _ in both for case in part[:1]), default=0) + work_s
+
+
+def workers_for(cases: Sequence[Case], most: int) -> int:
+    """Choose how many workers share a device, for cases that may share it."""
+    return max(1, min(most, len({case.operand_key for case in cases}) // GROUPS))
+
+
+def _work_s(cases: Iterable[Case], rounds: int, how: Training) -> float:
+    """Forecast the seconds of some cases by one worker in each round, without its start."""
+    first, kernels = 0.0, set()
     shapes: dict[tuple[object, ...], float] = {}
     for case in cases:
-        start_s = START_S[case.device]
         suite = registry.suite(case.suite)
         own_s = suite.forecast_s(case, how) if hasattr(suite, "forecast_s") else None
         usual_s = suite.case_s[case.device] + suite.case_calls * predicted_call_s(case)
@@ -47,5 +71,4 @@ def expected_s(
             beside = COMPILED_BESIDE if suite.compiles_ahead else 1
             kernels.add((beside, case.recurrence, case.backend, gate_kind(case), case.dtype, direction))
     compiled = sum(COMPILE_S / beside for beside, *_ in kernels) + sum(shapes.values())
-    work = first * (1 + LATER_ROUNDS * (rounds - 1)) + compiled
-    return rounds * start_s + work / devices
+    return first * (1 + LATER_ROUNDS * (rounds - 1)) + compiled

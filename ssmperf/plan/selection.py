@@ -16,11 +16,15 @@ from ssmperf.registry.regimes import REGIMES
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device that a plan is for, described as far as possible without a CUDA context."""
+    """The device that a plan is for, described as far as possible without a CUDA context.
+
+    workers: how many workers it has room for, in suites whose cases may share it.
+    """
 
     type: str
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
+    workers: int = 1
 
 
 CPU = Device("cpu")

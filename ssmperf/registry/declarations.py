@@ -18,6 +18,7 @@ from ssmperf.registry.cost import CostModel
 
 DEVICES = ("cpu", "cuda")
 CAUSAL = ("bitwise", "tolerance", "none")
+BATCHES = ("bitwise", "tolerance")
 # Declarations of a backend that are functions, if they are given.
 FUNCTIONS = (
     "lengths", "error_bound", "definition", "launches", "serial_steps", "workspace", "saved", "prepare",
@@ -140,6 +141,7 @@ class Backend:
         seconds. Suites then call it at few sizes, unless it is named.
     deterministic: whether two calls give the same bits.
     causal: "bitwise", "tolerance" or "none": how exactly outputs stay the same when later inputs change.
+    batches: "bitwise" or "tolerance": how exactly results of a batch item stay the same when others change.
     error_bound: for an approximate backend, (decay span, dtype) -> relative error bound.
     equivalent: False for a deliberately different function (a baseline). It is judged by its own literal
         `definition`; without one, its cases are `unsupported`.
@@ -168,6 +170,7 @@ class Backend:
     compiles_per_shape: bool = False
     deterministic: bool = True
     causal: str = "bitwise"
+    batches: str = "bitwise"
     error_bound: Callable[[float, str], float] | None = None
     equivalent: bool = True
     definition: Callable[..., Any] | None = None
@@ -192,6 +195,7 @@ class Backend:
         for name in ("gates", "needs", "kernels"):
             check_names(owner, name, getattr(self, name) or ())
         check_names(owner, "causal", (self.causal,), CAUSAL)
+        check_names(owner, "batches", (self.batches,), BATCHES)
         given = [name for name in FUNCTIONS if getattr(self, name) is not None]
         for name in ("function", *given):
             if not callable(value := getattr(self, name)):

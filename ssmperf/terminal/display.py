@@ -162,6 +162,7 @@ def plan(request: Request) -> str:
         measured,
         rounds=request.rounds or 1,
         devices=len(request.devices),
+        workers=request.selection.device.workers,
         training=request.scale.training,
     )
     where = _place(request.selection.device)

@@ -143,6 +143,7 @@ def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]
                 "gates": list(entry.gates) if entry.gates is not None else None,
                 "deterministic": entry.deterministic,
                 "causal": entry.causal,
+                "batches": entry.batches,
                 "approximate": entry.error_bound is not None,
                 "equivalent": entry.equivalent,
                 "description": entry.description,

@@ -47,7 +47,8 @@ class RemoteJudge:
 
         Raises:
             Unsupported: as `Judge.verdict`.
-            torch.OutOfMemoryError, JudgeFailed: the judge could not make its reference.
+            torch.OutOfMemoryError: the judge's reference does not fit in the device's memory.
+            JudgeFailed: the judge could not make it.
         """
         reply = self._ask(question, answer)
         if reply.get("memory") and torch.cuda.is_available():
@@ -55,6 +56,8 @@ class RemoteJudge:
             reply = self._ask(question, answer)
         if "unsupported" in reply:
             raise Unsupported(reply["unsupported"])
+        if reply.get("memory"):
+            raise torch.OutOfMemoryError(f"the judge has no room for its reference: {reply['failed']}")
         if "failed" in reply:
             raise JudgeFailed(f"the judge failed: {reply['failed']}", reply.get("traceback"))
         self.asked += question.counts

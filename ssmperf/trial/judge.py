@@ -89,10 +89,12 @@ class Judge:
     """Judges answers on one device.
 
     load: loads the plug-ins, for a case whose recurrence, model or definition comes from one.
+    kept_share: the share of a GPU's memory that references may take.
     """
 
     device: str
     load: Callable[[], None] = lambda: None
+    kept_share: float = KEPT_SHARE
     _kept: OrderedDict[tuple[object, ...], dict[Hashable, Any]] = field(default_factory=OrderedDict)
     _bytes: dict[tuple[object, ...], int] = field(default_factory=dict)  # bytes kept, by operands
 
@@ -248,7 +250,7 @@ class Judge:
         """Drop the entries of the operands that were used longest ago."""
         limit = KEPT_BYTES
         if self.device.startswith("cuda"):
-            limit = int(KEPT_SHARE * torch.cuda.get_device_properties(self.device).total_memory)
+            limit = int(self.kept_share * torch.cuda.get_device_properties(self.device).total_memory)
         while len(self._kept) > 1 and sum(self._bytes.values()) > limit:
             oldest, _ = self._kept.popitem(last=False)
             self._bytes.pop(oldest, None)

@@ -1,7 +1,7 @@
 """The judge's process: it answers workers' questions, and tells the driver which verdicts it gave.
 
-A nursery forks it and calls `main` with `device`, `threads`, `plugins`, and two inherited sockets, `workers`
-and `driver`. Messages are JSON objects, one a datagram.
+A nursery forks it and calls `main` with `device`, `threads`, `plugins`, `sharers` (how many judges share the
+device), and two inherited sockets, `workers` and `driver`. Messages are JSON objects, one a datagram.
 Tensors come through memory that is shared by descriptor. Plug-ins are loaded only when a case needs a
 recurrence, model or definition of theirs.
 """
@@ -20,11 +20,11 @@ from ssmperf import registry
 from ssmperf.cases.failure import failure_of
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer
+from ssmperf.processes.heap import give_back
 from ssmperf.trial.arena import Mappings
 from ssmperf.trial.client import INNER, LONGEST_MESSAGE
-from ssmperf.trial.judge import Judge, Question
+from ssmperf.trial.judge import KEPT_SHARE, Judge, Question
 
-MOST_UNUSED_BYTES = 1 << 30  # of a GPU's memory, between two questions
 MOST_NUMBERS = 8  # cases whose verdicts are remembered
 
 
@@ -36,7 +36,7 @@ class Server:
         self.plugins = list(config["plugins"])
         self.workers = socket.socket(fileno=config["workers"])
         self.driver = socket.socket(fileno=config["driver"])
-        self.judge = Judge(self.device, self._load)
+        self.judge = Judge(self.device, self._load, KEPT_SHARE / config["sharers"])
         self.mappings = Mappings(self.device)
         self.entered: OrderedDict[str, list[str]] = OrderedDict()
 
@@ -64,7 +64,7 @@ class Server:
         for descriptor in descriptors:
             self.mappings.add(message["token"], descriptor)
         reply = self._reply(message)
-        _give_back(self.device)
+        give_back(self.device)  # the worker needs it too
         self.workers.send(json.dumps({"identity": message["identity"], **reply}).encode())
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -101,16 +101,6 @@ class Server:
         plugins, self.plugins = self.plugins, []
         for plugin in plugins:
             registry.load_plugin(plugin)
-
-
-def _give_back(device: str) -> None:
-    """Give a GPU's memory back that only the allocator of this process holds: the worker needs it too."""
-    import torch
-
-    if device.startswith("cuda"):
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if unused > MOST_UNUSED_BYTES:
-            torch.cuda.empty_cache()
 
 
 def main(config: dict[str, Any]) -> None:

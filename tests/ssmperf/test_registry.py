@@ -126,6 +126,7 @@ def test_names_are_lower_snake_case(name: str) -> None:
         {"needs": "triton"},
         {"kernels": "scan"},
         {"causal": "sometimes"},
+        {"batches": "none"},
     ],
 )
 def test_declarations_that_mean_nothing_are_refused(declared: dict[str, object]) -> None:

@@ -16,6 +16,7 @@ from ssmperf import Case, Record, Shape, Status, registry
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
 from ssmperf.execute.executor import IMPORTS
 from ssmperf.execute.lane import WINDOW_S, contradiction, household
+from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.judge.answer import Answer, call_backend, contract_of
 from ssmperf.judge.reference import small_results
 from ssmperf.judge.tolerance import tolerance
@@ -35,7 +36,7 @@ CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hg
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     folder = tmp_path_factory.mktemp("judge")
     nursery = Nursery(IMPORTS, folder / "nursery.log")
-    config = {"device": "cpu", "threads": 1, "plugins": []}
+    config = {"device": "cpu", "threads": 1, "plugins": [], "sharers": 1}
     judge = JudgeProcess(nursery, config, folder / "judge.log", 60.0)
     yield judge
     judge.close()
@@ -66,6 +67,14 @@ def test_both_judges_say_the_same(remote: RemoteJudge, factor: float) -> None:
     assert here.status is there.status is (Status.OK if factor == 1.0 else Status.WRONG)
     assert here.errors == there.errors
     assert here.tolerances == there.tolerances
+
+
+def test_a_reference_without_room_is_no_crash(remote: RemoteJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"failed": "CUDA out of memory. Tried to allocate 64.00 MiB. Advice", "memory": True}
+    monkeypatch.setattr(remote, "_ask", lambda *_: told)
+    with pytest.raises(torch.OutOfMemoryError, match="no room for its reference: CUDA") as raised:
+        remote.verdict(Question(CASE, 1), Answer())
+    assert is_out_of_memory(raised.value)  # by which the worker makes its case `oom`
 
 
 def test_the_driver_hears_of_each_verdict_under_its_number(

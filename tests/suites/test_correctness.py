@@ -172,6 +172,21 @@ def test_each_property_is_seen_to_fail(broken: str, monkeypatch: pytest.MonkeyPa
     assert record.reason and record.reason.startswith(broken)
 
 
+@pytest.mark.parametrize(("leak", "status"), [(1e-14, Status.OK), (1e-3, Status.WRONG)])
+def test_a_backend_may_declare_that_batch_items_round_together(
+    leak: float, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = registry.backend("scan", "blelloch").function
+
+    def mixes(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> Any:
+        output, state = right(log_a, b, initial_state, phase=phase)
+        return output + (leak * b.detach().flip(0) if b.shape[1] == 37 else 0), state
+
+    with_backend(monkeypatch, "scan", "blelloch", function=mixes, batches="tolerance")
+    (record,) = run(models=("scan",), regimes=("s4d/data",), backends=("blelloch",))
+    assert record.status is status, record.reason
+
+
 def test_gradients_through_a_passed_state_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     right = registry.backend("scan", "blelloch").function
 

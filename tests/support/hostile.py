@@ -186,3 +186,23 @@ def writes_nonsense(log_a, b, initial_state=None, *, phase=None) -> Result:
 def hangs(log_a, b, initial_state=None, *, phase=None) -> Result:
     while True:
         time.sleep(0.01)
+
+
+@hostile("lacks_memory_once")
+def lacks_memory_once(log_a, b, initial_state=None, *, phase=None) -> Result:
+    if once("lacked"):
+        raise MemoryError("out of memory beside others")
+    return right(log_a, b, initial_state)
+
+
+@hostile("lacks_memory")
+def lacks_memory(log_a, b, initial_state=None, *, phase=None) -> Result:
+    raise MemoryError("out of memory, beside others or not")
+
+
+@hostile("is_off_once")
+def is_off_once(log_a, b, initial_state=None, *, phase=None) -> Result:
+    """Wrong in the first process that calls it."""
+    once(f"off_{os.getpid()}" if once("off") else "right")
+    y, state = right(log_a, b, initial_state)
+    return (y + 1 if (FOLDER / f"off_{os.getpid()}").exists() else y), state
