@@ -1,4 +1,4 @@
-"""Run the cases of a plan in worker processes on this machine, one worker per device.
+"""Run the cases of a plan in worker processes on this machine: one worker per device, or several.
 
 A crash, a hang or exhausted memory costs one case only: a new worker continues with the next. A session runs
 several rounds of cases: each has workers of its own, and all share the judges and their references.
@@ -108,7 +108,7 @@ class LocalExecutor:
         lanes = [Lane(Processes(self, state.device), state, self.timeout_s) for state in states]
         sharing = [
             Lane(Processes(self, state.device, number), state, self.timeout_s)
-            for number in range(1, self.workers + 1 if self.workers > 1 else 1)
+            for number in range(1, self.workers + 1)
             for state in states
         ]
         session = Session(lanes, sharing)
@@ -139,14 +139,17 @@ class Session:
         """
         every = list(cases)
         self._compile(every, events)
-        together = [case for case in every if may_share(case)]
+        together: list[Case] = []
+        alone: list[Case] = []
+        for case in every:
+            (together if may_share(case) else alone).append(case)
         workers = workers_for(together, len(self.sharing) // len(self.lanes))
         if workers > 1:
             starved: list[Case] = []
             confirmed = replace(events, on_record=partial(_hold_back, starved, events.on_record))
             groups = Groups(_groups(together, shuffle), _kernels)
             _run(self.sharing[: workers * len(self.lanes)], groups, confirmed)
-            every = [case for case in every if not may_share(case)] + starved
+            every = alone + starved
             for lane in self.sharing if every else ():
                 lane.end()  # its judge keeps references in the device's memory
         if every:

@@ -16,7 +16,7 @@ REPLY_S = 60.0
 
 
 class JudgeProcess:
-    """One judge, for all workers of a device.
+    """One judge, for all workers of a lane.
 
     config: what `trial.server` reads. worker_socket: the descriptor that a worker inherits to ask it.
 

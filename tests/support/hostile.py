@@ -203,6 +203,7 @@ def lacks_memory(log_a, b, initial_state=None, *, phase=None) -> Result:
 @hostile("is_off_once")
 def is_off_once(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Wrong in the first process that calls it."""
-    once(f"off_{os.getpid()}" if once("off") else "right")
+    if once("off"):
+        once(f"off_{os.getpid()}")
     y, state = right(log_a, b, initial_state)
     return (y + 1 if (FOLDER / f"off_{os.getpid()}").exists() else y), state
