@@ -277,7 +277,10 @@ class ModelEntry:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Family:
-    """Models named `family:parameters`, such as lcsm:1-1-1-0. make: makes the entry for a full name."""
+    """Models named `family:parameters`, such as lcsm:1-1-1-0.
+
+    make: makes the entry for a full name. It raises UsageError where the parameters mean nothing.
+    """
 
     name: str
     make: Callable[[str], ModelEntry]

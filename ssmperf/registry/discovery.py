@@ -266,7 +266,9 @@ def _installed_copy(file: Path) -> bool:
 
 def _origin(kind: str, label: str) -> tables.Origin | None:
     """Find where an entry is defined: one with options or a code, by the part before the colon."""
-    return tables.origins.get((kind, label)) or tables.origins.get((kind, label.partition(":")[0]))
+    base = label.partition(":")[0]
+    places = [(kind, label), (kind, base)] + ([("family", base)] if kind == "model" else [])
+    return next((tables.origins[place] for place in places if place in tables.origins), None)
 
 
 def _built_in(module: str) -> bool:

@@ -53,7 +53,7 @@ def model(name: str) -> ModelEntry:
     base, colon, text = name.partition(":")
     family: Family | None = tables.entries["family"].get(base)
     if colon and family is not None:
-        return add_member(family, name)
+        return _member(family, name)
     if colon and base in known:
         return _configured(known[base], text)
     plain = [other for other in sorted(known) if ":" not in other]
@@ -65,11 +65,17 @@ def _configured(entry: ModelEntry, text: str) -> ModelEntry:
     return configured(entry, text)
 
 
-def add_member(family: Family, name: str) -> ModelEntry:
-    """Make and register the member of a family. Raises UsageError where its parameters mean nothing."""
+def add_member(family: Family, name: str) -> None:
+    """Register a member of a family, which is then listed. Raises UsageError as `Family.make`."""
+    entry = _member(family, name)
+    tables.add("model", name, entry, entry.cls)
+
+
+@functools.lru_cache(maxsize=256)  # equal names give one class
+def _member(family: Family, name: str) -> ModelEntry:
+    tables.check_name("model", name)
     entry = family.make(name)
     entry.cls.name = name  # type: ignore[attr-defined]
-    tables.add("model", name, entry, entry.cls)
     return entry
 
 

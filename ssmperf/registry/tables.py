@@ -57,9 +57,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
         DuplicateName: the name is taken.
         UsageError: the name is not in lower snake case.
     """
-    form = FORMS.get(kind, IDENTIFIER)
-    if not isinstance(name, str) or not form.fullmatch(name):
-        raise UsageError(f"the {kind} name {name!r} must be in lower snake case ({form.pattern})")
+    check_name(kind, name)
     label = f"{of}/{name}" if of else name
     if label in entries[kind]:
         known = origins[kind, label]
@@ -68,6 +66,13 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     entries[kind][label] = entry
     module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
     origins[kind, label] = Origin(module, defined, loading[-1] if loading else None)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UsageError where a name is not in lower snake case, or not in its kind's own form."""
+    form = FORMS.get(kind, IDENTIFIER)
+    if not isinstance(name, str) or not form.fullmatch(name):
+        raise UsageError(f"the {kind} name {name!r} must be in lower snake case ({form.pattern})")
 
 
 def state() -> tuple[int, int, int]:

@@ -34,6 +34,14 @@ def test_members_are_listed_and_others_are_made_when_they_are_named(made: list[s
     assert registry.recurrence_of("power:3") == "scan"
     assert registry.backend("power:3", "blelloch").of == "scan"
     assert made == ["power:2", "power:3"]
+    assert "power:3" not in registry.models()  # or the next run of all models would have it
+    assert registry.foreign("model", "power:3") and not registry.foreign("model", "lcsm:0-0-1-0:3")
+
+
+def test_a_name_of_another_form_is_no_member(made: list[str]) -> None:
+    with pytest.raises(UsageError, match="lower snake case"):
+        registry.model("power:A")
+    assert made == ["power:2"]
 
 
 def test_a_wrong_parameter_says_what_is_valid(made: list[str]) -> None:
