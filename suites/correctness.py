@@ -39,6 +39,8 @@ from .known_answers import has_known_answer, judge_known_answer, known_answer_ca
 REGIMES_IN_HALF_PRECISION = ("sigmoid",)
 REGIMES_WITH_PROPERTIES = ("sigmoid", "reset", "s4d", "phase")
 LONGEST_BATCH = 1024  # above this T, the batch is a single sequence
+MOST_SEQUENCES = 3  # of a preset's shape, since all are computed alike
+LARGEST_STATE = 3 * 128 * 128  # elements of the K × V states of a sequence's heads, where it has several
 SECTION = Section(
     title="Correctness",
     question="Does each backend give the recurrence's outputs, final state and gradients?",
@@ -87,7 +89,7 @@ class Correctness:
             passes=("forward_backward",),
             dtypes=("float32",) if on_cpu else ("float32", "bfloat16"),
             cache="hot",
-            shapes=indivisible,
+            shapes=few_and_odd,
             about=sampled_subjects(selection),
         ):
             regime, _ = split_source(case.operand_source)
@@ -209,8 +211,16 @@ def sampled_subjects(selection: Selection) -> Iterator[PlannedSubject]:
     yield from bare_subjects(small, (name for name in names if name in recurrences), REGIMES)
 
 
-def indivisible(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Take the shape of least T, with a T that no tile divides; one sequence if T is long."""
+def few_and_odd(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """Take the shape of least T, with a T that no tile divides and few sequences and heads.
+
+    Backends that hold all states in memory then need a fifth of it, and every size of a head stays.
+    """
     shortest = min(shapes, key=lambda shape: shape["T"])
-    odd = shortest.with_(T=shortest["T"] + 3)
-    return (odd.with_(B=1) if odd["T"] > LONGEST_BATCH else odd,)
+    T, most = shortest["T"] + 3, {"B": MOST_SEQUENCES}
+    if T > LONGEST_BATCH:
+        most["B"] = 1
+    if {"H", "K", "V"} <= shortest.keys():
+        most["H"] = max(1, LARGEST_STATE // (shortest["K"] * shortest["V"]))
+    few = {letter: min(size, shortest[letter]) for letter, size in most.items() if letter in shortest}
+    return (shortest.with_(T=T, **few),)

@@ -16,10 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
-from ssmperf.errors import UnknownName
 from ssmperf.execute import worker_process
 from ssmperf.execute.lane import (
     DeviceState,
@@ -32,8 +30,8 @@ from ssmperf.execute.lane import (
 )
 from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
-from ssmperf.plan.estimate import workers_for
-from ssmperf.plan.refusal import declared_bytes, gate_kind
+from ssmperf.plan.estimate import parted, workers_for
+from ssmperf.plan.refusal import gate_kind
 from ssmperf.processes.children import Nursery, NurseryEnded
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.presets import Preset
@@ -61,7 +59,6 @@ IMPORTS_CUDA = (
     "torch._higher_order_ops.triton_kernel_wrap",
     "ssmperf.machine.process_settings:name_triton_cache",
 )
-SHARED_BYTES = 4 << 30  # that a call may need beside others, by its backend's declaration
 MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
 
 
@@ -139,10 +136,7 @@ class Session:
         """
         every = list(cases)
         self._compile(every, events)
-        together: list[Case] = []
-        alone: list[Case] = []
-        for case in every:
-            (together if may_share(case) else alone).append(case)
+        together, alone = parted(every)
         workers = workers_for(together, len(self.sharing) // len(self.lanes))
         if workers > 1:
             starved: list[Case] = []
@@ -305,16 +299,6 @@ def _groups(cases: Iterable[Case], shuffle: random.Random | None) -> Iterator[li
 def _group(case: Case) -> tuple[object, ...]:
     """Give the key of the group to which a case belongs. One worker runs a whole group, to share operands."""
     return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
-
-
-def may_share(case: Case) -> bool:
-    """Whether a case may run beside others: nothing of it is measured, and its call leaves them memory."""
-    if not registry.suite(case.suite).shares_device:
-        return False
-    try:  # known answers are small, in shapes that declarations do not take
-        return gate_kind(case) is None or (declared_bytes(case) or 0) <= SHARED_BYTES
-    except UnknownName:  # in this process; its workers may know it
-        return True
 
 
 def _kernels(case: Case) -> Hashable:

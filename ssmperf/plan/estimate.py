@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
-from ssmperf.plan.refusal import gate_kind, predicted_call_s
+from ssmperf.errors import UnknownName
+from ssmperf.plan.refusal import declared_bytes, gate_kind, predicted_call_s
 from ssmperf.registry.presets import ON_CPU, PRESETS, Training
 
 START_S = {"cpu": 3.0, "cuda": 8.0}  # until the first case of a round runs
@@ -20,6 +21,7 @@ SHAPE_S = 1.4  # of a backend that is compiled for each shape: a scan forward, o
 COMPILED_BESIDE = 4  # kernels, where a suite has them compiled before its cases
 LATER_ROUNDS = 0.45  # of the first one's time: references and compiled kernels are there
 GROUPS = 8  # of cases with the same operands, that are worth the start of another worker
+SHARED_BYTES = 12 << 30  # that a call may need beside others, by its backend's declaration
 SHARED_GAIN = 0.2  # of each further worker of a GPU, which runs one process at a time
 
 
@@ -37,14 +39,30 @@ def expected_s(
     training: how the run trains networks; None means as the smoke preset does.
     """
     how = PRESETS[ON_CPU].training if training is None else training
-    alone: list[Case] = []
-    together: list[Case] = []
-    for case in cases:
-        (together if registry.suite(case.suite).shares_device else alone).append(case)
+    together, alone = parted(cases)
     both = [(alone, 1), (together, workers_for(together, workers))]
     gains = [(part, 1 + SHARED_GAIN * (beside - 1)) for part, beside in both]
     work_s = sum(_work_s(part, rounds, how) / (devices * gain) for part, gain in gains)
     return rounds * max((START_S[case.device] for part, _ in both for case in part[:1]), default=0) + work_s
+
+
+def parted(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
+    """Part cases into those that may share a device, and those that need it to themselves."""
+    together: list[Case] = []
+    alone: list[Case] = []
+    for case in cases:
+        (together if may_share(case) else alone).append(case)
+    return together, alone
+
+
+def may_share(case: Case) -> bool:
+    """Whether a case may run beside others: nothing of it is measured, and its call leaves them memory."""
+    if not registry.suite(case.suite).shares_device:
+        return False
+    try:  # known answers are small, in shapes that declarations do not take
+        return gate_kind(case) is None or (declared_bytes(case) or 0) <= SHARED_BYTES
+    except UnknownName:  # in this process; its workers may know it
+        return True
 
 
 def workers_for(cases: Sequence[Case], most: int) -> int:

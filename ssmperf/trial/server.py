@@ -36,7 +36,9 @@ class Server:
         self.plugins = list(config["plugins"])
         self.workers = socket.socket(fileno=config["workers"])
         self.driver = socket.socket(fileno=config["driver"])
-        self.judge = Judge(self.device, self._load, KEPT_SHARE / config["sharers"])
+        # where workers share a device, each gets other groups in each round, and needs other references
+        kept_share = KEPT_SHARE if config["sharers"] == 1 else 0.0
+        self.judge = Judge(self.device, self._load, kept_share)
         self.mappings = Mappings(self.device)
         self.entered: OrderedDict[str, list[str]] = OrderedDict()
 

@@ -26,6 +26,7 @@ from ssmperf.operands.decay import decay_span
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
 from ssmperf.plan.selection import Device, Selection
+from ssmperf.plan.sizes import Sizes
 from ssmperf.registry import tables
 
 TESTS = Path(__file__).parent.parent
@@ -360,3 +361,20 @@ def test_in_half_precision_one_regime_stands_for_all() -> None:
     halves = {split_source(c.operand_source)[0] for c in cases if c.model is None and c.dtype == "bfloat16"}
     assert halves == {"sigmoid"}
     assert max(c.shape["T"] for c in cases if c.model is None) < 100 < max(c.shape["T"] for c in cases)
+
+
+def test_models_keep_the_sizes_of_a_head_and_the_length_of_their_preset() -> None:
+    """Sequences and heads are few, since all are computed alike."""
+    on_gpu = Device("cuda", capability=(9, 0))
+    for case in plan(device=on_gpu).to_run:
+        if case.model is not None and case.operand_source == "model":
+            full = min(registry.shapes(registry.model(case.model), "standard"), key=lambda shape: shape["T"])
+            assert all(case.shape[letter] == full[letter] for letter in full if letter not in "BHT")
+            assert case.shape["T"] == full["T"] + 3
+            assert case.shape["B"] <= (1 if full["T"] > 1000 else 3)
+            if "H" in full:
+                heads, head = case.shape["H"], case.shape["K"] * case.shape["V"]
+                assert heads == 1 or heads * head <= 3 * 128**2
+                assert heads == full["H"] or (heads + 1) * head > 3 * 128**2
+    chosen = plan(device=on_gpu, models=("gla",), sizes=(Sizes("H", (16,)), Sizes("B", (4,)))).to_run
+    assert {(case.shape["B"], case.shape["H"]) for case in chosen} == {(4, 16)}
