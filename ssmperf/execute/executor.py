@@ -191,8 +191,8 @@ class Processes:
         if self._of_judge is not None and self._of_judge is not nursery:
             self._of_judge.close()
         self._of_judge = nursery
-        config = {"device": self.device, "threads": self._threads, "plugins": list(self.executor.plugins)}
-        config["sharers"] = self._sharers
+        config: dict[str, Any] = {"device": self.device, "shared": self._shared}
+        config |= {"threads": self._threads, "plugins": list(self.executor.plugins)}
         return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
 
     def worker(
@@ -220,7 +220,7 @@ class Processes:
             training=executor.preset.training.to_json(),
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
             specific=executor.specific,
-            sharers=self._sharers,
+            shared=self._shared,
         )
         return WorkerProcess(
             config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner
@@ -265,8 +265,8 @@ class Processes:
         return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}{which}.log"
 
     @property
-    def _sharers(self) -> int:
-        return self.executor.workers if self.number else 1
+    def _shared(self) -> bool:
+        return self.number > 0
 
     @property
     def _threads(self) -> int | None:

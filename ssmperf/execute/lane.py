@@ -77,9 +77,9 @@ def household(case: Case) -> Household:
 
 @dataclass(slots=True)
 class DeviceState:
-    """What the lanes of a device share: its environment, and the ceilings that its first worker has measured.
+    """The environment and the ceilings of a device, which its lanes share.
 
-    lock: held while a worker measures them.
+    lock: held while the first worker measures the ceilings.
     """
 
     device: str

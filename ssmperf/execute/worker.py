@@ -86,7 +86,7 @@ def main(config: dict[str, Any]) -> None:
             seen.add((case.owner, case.backend))
             differences = initial.difference(Snapshot.take(idle_s=IDLE_S if guest else None))
         record = blame(record, differences)
-        if config["sharers"] > 1:
+        if config["shared"]:
             give_back(config["device"])
         healthy = _healthy(config, record) and not context.broken and not differences
         answers.send({"record": record.to_json(), "healthy": healthy, "forked": False})

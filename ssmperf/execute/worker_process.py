@@ -45,7 +45,7 @@ class WorkerConfig:
     threads: number of torch's threads on a CPU; None means torch's default.
     training: how networks are trained, as `Training.to_json` gives it.
     unfinished, specific: see `LocalExecutor`.
-    sharers: how many workers share the device.
+    shared: whether other workers run on the device.
     """
 
     device: str
@@ -64,7 +64,7 @@ class WorkerConfig:
     training: Mapping[str, Any]
     unfinished: str | None = None
     specific: bool = False
-    sharers: int = 1
+    shared: bool = False
 
 
 class WorkerProcess:

@@ -40,10 +40,10 @@ def expected_s(
     """
     how = PRESETS[ON_CPU].training if training is None else training
     together, alone = parted(cases)
-    both = [(alone, 1), (together, workers_for(together, workers))]
-    gains = [(part, 1 + SHARED_GAIN * (beside - 1)) for part, beside in both]
-    work_s = sum(_work_s(part, rounds, how) / (devices * gain) for part, gain in gains)
-    return rounds * max((START_S[case.device] for part, _ in both for case in part[:1]), default=0) + work_s
+    gain = 1 + SHARED_GAIN * (workers_for(together, workers) - 1)
+    work_s = _work_s(alone, rounds, how) + _work_s(together, rounds, how) / gain
+    start_s = max((START_S[case.device] for case in (*alone[:1], *together[:1])), default=0)
+    return rounds * start_s + work_s / devices
 
 
 def parted(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:

@@ -267,8 +267,8 @@ def _installed_copy(file: Path) -> bool:
 def _origin(kind: str, label: str) -> tables.Origin | None:
     """Find where an entry is defined: one with options or a code, by the part before the colon."""
     base = label.partition(":")[0]
-    places = [(kind, label), (kind, base)] + ([("family", base)] if kind == "model" else [])
-    return next((tables.origins[place] for place in places if place in tables.origins), None)
+    found = tables.origins.get((kind, label)) or tables.origins.get((kind, base))
+    return found or (tables.origins.get(("family", base)) if kind == "model" else None)
 
 
 def _built_in(module: str) -> bool:

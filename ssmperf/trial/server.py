@@ -1,7 +1,7 @@
 """The judge's process: it answers workers' questions, and tells the driver which verdicts it gave.
 
-A nursery forks it and calls `main` with `device`, `threads`, `plugins`, `sharers` (how many judges share the
-device), and two inherited sockets, `workers` and `driver`. Messages are JSON objects, one a datagram.
+A nursery forks it and calls `main` with `device`, `shared` (whether other judges work on it), `threads`,
+`plugins`, and two inherited sockets, `workers` and `driver`. Messages are JSON objects, one a datagram.
 Tensors come through memory that is shared by descriptor. Plug-ins are loaded only when a case needs a
 recurrence, model or definition of theirs.
 """
@@ -37,7 +37,7 @@ class Server:
         self.workers = socket.socket(fileno=config["workers"])
         self.driver = socket.socket(fileno=config["driver"])
         # where workers share a device, each gets other groups in each round, and needs other references
-        kept_share = KEPT_SHARE if config["sharers"] == 1 else 0.0
+        kept_share = 0.0 if config["shared"] else KEPT_SHARE
         self.judge = Judge(self.device, self._load, kept_share)
         self.mappings = Mappings(self.device)
         self.entered: OrderedDict[str, list[str]] = OrderedDict()

@@ -36,7 +36,7 @@ CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hg
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeProcess]:
     folder = tmp_path_factory.mktemp("judge")
     nursery = Nursery(IMPORTS, folder / "nursery.log")
-    config = {"device": "cpu", "threads": 1, "plugins": [], "sharers": 1}
+    config = {"device": "cpu", "threads": 1, "plugins": [], "shared": False}
     judge = JudgeProcess(nursery, config, folder / "judge.log", 60.0)
     yield judge
     judge.close()
