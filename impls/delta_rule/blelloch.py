@@ -13,34 +13,32 @@ from torch.nn import functional
 from ssmperf import Shape, backend
 
 from ..scan.common import rounds
-from .common import Operands, as_backend, dense_elements, element_bytes, read_out
-
-Map = tuple[Tensor, Tensor]  # (M, W): the map S -> M S + W
+from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out
 
 
-def _all_states(maps: Map, initial_state: Tensor) -> Tensor:
-    """Compute S_t (B, T, H, K, V) after every map (B, T, H, K, ·).
+def _all_states(maps: Maps, initial_state: Tensor) -> Tensor:
+    """Compute S_t (B, T, H, K, V) after every map.
 
     Time is padded at the end, where nothing reads. The down-sweep starts from the state S_0 instead of the
     identity map, so it carries states and no maps.
     """
-    T = maps[1].shape[1]
+    T = maps.write.shape[1]
     missing = (1 << (T - 1).bit_length()) - T
-    transition, write = (functional.pad(x, (0, 0) * 3 + (0, missing)) for x in maps)
-    left_products = []
-    while write.shape[1] > 1:
-        left, right = ((transition[:, i::2], write[:, i::2]) for i in (0, 1))
-        left_products.append(left)
-        transition, write = right[0] @ left[0], right[0] @ left[1] + right[1]
+    level = Maps(*(functional.pad(x, (0, 0) * 3 + (0, missing)) for x in maps))
+    left_maps = []
+    while level.write.shape[1] > 1:
+        left, right = (level.at(slice(i, None, 2)) for i in (0, 1))
+        left_maps.append(left)
+        level = composed(left, right)
     before = initial_state.unsqueeze(1)
-    for transition, write in reversed(left_products):
-        before = torch.stack([before, transition @ before + write], dim=2).flatten(1, 2)
-    return maps[0] @ before[:, :T] + maps[1]
+    for left in reversed(left_maps):
+        before = torch.stack([before, applied(left, before)], dim=2).flatten(1, 2)
+    return applied(maps, before[:, :T])
 
 
 def launches(shape: Shape) -> float:
-    """Five operators per level upwards and three downwards."""
-    return 8 * rounds(shape) + 16
+    """Seven operators per level upwards and four downwards."""
+    return 11 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
@@ -52,6 +50,6 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 @backend("delta_rule", name="blelloch", launches=launches, workspace=workspace)
 @as_backend
 def blelloch(x: Operands) -> tuple[Tensor, Tensor]:
-    """Up- and down-sweep over pairs (K × K transition, write), 2 log2 T dependent steps, any length."""
-    states = _all_states(dense_elements(x), x.state)
+    """Up- and down-sweep over affine maps with K × K transitions, 2 log2 T dependent steps, any length."""
+    states = _all_states(maps_of(x), x.state)
     return read_out(x.q, states), states[:, -1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,13 +92,43 @@ def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
     return named_after(method, backend)
 
 
-def dense_elements(x: Operands) -> tuple[Tensor, Tensor]:
-    """Write each step as an affine map S ↦ M S + W, with M (B, T, H, K, K) and W (B, T, H, K, V)."""
+class Maps(NamedTuple):
+    """The affine maps S ↦ (diag(decay) + correction) S + write of some steps.
+
+    decay: (B, T, H, K, 1). correction: (B, T, H, K, K). write: (B, T, H, K, V).
+
+    The two parts of a transition are never added up: a float32 entry 1 − β k_i² keeps of β k_i² what is above
+    6·10⁻⁸. Where nothing is forgotten, and texts repeat their keys, that error is the same at each step and
+    grows with T, to 10⁻⁴ of the state at 4,099 steps of `deltanet`.
+    """
+
+    decay: Tensor
+    correction: Tensor
+    write: Tensor
+
+    def at(self, steps: slice) -> Maps:
+        """Take the maps of some steps."""
+        return Maps(*(x[:, steps] for x in self))
+
+
+def maps_of(x: Operands) -> Maps:
+    """Write each step as an affine map."""
     alpha = x.q.new_ones(1, 1, 1, 1) if x.alpha is None else x.alpha
     write = (x.beta * x.k).unsqueeze(-1) * x.v.unsqueeze(-2)
     left, right = (-x.beta * x.k, alpha * x.k) if x.p is None or x.r is None else (x.p, x.r)
-    low_rank = left.unsqueeze(-1) * right.unsqueeze(-2)
-    return torch.diag_embed(alpha.expand(x.k.shape)) + low_rank, write
+    return Maps(alpha.expand(x.k.shape).unsqueeze(-1), left.unsqueeze(-1) * right.unsqueeze(-2), write)
+
+
+def applied(maps: Maps, states: Tensor) -> Tensor:
+    """Apply each map to a state (B, T, H, K, V)."""
+    return torch.addcmul(maps.correction @ states + maps.write, maps.decay, states)
+
+
+def composed(left: Maps, right: Maps) -> Maps:
+    """Compose maps in pairs, `left` first."""
+    both = torch.addcmul(right.correction @ left.correction, right.decay, left.correction)
+    correction = torch.addcmul(both, right.correction, left.decay.mT)
+    return Maps(right.decay * left.decay, correction, applied(right, left.write))
 
 
 def read_out(q: Tensor, states: Tensor) -> Tensor:

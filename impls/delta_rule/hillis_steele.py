@@ -12,26 +12,25 @@ from torch import Tensor
 from ssmperf import Shape, backend
 
 from ..scan.common import rounds
-from .common import Operands, as_backend, dense_elements, element_bytes, read_out
+from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out
 
 
-def _doubling(transition: Tensor, write: Tensor) -> Tensor:
-    """Compute all states (B, T, H, K, V) of the maps (B, T, H, K, ·); the first write contains S_0.
+def _doubling(maps: Maps) -> Tensor:
+    """Compute all states (B, T, H, K, V) of some maps, the first of which writes S_1.
 
     Each round reads one buffer and writes the other. A map that reaches back to the first step is complete.
     """
-    stride, T = 1, write.shape[1]
+    stride, T = 1, maps.write.shape[1]
     while stride < T:
-        later = transition[:, stride:]
-        write = torch.cat([write[:, :stride], later @ write[:, :-stride] + write[:, stride:]], dim=1)
-        transition = torch.cat([transition[:, :stride], later @ transition[:, :-stride]], dim=1)
+        longer = composed(maps.at(slice(-stride)), maps.at(slice(stride, None)))
+        maps = Maps(*(torch.cat([x[:, :stride], y], dim=1) for x, y in zip(maps, longer, strict=True)))
         stride *= 2
-    return write
+    return maps.write
 
 
 def launches(shape: Shape) -> float:
-    """Three operators and two copies per round."""
-    return 5 * rounds(shape) + 16
+    """Seven operators and three copies per round."""
+    return 10 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
@@ -47,8 +46,8 @@ def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
 @backend("delta_rule", name="hillis_steele", launches=launches, workspace=workspace, saved=saved)
 @as_backend
 def hillis_steele(x: Operands) -> tuple[Tensor, Tensor]:
-    """Doubling strides over pairs (K × K transition, write), log2 T dependent steps."""
-    transition, write = dense_elements(x)
-    first = transition[:, :1] @ x.state.unsqueeze(1) + write[:, :1]
-    states = _doubling(transition, torch.cat([first, write[:, 1:]], dim=1))
+    """Doubling strides over affine maps with K × K transitions, log2 T dependent steps."""
+    maps = maps_of(x)
+    first = applied(maps.at(slice(1)), x.state.unsqueeze(1))
+    states = _doubling(maps._replace(write=torch.cat([first, maps.write[:, 1:]], dim=1)))
     return read_out(x.q, states), states[:, -1]

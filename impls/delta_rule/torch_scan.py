@@ -16,59 +16,57 @@ from torch.autograd.function import once_differentiable
 from ssmperf import Shape, backend
 
 from ..scan.common import rounds
-from .common import Operands, as_backend, dense_elements, element_bytes, read_out
-
-
-def combine(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Compose two maps S -> M S + W, `left` first."""
-    return right[0] @ left[0], right[0] @ left[1] + right[1]
+from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out
 
 
 class Scan(torch.autograd.Function):
     """S_t = M_t S_{t-1} + W_t, whose backward is the same scan from the end, with transposed transitions.
 
-    Λ_t = G_t + M_{t+1}ᵀ Λ_{t+1}; dW = Λ; dM_t = Λ_t S_{t-1}ᵀ; dS_0 = M_1ᵀ Λ_1. The operator's own autograd
-    does not cover every device.
+    M_t = diag(a_t) + C_t; Λ_t = G_t + M_{t+1}ᵀ Λ_{t+1}; dW = Λ; dC_t = Λ_t S_{t-1}ᵀ, whose diagonal is da_t;
+    dS_0 = M_1ᵀ Λ_1. The operator's own autograd does not cover every device.
     """
 
     @staticmethod
-    def forward(ctx: Any, transition: Tensor, write: Tensor, initial_state: Tensor) -> Tensor:
-        states = _inclusive(transition, write, initial_state)
-        ctx.save_for_backward(transition, initial_state, states)
+    def forward(ctx: Any, decay: Tensor, correction: Tensor, write: Tensor, initial_state: Tensor) -> Tensor:
+        states = _inclusive(Maps(decay, correction, write), initial_state)
+        ctx.save_for_backward(decay, correction, initial_state, states)
         return states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        transition, initial_state, states = ctx.saved_tensors
-        later = torch.cat([torch.zeros_like(transition[:, :1]), transition[:, 1:].flip(1)], dim=1).mT
-        adjoint = _inclusive(later, grad.flip(1), torch.zeros_like(initial_state)).flip(1)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        decay, correction, initial_state, states = ctx.saved_tensors
+        later_decay, later_correction = (
+            torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:].flip(1)], dim=1) for x in (decay, correction.mT)
+        )
+        later = Maps(later_decay, later_correction, grad.flip(1))
+        adjoint = _inclusive(later, torch.zeros_like(initial_state)).flip(1)
         before = torch.cat([initial_state.unsqueeze(1), states[:, :-1]], dim=1)
-        return adjoint @ before.mT, adjoint, transition[:, 0].mT @ adjoint[:, 0]
+        grad_state = decay[:, 0] * adjoint[:, 0] + correction[:, 0].mT @ adjoint[:, 0]
+        return (adjoint * before).sum(-1, keepdim=True), adjoint @ before.mT, adjoint, grad_state
 
 
-def _inclusive(transition: Tensor, write: Tensor, initial_state: Tensor) -> Tensor:
-    first = transition[:, :1] @ initial_state.unsqueeze(1) + write[:, :1]
-    write = torch.cat([first, write[:, 1:]], dim=1)
-    elements = (transition.contiguous(), write)
-    states: Tensor = associative_scan(combine, elements, dim=1, combine_mode="generic")[1]
+def _inclusive(maps: Maps, initial_state: Tensor) -> Tensor:
+    first = applied(maps.at(slice(1)), initial_state.unsqueeze(1))
+    write = torch.cat([first, maps.write[:, 1:]], dim=1)
+    elements = Maps(maps.decay.contiguous(), maps.correction.contiguous(), write)
+    states: Tensor = associative_scan(composed, elements, dim=1, combine_mode="generic")[2]
     return states
 
 
 def launches(shape: Shape) -> float:
-    """About a dozen operators per level of the recursion."""
-    return 14 * rounds(shape) + 16
+    """About twenty operators per level of the recursion."""
+    return 22 * rounds(shape) + 16
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     """The maps of all steps and of every level of the recursion, and the states."""
-    return 8 * element_bytes(shape, itemsize)
+    return 9 * element_bytes(shape, itemsize)
 
 
 @backend("delta_rule", name="torch_scan", compiles_per_shape=True, launches=launches, workspace=workspace)
 @as_backend
 def torch_scan(x: Operands) -> tuple[Tensor, Tensor]:
-    """torch's associative_scan over pairs (K × K transition, write)."""
-    transition, write = dense_elements(x)
-    states: Tensor = Scan.apply(transition, write, x.state)  # type: ignore[no-untyped-call]
+    """torch's associative_scan over affine maps with K × K transitions."""
+    states: Tensor = Scan.apply(*maps_of(x), x.state)  # type: ignore[no-untyped-call]
     return read_out(x.q, states), states[:, -1]

@@ -142,6 +142,25 @@ def test_rates_at_the_edge_of_stability(backend: Backend, rate: float | None, ke
             assert worst(evaluate(backend.function, operands), oracle(NAME, operands)) < tolerance
 
 
+@each_backend
+def test_rounding_does_not_add_up_where_keys_repeat_and_nothing_is_forgotten(backend: Backend) -> None:
+    generator = torch.Generator().manual_seed(0)
+    T, K, letters = 2048, 24, 6
+    keys = functional.normalize(torch.randn(letters, K, generator=generator), dim=-1)
+    text = torch.randint(letters, (1, T, 1), generator=generator)
+    operands = {
+        "q": torch.randn(1, T, 1, K, generator=generator),
+        "k": keys[text],
+        "v": torch.randn(letters, 4, generator=generator)[text],
+        "beta": torch.full((1, T, 1), 0.3),
+        "initial_state": torch.randn(1, 1, K, 4, generator=generator),
+    }
+    got = backend.function(**operands)
+    want = RECURRENCE.definition(**{name: x.double() for name, x in operands.items()})
+    for result, reference in zip(got, want, strict=True):
+        assert error(result, reference) < 5e-6
+
+
 @pytest.mark.parametrize("span", [88.0, 1e4, math.inf])
 @pytest.mark.parametrize("kind", GATED)
 @each_backend
