@@ -174,7 +174,10 @@ def others() -> list[Case]:
             label = f"{name} {str(dtype).removeprefix('torch.')}"
             found.append(Case("linear_attention/triton", label, keys | extra, FEW, dtype=dtype))
     bonus = keys | {"bonus": (2, 9)}
-    found.append(Case("linear_attention/triton", "bonus", bonus, FEW, {"read": "pre"}, dtype=torch.bfloat16))
+    for name, shapes in (("bonus", bonus), ("pre", keys)):
+        found.append(
+            Case("linear_attention/triton", name, shapes, FEW, {"read": "pre"}, dtype=torch.bfloat16)
+        )
     walked = dict.fromkeys(("q", "k"), (1, 397, 2, 33)) | {"v": (1, 397, 2, 17)}
     for name, gate in (("padded", (1, 397, 2)), ("spans", (1, 397, 2, 33))):
         shapes = walked | {"log_a": gate, "initial_state": (1, 2, 33, 17)}

@@ -15,11 +15,13 @@ from triton import knobs
 
 from ssmperf import Unsupported, backend
 
+from .._triton.plan import packed
 from ..scan.common import differentiates, shared_heads
 from ._signature import whole_signature
-from ._triton.bonus import with_bonus
+from ._triton.bonus import Fork, Join, forked, joined
 from ._triton.decode import decode
 from ._triton.function import LinearAttention, attended, expanded
+from ._triton.step import Early, Late, taken_early, taken_late
 from ._triton.value_gates import ValuedAttention, attended_valued
 
 
@@ -196,18 +198,27 @@ def _read_before_write(
     bonus: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """o_t = q_t S_{t-1} + Σ_c q_tc u_c k_tc · v_t: post-read with q one step early, after a first read."""
-    early = torch.cat([q[:, 1:], torch.zeros_like(q[:, :1])], 1)
-    o, last = triton(early, k, v, log_a, log_b, state, phase=phase)
-    first = None
-    if state is not None:
-        wide = torch.promote_types(q.dtype, last.dtype)
-        first = torch.einsum("bhk,bhkv->bhv", q[:, 0].to(wide), state.to(wide))
-        first = (first if o.is_complex() else first.real).to(o.dtype)
-    if bonus is not None and not (o.is_complex() or k.is_complex() or v.is_complex()):
-        return with_bonus(q, k, v, bonus, o, first, traced=differentiates(q, k, v, bonus, o, first)), last
-    begin = torch.zeros_like(o[:, :1]) if first is None else first.unsqueeze(1)
-    o = torch.cat([begin, o[:, :-1]], 1)
-    if bonus is not None:
-        weight = (q.to(torch.promote_types(q.dtype, torch.float32)) * bonus * k).sum(-1, keepdim=True)
-        o = (o + weight * v).to(o.dtype)
-    return o, last
+    traced = differentiates(q, k, v, log_a, log_b, state, phase, bonus)
+    if bonus is None or q.is_complex() or k.is_complex() or v.is_complex():
+        take_early, take_late = (Early.apply, Late.apply) if traced else (taken_early, taken_late)
+        early, begin = take_early(q, state is not None)
+        before, last = triton(early, k, v, log_a, log_b, state, phase=phase)
+        o: Tensor = take_late(before, _first_read(begin, state, before, last))
+        if bonus is not None:
+            weight = (q.to(torch.promote_types(q.dtype, torch.float32)) * bonus * k).sum(-1, keepdim=True)
+            o = (o + weight * v).to(o.dtype)
+        return o, last
+    fork, join = (Fork.apply, Join.apply) if traced else (forked, joined)
+    q, k, v, u = (packed(each) for each in (q, k, v, bonus.float()))
+    early, begin, keys, values, v = fork(q, k, v, u)
+    before, last = triton(early, keys, values, log_a, log_b, state, phase=phase)
+    return join(q, k, v, u, packed(before), _first_read(begin, state, before, last)), last
+
+
+def _first_read(begin: Tensor, state: Tensor | None, o: Tensor, last: Tensor) -> Tensor | None:
+    """S_0ᵀ q_0 (B, 1, H, V) in the dtype of o; begin: q_0 (B, 1, H, K)."""
+    if state is None:
+        return None
+    wide = torch.promote_types(begin.dtype, last.dtype)
+    first = torch.einsum("bthk,bhkv->bthv", begin.to(wide), state.to(wide))
+    return (first if o.is_complex() else first.real).to(o.dtype)

@@ -292,6 +292,8 @@ def linear_attention_cases() -> Iterator[Case]:
     before = dict.fromkeys("qkv", ((B, T, H, 128), BFLOAT)) | {"bonus": ((H, 128), FLOAT)}
     options = {"read": "pre"}
     yield TritonCase("linear_attention/triton", "bf16 K128 V128 bonus", before, options=options, main=True)
+    before = dict.fromkeys("qkv", ((B, T, H, 64), BFLOAT)) | {"initial_state": ((B, H, 64, 64), FLOAT)}
+    yield TritonCase("linear_attention/triton", "bf16 K64 V64 pre", before, options=options)
 
 
 def cuda_cases() -> Iterator[Case]:

@@ -65,6 +65,13 @@ def load_chunk(x, left, stride, cols, C: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
+def store_chunk(x, tile, left, stride, C: tl.constexpr, W: tl.constexpr, BW: tl.constexpr):
+    """Store C rows of BW columns from x on (·, W): the `left` first ones, W columns of each."""
+    steps, columns = tl.arange(0, C)[:, None], tl.arange(0, BW)[None, :]
+    tl.store(x + steps * stride + columns, tile.to(x.dtype.element_ty), mask=(steps < left) & (columns < W))
+
+
+@triton.jit
 def gate_base(log_a, bh, T, H, K: tl.constexpr, GATE: tl.constexpr, CONST: tl.constexpr):
     """Address of a head's first gate: log_a is (H, K|1) if CONST, else (B, T, H, K|1)."""
     width = K if GATE == KEY else 1

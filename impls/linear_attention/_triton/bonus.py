@@ -2,6 +2,10 @@
 
 o_t = S_{t-1}ᵀ q_t + w_t v_t with w_t = Σ_c q_tc u_c k_tc. The first term is what a read after the write gives
 one step earlier, for queries that come one step early: here `before`.
+
+So q, k and v go two ways, which `Fork` parts and `Join` brings together. A backward pass meets `Join` first,
+which sends dbefore through the read after the write, and do directly to `Fork`. There one kernel adds the
+gradients of both ways.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..._triton.plan import Plan, Slot, packed, planned
-from .blocks import head_offset, load_chunk, locate_heads_first
+from .blocks import head_offset, load_chunk, locate_heads_first, store_chunk
 from .chunks import COUNTS
+from .step import earlier, first_of, flat, later
 
 ELEMENTS = 4096  # of a program's tile; fewer steps where rows are wider
 
@@ -34,6 +39,25 @@ def weighted(
     return q_tile, k_tile, gain, tl.sum(q_tile * gain * k_tile, axis=1)
 
 
+@triton.jit
+def load_late(
+    x, first, token, start, left, bh, H, W: tl.constexpr, C: tl.constexpr, BW: tl.constexpr,
+    HAS_FIRST: tl.constexpr,
+):  # fmt: skip
+    """C steps of x (B, T, H, W) one step late, from step `start` on, which is row `token`; float32.
+
+    first (B, H, W), or 0, is what step 0 has.
+    """
+    steps, columns = start + tl.arange(0, C)[:, None], tl.arange(0, BW)[None, :]
+    rows = x + (token - H) * W + tl.arange(0, C)[:, None] * (H * W)
+    inside = (tl.arange(0, C)[:, None] < left) & (columns < W)
+    tile = tl.load(rows + columns, mask=inside & (steps > 0), other=0.0).to(tl.float32)
+    if HAS_FIRST:
+        begin = tl.load(first + bh * W + columns, mask=columns < W, other=0.0).to(tl.float32)
+        tile = tl.where(steps == 0, begin, tile)
+    return tile
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def la_bonus(
     q, k, v, u, before, first, out, T, H, NT,
@@ -44,46 +68,38 @@ def la_bonus(
     _, chunk, bh = locate_heads_first(H, NT, 1)
     token, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
     _, _, _, weight = weighted(q, k, u, token, bh % H, left, H, K, C, BK)
-    rows, columns = tl.arange(0, C)[:, None], tl.arange(0, BV)[None, :]
-    inside, at = (rows < left) & (columns < V), rows * (H * V) + columns
-    starts = chunk * C + rows == 0
-    result = tl.load(before + (token - H) * V + at, mask=inside & (rows + chunk * C > 0), other=0.0)
-    result = result.to(tl.float32)
-    if HAS_FIRST:
-        begin = tl.load(first + bh * V + columns, mask=columns < V, other=0.0).to(tl.float32)
-        result = tl.where(starts, begin, result)
-    result += weight[:, None] * tl.load(v + token * V + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + token * V + at, result.to(out.dtype.element_ty), mask=inside)
+    values = load_chunk(v + token * V, left, H * V, tl.arange(0, BV), C, V).to(tl.float32)
+    result = load_late(before, first, token, chunk * C, left, bh, H, V, C, BV, HAS_FIRST)
+    result += weight[:, None] * values
+    store_chunk(out + token * V, result, left, H * V, C, V, BV)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_bonus_grads(
-    q, k, v, u, do, dq, dk, dv, du, dbefore, T, H, NT,
+    q, k, v, u, do, dearly, dbegin, dk, dv, dq, du, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    HAS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of what the bonus adds; du: parts (B·H, chunks, K) float32.
+    """dq; du in parts (B, chunks, H, K) float32; dk and dv gain what the bonus adds.
 
-    dbefore: do one step early, and 0 in the last step, which nothing reads.
+    dearly: gradient of the queries one step early; dbegin (B, H, K): of those of the first step, else 0.
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     token, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
     q_tile, k_tile, gain, weight = weighted(q, k, u, token, bh % H, left, H, K, C, BK)
-    rows, columns = tl.arange(0, C)[:, None], tl.arange(0, BV)[None, :]
-    inside, at = (rows < left) & (columns < V), rows * (H * V) + columns
-    incoming = tl.load(do + token * V + at, mask=inside, other=0.0)
-    tl.store(dbefore + (token - H) * V + at, incoming, mask=inside & (rows + chunk * C > 0))
-    tl.store(dbefore + token * V + at, tl.zeros_like(incoming), mask=inside & (rows == left - 1))
-    incoming = incoming.to(tl.float32)
-    values = tl.load(v + token * V + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(dv + token * V + at, (weight[:, None] * incoming).to(dv.dtype.element_ty), mask=inside)
-
-    dweight = tl.sum(incoming * values, axis=1)[:, None]
-    keys = tl.arange(0, BK)[None, :]
-    known, cells = (rows < left) & (keys < K), token * K + rows * (H * K) + keys
-    tl.store(dq + cells, (dweight * gain * k_tile).to(dq.dtype.element_ty), mask=known)
-    tl.store(dk + cells, (dweight * gain * q_tile).to(dk.dtype.element_ty), mask=known)
+    keys, values = tl.arange(0, BK), tl.arange(0, BV)
+    do_tile = load_chunk(do + token * V, left, H * V, values, C, V).to(tl.float32)
+    v_tile = load_chunk(v + token * V, left, H * V, values, C, V).to(tl.float32)
+    dweight = tl.sum(do_tile * v_tile, axis=1)[:, None]
     parts = tl.sum(dweight * q_tile * k_tile, axis=0)
-    tl.store(du + (bh * NT + chunk) * K + tl.arange(0, BK), parts, mask=tl.arange(0, BK) < K)
+    tl.store(du + ((bh // H * NT + chunk) * H + bh % H) * K + keys, parts, mask=keys < K)
+
+    dv_tile = load_chunk(dv + token * V, left, H * V, values, C, V).to(tl.float32)
+    store_chunk(dv + token * V, dv_tile + weight[:, None] * do_tile, left, H * V, C, V, BV)
+    dk_tile = load_chunk(dk + token * K, left, H * K, keys, C, K).to(tl.float32)
+    store_chunk(dk + token * K, dk_tile + dweight * gain * q_tile, left, H * K, C, K, BK)
+    dq_tile = load_late(dearly, dbegin, token, chunk * C, left, bh, H, K, C, BK, HAS_FIRST)
+    store_chunk(dq + token * K, dq_tile + dweight * gain * k_tile, left, H * K, C, K, BK)
 
 
 def sizes_of(v: Slot, K: int) -> tuple[int, tuple[int, int, int], dict[str, int]]:
@@ -103,57 +119,84 @@ def bonus_pass(
     programs, sizes, blocks = sizes_of(v, q.shape[-1])
     out = plan.like(before)
     plan.launch(
-        la_bonus, (programs,), q, k, v, u, before, before if first is None else first, out, *sizes, **blocks,
+        la_bonus, (programs,), q, k, v, u, before, first or before, out, *sizes, **blocks,
         HAS_FIRST=first is not None, num_warps=4,
     )  # fmt: skip
     if keep:
-        plan.expect(bonus_grads, q, k, v, u, replace(before, aligned=True))
+        do, dearly, dk, dv = (replace(each, aligned=True) for each in (before, q, k, v))
+        plan.expect(earlier, do)
+        plan.expect(bonus_grads, q, k, v, u, do, dearly, first and first_of(dearly), dk, dv)
     return (out,)
 
 
 @planned
-def bonus_grads(plan: Plan, q: Slot, k: Slot, v: Slot, u: Slot, do: Slot) -> tuple[Slot, ...]:
+def bonus_grads(
+    plan: Plan, q: Slot, k: Slot, v: Slot, u: Slot, do: Slot, dearly: Slot, dbegin: Slot | None, dk: Slot,
+    dv: Slot,
+) -> tuple[Slot, ...]:  # fmt: skip
+    """dq, dk, dv and parts of du, of the bonus and of the walk; dk and dv are added to in place."""
     programs, sizes, blocks = sizes_of(v, q.shape[-1])
-    dq, dk, dv, dbefore = (plan.like(x) for x in (q, k, v, do))
-    du = plan.empty((v.shape[0], v.shape[2], sizes[-1], q.shape[-1]), torch.float32)
+    B, _, H, K = q.shape
+    dq, du = plan.like(q), plan.empty((B, sizes[-1], H, K), torch.float32)
     plan.launch(
-        la_bonus_grads, (programs,), q, k, v, u, do, dq, dk, dv, du, dbefore, *sizes, **blocks, num_warps=4
-    )
-    return dq, dk, dv, du, dbefore
+        la_bonus_grads, (programs,), q, k, v, u, do, dearly, dbegin or dearly, dk, dv, dq, du, *sizes,
+        **blocks, HAS_FIRST=dbegin is not None, num_warps=4,
+    )  # fmt: skip
+    return dq, dk, dv, du
 
 
-class Bonus(torch.autograd.Function):
-    """o (B, T, H, V) of contiguous real operands; u (H, K) float32, first (B, H, V) or None."""
+class Fork(torch.autograd.Function):
+    """Queries one step early, those of the first, k and v for the read after the write, and v for `Join`.
+
+    q, k, v: contiguous and real; u (H, K) float32. Not every call uses the queries of the first step, and one
+    that uses its last state only does not reach `Join`; the other three always have gradients. Nothing else
+    holds those of k and v, so they are added to in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(q, k, v, u)
+        ctx.set_materialize_grads(False)
+        return forked(q, k, v, u)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dearly: Tensor, dbegin: Tensor | None, dk: Tensor, dv: Tensor, do: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """do: the gradient of the results of `Join`."""
+        dearly, dk, dv = packed(dearly), packed(dk), packed(dv)
+        if do is None:  # only the last state was used
+            return later(dearly, None)[0], dk, dv, None
+        dq, dk, dv, du = bonus_grads(*ctx.saved_tensors, do, dearly, flat(dbegin), dk, dv)
+        return dq, dk, dv, du.sum((0, 1))
+
+
+class Join(torch.autograd.Function):
+    """o (B, T, H, V): see `bonus_pass`. q, k, u: have their gradients from `Fork`, to which v leads."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, u: Tensor, before: Tensor, first: Tensor | None
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, u)
         ctx.has_first = first is not None
-        (out,) = bonus_pass(q, k, v, u, before, first, keep=True)
+        (out,) = bonus_pass(q, k, v, u, before, flat(first), keep=True)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         do = packed(do)
-        dq, dk, dv, du, dbefore = bonus_grads(*ctx.saved_tensors, do)
-        return dq, dk, dv, du.sum((0, 2)), dbefore, do[:, 0] if ctx.has_first else None
+        (dbefore,) = earlier(do)
+        return None, None, do, None, dbefore, do[:, :1] if ctx.has_first else None
 
 
-def added(q: Tensor, k: Tensor, v: Tensor, u: Tensor, before: Tensor, first: Tensor | None) -> Tensor:
-    """o, without what a backward pass would need."""
-    out: Tensor = bonus_pass(q, k, v, u, before, first, keep=False)[0]
+def forked(q: Tensor, k: Tensor, v: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+    """The results of `Fork`."""
+    return earlier(q)[0], q[:, :1], k, v, v
+
+
+def joined(q: Tensor, k: Tensor, v: Tensor, u: Tensor, before: Tensor, first: Tensor | None) -> Tensor:
+    """The result of `Join`, without what a backward pass would need."""
+    out: Tensor = bonus_pass(q, k, v, u, before, flat(first), keep=False)[0]
     return out
-
-
-def with_bonus(
-    q: Tensor, k: Tensor, v: Tensor, u: Tensor, before: Tensor, first: Tensor | None, *, traced: bool
-) -> Tensor:
-    """o of the read before the write. traced: whether a gradient may be asked for."""
-    q, k, v, u, before = (packed(x) for x in (q, k, v, u.float(), before))
-    first = None if first is None else packed(first)
-    run = Bonus.apply if traced else added
-    o: Tensor = run(q, k, v, u, before, first)
-    return o
