@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from ssmperf import Shape
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
 from ._signature import check_read, whole_signature
+
+TERMS = 512  # of a product over time that are added up at once
 
 # log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
 StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
@@ -194,6 +197,17 @@ def in_tiles(x: Tensor, C: int) -> Tensor:
     return cut.permute(0, 3, 1, 2, 4)
 
 
+def over_steps(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply (..., m, T) by (..., T, n) in pieces of `TERMS` steps, and add the pieces up.
+
+    A GPU's float32 product adds up one term after another. Where values repeat, all of its roundings have one
+    direction and grow with T: 6·10⁻⁶ of attention over 4,099 characters on an H200, and 8·10⁻⁷ in pieces.
+    """
+    pieces = zip(left.split(TERMS, dim=-1), right.split(TERMS, dim=-2), strict=True)
+    total: Tensor = reduce(torch.add, (a @ b for a, b in pieces))
+    return total
+
+
 def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None) -> Tensor:
     """Compute q_t · (α_{s+1..t} ⊙ k_s) within tiles (..., T, ·) as (..., t, s), 0 where s > t.
 
@@ -214,9 +228,9 @@ def tile_attention(x: Operands) -> Tensor:
     """
     scores = tile_scores(x.q, x.k, x.log_a, x.phase)
     if x.log_b is None:
-        return scores @ x.v
+        return over_steps(scores, x.v)
     values = transfer(x.log_b, None) * x.v.unsqueeze(-3)  # (..., t, s, V)
-    return (scores.unsqueeze(-2) @ values).squeeze(-2)
+    return over_steps(scores.unsqueeze(-2), values).squeeze(-2)
 
 
 def tile_edges(x: Operands) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
@@ -231,5 +245,5 @@ def tile_edges(x: Operands) -> tuple[Tensor | None, Tensor | None, Tensor | None
     decay = None if alpha is None else alpha[..., -1, :].unsqueeze(-1)
     if beta is not None:
         decay = scaled(beta[..., -1, :].unsqueeze(-2), decay)
-    write = scaled(x.k, to_end(x.log_a, x.phase)).mT @ scaled(x.v, to_end(x.log_b))
+    write = over_steps(scaled(x.k, to_end(x.log_a, x.phase)).mT, scaled(x.v, to_end(x.log_b)))
     return alpha, beta, decay, write

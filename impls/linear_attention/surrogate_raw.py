@@ -12,7 +12,7 @@ from ssmperf import Shape, UnsupportedValues, backend
 
 from ..scan.common import gate
 from ..scan.surrogate_raw import SPAN_LIMIT, check_size, error_bound
-from .common import Operands, as_backend, scaled, tile_edges
+from .common import TERMS, Operands, as_backend, over_steps, scaled, tile_edges
 
 
 def _inverse(log_a: Tensor | None, phase: Tensor | None) -> Tensor | None:
@@ -49,7 +49,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     "linear_attention",
     name="surrogate_raw",
     error_bound=error_bound,
-    launches=lambda shape: 35,
+    launches=lambda shape: 35 + 4 * (shape["T"] // TERMS),
     serial_steps=serial_steps,
     workspace=workspace,
 )
@@ -68,7 +68,7 @@ def surrogate_raw(x: Operands) -> tuple[Tensor, Tensor]:
     keys = scaled(tile.k, _inverse(tile.log_a, tile.phase))
     values = scaled(tile.v, _inverse(tile.log_b, None))
     scores = (scaled(tile.q, alpha) @ keys.mT).tril()
-    output = scores @ values + scaled(tile.q, alpha) @ x.state
+    output = over_steps(scores, values) + scaled(tile.q, alpha) @ x.state
     for each in (keys, values, output) if output.requires_grad else (output,):
         check_size(each, "keys or values divided by the gate product overflow")
     return scaled(output, beta).transpose(1, 2), scaled(x.state, decay) + write

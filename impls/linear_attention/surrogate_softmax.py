@@ -14,7 +14,7 @@ from ssmperf import Shape, Unsupported, backend
 
 from . import gate_factors
 from ._signature import whole_signature
-from .common import tile_scores, working
+from .common import TERMS, over_steps, tile_scores, working
 
 
 def _check(
@@ -84,7 +84,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     gates=("none", "const", "scalar", "key"),
     equivalent=False,
     definition=definition,
-    launches=lambda shape: 20,
+    launches=lambda shape: 20 + 2 * (shape["T"] // TERMS),
     workspace=workspace,
 )
 @whole_signature
@@ -113,5 +113,5 @@ def surrogate_softmax(
     x = working(q, k, v, log_a).by_head()
     past = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
     scores = torch.where(past, tile_scores(x.q, x.k, x.log_a, None), -math.inf)  # (B, H, t, s)
-    output = torch.softmax(scores, dim=-1) @ x.v
+    output = over_steps(torch.softmax(scores, dim=-1), x.v)
     return output.transpose(1, 2).to(v.dtype), None
