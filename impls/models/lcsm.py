@@ -293,4 +293,13 @@ def lcsm(name: str) -> ModelEntry:
     """
     code = Code.parse(name)
     cls = type("LCSM", (LCSM,), {"code": code, "__doc__": LCSM.__doc__, "__module__": __name__})
-    return ModelEntry(name, cls, code.recurrence, PAPER, code.gate, _presets(code.recurrence))
+    of_channels = (code.recurrence, code.gate) == ("linear_attention", "const")
+    return ModelEntry(
+        name,
+        cls,
+        code.recurrence,
+        PAPER,
+        code.gate,
+        _presets(code.recurrence),
+        cost_gate="key" if of_channels else None,
+    )

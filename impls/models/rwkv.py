@@ -27,7 +27,13 @@ def first_bonus(channels: int, depth: float) -> Tensor:
     return depth * (1 - channel / max(channels - 1, 1)) + 0.1 * ((channel + 1) % 3 - 1)
 
 
-@model("rwkv5", recurrence="linear_attention", paper=f"{papers.EAGLE}, section 4.1, Eagle", gate="const")
+@model(
+    "rwkv5",
+    recurrence="linear_attention",
+    paper=f"{papers.EAGLE}, section 4.1, Eagle",
+    gate="const",
+    cost_gate="key",
+)
 class RWKV5(Model):
     """o_t = (S_{t−1} + diag(u) k_t v_tᵀ)ᵀ r_t, S_t = diag(w) S_{t−1} + k_t v_tᵀ, w = exp(−exp(ω)).
 

@@ -31,6 +31,13 @@ def gate_kind(case: Case) -> str | None:
     return registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
 
 
+def _cost_gate(case: Case) -> str:
+    """Name the kind of gate by which a backend declares what a case's call takes; empty if none is known."""
+    kind = gate_kind(case)
+    other = registry.model(case.model).cost_gate if kind and case.model else None
+    return other or kind or ""
+
+
 def _known(source: str) -> bool:
     """Tell whether operands of a source have the gate kind that the model or the source names."""
     return source == MODEL or is_regime(source) or decay_of(source) is not None
@@ -113,7 +120,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
             f"predicted {seconds:,.0f} s per call is more than {LONGEST_CHOSEN_S:.0f} s "
             "(name it with --backends to try)"
         )
-    memory_bytes = _workspace_bytes(backend, case, gate_kind(case) or "")
+    memory_bytes = _workspace_bytes(backend, case, _cost_gate(case))
     memory = selection.device.memory_bytes
     if memory is not None and memory_bytes > MEMORY_SHARE * memory:
         return (
@@ -137,7 +144,7 @@ def predicted_call_s(case: Case, *, launch_s: float = SECONDS_PER_LAUNCH) -> flo
         return 0.0
     backend = registry.backend(case.owner, case.backend)
     launches = backend.launches(case.shape) if backend.launches else 0.0
-    kind = gate_kind(case) or ""
+    kind = _cost_gate(case)
     serial = backend.serial_steps(case.shape, kind) if backend.serial_steps and case.device == "cuda" else 0.0
     traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, kind)
     factor = BACKWARD_LAUNCHES if case.gradients else 1.0
@@ -152,7 +159,7 @@ def declared_bytes(case: Case) -> float | None:
     Workspace and, in a pass with gradients, what is kept for backward. None if no workspace is declared.
     """
     backend = registry.backend(case.owner, case.backend)
-    return None if backend.workspace is None else _workspace_bytes(backend, case, gate_kind(case) or "")
+    return None if backend.workspace is None else _workspace_bytes(backend, case, _cost_gate(case))
 
 
 def _workspace_bytes(backend: Backend, case: Case, gate: str) -> float:

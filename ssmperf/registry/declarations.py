@@ -260,6 +260,7 @@ class ModelEntry:
     """A registered model: its class (a `ssmperf.Model`), recurrence, paper and gate kind.
 
     dtypes: those that its data operands can have; complex operands have no half type.
+    cost_gate: the gate kind by which its calls are forecast, where that is another one.
     """
 
     name: str
@@ -269,6 +270,7 @@ class ModelEntry:
     gate: str
     presets: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = DTYPES
+    cost_gate: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtypes", dtype_names(self.dtypes))

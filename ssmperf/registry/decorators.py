@@ -147,11 +147,14 @@ def model(
     gate: str,
     presets: Mapping[str, Sequence[Mapping[str, int]]] | None = None,
     dtypes: tuple[str, ...] = DTYPES,
+    cost_gate: str | None = None,
 ) -> Callable[[T], T]:
     """Register the decorated `ssmperf.Model` class.
 
     gate: the gate kind of its operands. presets: shapes of its own, by preset.
     dtypes: those that its data operands can have (a model with complex operands has no half type).
+    cost_gate: the gate kind by which a backend's declarations forecast memory and time, where that is another
+        one: constant gates of each key channel take what key gates take.
 
     Raises:
         DuplicateName: the name is taken.
@@ -162,7 +165,7 @@ def model(
         owner = f"model {name!r} (a subclass of ssmperf.Model)"
         check_methods(owner, cls, ("shape_problem", "operands", "readout", "definition"))
         shapes = shapes_of(presets or {})
-        entry = ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes)
+        entry = ModelEntry(name, cls, recurrence, paper, gate, shapes, dtypes, cost_gate)
         lookup.add_model(entry)
         cls.name = name  # type: ignore[attr-defined]
         return cls

@@ -83,7 +83,8 @@ def add_model(entry: ModelEntry) -> None:
     """Register a model. Raises DuplicateName, or UsageError where its recurrence has no such gate."""
     known = tables.entries["recurrence"].get(entry.recurrence)
     if known is not None:
-        check_names(f"model {entry.name!r}", "gate", (entry.gate,), known.gate_kinds)
+        kinds = (entry.gate, entry.cost_gate or entry.gate)
+        check_names(f"model {entry.name!r}", "gate", kinds, known.gate_kinds)
     tables.add("model", entry.name, entry, entry.cls)
 
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ssmperf import registry
+from ssmperf import Shape, registry
+from ssmperf.cases.case import MODEL, Case
 from ssmperf.execute.request import select
+from ssmperf.operands.build import operand_specs
 from ssmperf.plan.estimate import COMPILE_S, COMPILED_BESIDE, SHAPE_S, expected_s
 from ssmperf.plan.plan import make_plan
+from ssmperf.plan.refusal import declared_bytes, predicted_call_s
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -46,3 +49,22 @@ def test_a_backend_that_is_compiled_for_each_shape_is_compiled_once_for_each() -
     cases = [c for c in make_plan(selection, ["stability"]).to_run if c.dtype == "float32"]
     once = expected_s(cases[:1])
     assert expected_s([cases[0], cases[0]]) - once < SHAPE_S < expected_s(cases[:2]) - once
+
+
+def test_constant_gates_of_each_channel_are_forecast_like_key_gates() -> None:
+    shape = Shape(B=1, T=64, H=1, K=16, V=8)
+    case = Case("correctness", "linear_attention", "surrogate", shape, device="cuda", operand_source=MODEL)
+
+    def forecast(model: str) -> tuple[float | None, float]:
+        named = replace(case, model=model)
+        return declared_bytes(named), predicted_call_s(named)
+
+    entries = registry.models().items()
+    constant = [name for name, e in entries if (e.recurrence, e.gate) == ("linear_attention", "const")]
+    gates = {name: dict(operand_specs(name, shape))["log_a"] for name in constant}
+    by_channel = [name for name, spec in gates.items() if spec == ((1, 16), False)]
+    assert "rwkv5" in by_channel
+    assert len(by_channel) < len(constant)
+    for name in constant:
+        assert forecast(name) == forecast("rwkv6" if name in by_channel else "retnet")
+    assert forecast("rwkv6") > forecast("retnet")
