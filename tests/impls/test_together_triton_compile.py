@@ -112,7 +112,8 @@ def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: Record
     if "streamed" in case.name:
         assert all("tensordesc" in each for each in reasons) and not calls
     else:
-        assert set(reasons) == {""} and len(calls) == len(reasons)
+        assert set(reasons) == {""}
+        assert len({id(gathered) for gathered, *_ in calls}) == len(reasons)  # a plan may be followed again
     for gathered, addresses, first in calls:
         slots = {at: (addresses[to] or 0) + offset for at, (to, offset) in gathered.places.items()}
         for number, launch in enumerate(gathered.launches):
