@@ -217,9 +217,8 @@ def few_and_odd(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     Backends that hold all states in memory then need a fifth of it, and every size of a head stays.
     """
     shortest = min(shapes, key=lambda shape: shape["T"])
-    T, most = shortest["T"] + 3, {"B": MOST_SEQUENCES}
-    if T > LONGEST_BATCH:
-        most["B"] = 1
+    T = shortest["T"] + 3
+    most = {"B": 1 if T > LONGEST_BATCH else MOST_SEQUENCES}
     if {"H", "K", "V"} <= shortest.keys():
         most["H"] = max(1, LARGEST_STATE // (shortest["K"] * shortest["V"]))
     few = {letter: min(size, shortest[letter]) for letter, size in most.items() if letter in shortest}

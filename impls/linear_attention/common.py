@@ -208,6 +208,11 @@ def over_steps(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
+def further_pieces(shape: Shape) -> int:
+    """Count the pieces of a product over time beyond the first; each takes a product and a sum."""
+    return (shape["T"] - 1) // TERMS
+
+
 def tile_scores(q: Tensor, k: Tensor, log_a: Tensor | None, phase: Tensor | None) -> Tensor:
     """Compute q_t · (α_{s+1..t} ⊙ k_s) within tiles (..., T, ·) as (..., t, s), 0 where s > t.
 

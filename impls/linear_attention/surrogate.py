@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
-from .common import TERMS, Operands, as_backend, scaled, tile_attention, tile_edges
+from .common import Operands, as_backend, further_pieces, scaled, tile_attention, tile_edges
 
 
 def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
@@ -19,12 +19,12 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     return (1 + 2 * channels) * shape["B"] * shape["H"] * shape["T"] ** 2 * max(4, itemsize)
 
 
-def launches(shape: Shape) -> float:
-    """The products over time, in pieces, and all else."""
-    return 40 + 4 * (shape["T"] // TERMS)
-
-
-@backend("linear_attention", name="surrogate", launches=launches, workspace=workspace)
+@backend(
+    "linear_attention",
+    name="surrogate",
+    launches=lambda shape: 40 + 4 * further_pieces(shape),
+    workspace=workspace,
+)
 @as_backend
 def surrogate(x: Operands) -> tuple[Tensor, Tensor]:
     """Attention weighted by segment sums of the log gates, O(T²) work and memory."""

@@ -12,7 +12,7 @@ from ssmperf import Shape, UnsupportedValues, backend
 
 from ..scan.common import gate
 from ..scan.surrogate_raw import SPAN_LIMIT, check_size, error_bound
-from .common import TERMS, Operands, as_backend, over_steps, scaled, tile_edges
+from .common import Operands, as_backend, further_pieces, over_steps, scaled, tile_edges
 
 
 def _inverse(log_a: Tensor | None, phase: Tensor | None) -> Tensor | None:
@@ -49,7 +49,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     "linear_attention",
     name="surrogate_raw",
     error_bound=error_bound,
-    launches=lambda shape: 35 + 4 * (shape["T"] // TERMS),
+    launches=lambda shape: 35 + 4 * further_pieces(shape),
     serial_steps=serial_steps,
     workspace=workspace,
 )

@@ -14,7 +14,7 @@ from ssmperf import Shape, Unsupported, backend
 
 from . import gate_factors
 from ._signature import whole_signature
-from .common import TERMS, over_steps, tile_scores, working
+from .common import further_pieces, over_steps, tile_scores, working
 
 
 def _check(
@@ -84,7 +84,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     gates=("none", "const", "scalar", "key"),
     equivalent=False,
     definition=definition,
-    launches=lambda shape: 20 + 2 * (shape["T"] // TERMS),
+    launches=lambda shape: 20 + 2 * further_pieces(shape),
     workspace=workspace,
 )
 @whole_signature

@@ -23,6 +23,8 @@ from support.table import evaluate, sample
 
 from ssmperf import Shape, registry
 
+Read = tuple[list[torch.Tensor], torch.Tensor]
+
 
 def before_the_write(
     T: int,
@@ -52,6 +54,14 @@ def steps_of_a_program(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     monkeypatch.setattr(bonus, "ELEMENTS", request.param)
     monkeypatch.setattr(step, "BLOCK", request.param)
     plan.forget()
+
+
+@pytest.fixture(params=[True, False], ids=["bonus", "no bonus"])
+def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """The tensors among the operands of a read, and its results."""
+    cut_into(monkeypatch)
+    operands = before_the_write(5, weighted=request.param)
+    return [x for x in operands.values() if torch.is_tensor(x)], attention(**operands)[0]
 
 
 @tiny
@@ -150,30 +160,19 @@ def test_nothing_leaks_between_sequences_and_heads(axis: int, weighted: bool) ->
 
 
 @tiny
-@pytest.mark.parametrize("weighted", [True, False])
-def test_a_second_backward_pass_gives_the_same_gradients(
-    weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_backward_pass_gives_the_same_gradients(read: Read) -> None:
     """Gradients are added in place: in that of the other way, not in what was saved."""
-    cut_into(monkeypatch)
-    operands = before_the_write(5, weighted=weighted)
-    wanted = [x for x in operands.values() if torch.is_tensor(x)]
-    loss = attention(**operands)[0].square().sum()
-    first = torch.autograd.grad(loss, wanted, retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(loss, wanted)))
+    operands, o = read
+    loss = o.square().sum()
+    first = torch.autograd.grad(loss, operands, retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(loss, operands)))
 
 
 @tiny
-@pytest.mark.parametrize("weighted", [True, False])
-def test_gradients_of_results_may_be_one_number_expanded(
-    weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_into(monkeypatch)
-    operands = before_the_write(5, weighted=weighted)
-    wanted = [x for x in operands.values() if torch.is_tensor(x)]
-    o, _ = attention(**operands)
-    expanded = torch.autograd.grad(o.sum(), wanted, retain_graph=True)
-    assert all(map(torch.equal, expanded, torch.autograd.grad(o, wanted, torch.ones_like(o))))
+def test_gradients_of_results_may_be_one_number_expanded(read: Read) -> None:
+    operands, o = read
+    expanded = torch.autograd.grad(o.sum(), operands, retain_graph=True)
+    assert all(map(torch.equal, expanded, torch.autograd.grad(o, operands, torch.ones_like(o))))
 
 
 @tiny
