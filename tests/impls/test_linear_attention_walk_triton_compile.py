@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.compiled import SHARED_BYTES
-from support.compiled_cases import FLOAT, HALF, TritonCase
+from support.compiled_cases import BFLOAT, FLOAT, HALF, Operand, TritonCase
 
 K = V = 128
 
@@ -36,3 +36,17 @@ def test_walks_of_any_rows_fit_into_shared_memory(K: int, V: int) -> None:
         pytest.skip(reason)
     walked = {name: kernel for name, kernel in case.kernels(90).items() if name.startswith("la_walk")}
     assert walked and all(kernel.metadata.shared <= SHARED_BYTES[90] for kernel in walked.values())
+
+
+@pytest.mark.parametrize(("K", "V", "gate"), [(16, 48, "none"), (16, 48, "const"), (32, 64, "key")])
+def test_gradients_of_narrow_heads_keep_their_loop_over_values(K: int, V: int, gate: str) -> None:
+    """Where it was folded, Triton 3.6 has made kernels for Hopper that read outside of shared memory."""
+    gates = {"const": (2,), "key": (1, 128, 2, K)}
+    operands: dict[str, Operand] = {
+        name: ((1, 128, 2, width), BFLOAT) for name, width in (("q", K), ("k", K), ("v", V))
+    }
+    operands |= {"log_a": (gates[gate], FLOAT)} if gate in gates else {}
+    case = TritonCase("linear_attention/triton", "", operands)
+    if reason := case.missing():
+        pytest.skip(reason)
+    assert "scf.for" in case.kernels(90)["la_grads"].asm["ttgir"]

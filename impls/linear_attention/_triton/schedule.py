@@ -13,7 +13,7 @@ from ..._triton.plan import Plan, Slot
 from . import blocks
 from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
 from .pairs import la_grad_key, la_scores_key
-from .tiles import Tiles, tiles
+from .tiles import Tiles, tiles, width_of
 
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
 SUB = blocks.SUB.value
@@ -86,8 +86,7 @@ class Schedule:
     def sizes(self) -> tuple[int, int, int]:
         return self.T, self.H, self.chunks
 
-    def width(self, size: int, limit: int) -> int:
-        return max(16, min(limit, triton.next_power_of_2(size)))
+    width = staticmethod(width_of)
 
     @property
     def BK(self) -> int:

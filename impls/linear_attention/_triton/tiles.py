@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from triton import next_power_of_2
+
 from ssmperf import Table
+
+LEAST = 16  # width of a tile that goes into a product
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +108,18 @@ def tiles(K: int, V: int, *, wide: bool) -> Tiles:
     """Block sizes for key and value widths, of float32 operands (`wide`) or of half ones."""
     key = 64 if K <= 64 else 128 if K <= 128 else 256
     return TILES["float32" if wide else "half", key, 128 if V > 64 else 64]
+
+
+def width_of(size: int, most: int) -> int:
+    """Width of the tiles of a dimension: a power of two, at least what a product takes."""
+    return max(LEAST, min(most, next_power_of_2(size)))
+
+
+def values_at_once(V: int, BK: int, most: int) -> int:
+    """Width of the tiles of values over which a program with BK keys sums its gradients after a walk.
+
+    Beside fewer than 64 keys, V takes at least two passes, or one of 16 values. Triton 3.6 folds the loop of
+    a single wider pass, and the kernel that it then makes for Hopper reads outside of shared memory.
+    """
+    BV = width_of(V, most)
+    return BV // 2 if V <= BV and BK < 64 and BV > LEAST else BV

@@ -15,6 +15,7 @@ from ..._triton.plan import Slot
 from .anchors import la_anchor, la_spans
 from .padded import faded, padded
 from .schedule import KEY, LIMITS, NONE, SCALAR, SCALAR_LIMITS, Schedule
+from .tiles import values_at_once
 from .turned_grads import la_grads_turned
 from .turns import Frames
 from .walk import WALKS, la_walk
@@ -297,11 +298,9 @@ class Walk(Schedule):
     ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
         """dq, dk, d log_a (B, T, H, K) or its parts (B, T, H, tiles of K), and d phase (B, T, H, K)."""
         C, BK = self.tiles.chunk, self.width(self.K, self.tiles.grad_key)
-        BV = self.width(self.V, self.tiles.inner)
-        if self.turning and BV > 16:
-            # the terms of the phase's gradient take the registers of half a tile; and Triton 3.6 has
-            # miscompiled such tiles where V takes one pass
-            BK, BV = min(BK, 32), BV // 2 if BV >= self.V else BV
+        if self.turning and self.V > 16:
+            BK = min(BK, 32)  # the terms of the phase's gradient take the registers of half a tile
+        BV = values_at_once(self.V, BK, self.tiles.inner)
         key_tiles = triton.cdiv(self.K, BK)
         dq, dk = (self.plan.empty((self.B, self.T, self.H, self.K), self.gradients_dtype) for _ in range(2))
         by_channel = self.gate == KEY
@@ -339,9 +338,7 @@ class Walk(Schedule):
         frames, angles = spin
         C, KG = self.tiles.chunk, self.gated
         BK = self.width(KG, max(16, self.tiles.grad_key // 2))
-        BV = self.width(self.V, self.tiles.inner)
-        if BV > 16 and BV >= self.V:
-            BV //= 2  # Triton 3.6 has miscompiled such kernels where V takes one pass
+        BV = values_at_once(self.V, BK, self.tiles.inner)
         dq, dk = (self.plan.empty((self.B, self.T, self.H, channels), self.dtype) for _ in range(2))
         parts = self.plan.like(ready.late, torch.float32), self.plan.like(ready.early, torch.float32)
         dlog_a = self.plan.empty((self.B, self.T, self.H, KG), torch.float32)

@@ -1,0 +1,28 @@
+"""Heads with few keys: gradients after a walk take the values in at least two passes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from support.attention import assert_matches, case, gpu
+
+
+def test_values_take_two_passes_beside_fewer_than_64_keys() -> None:
+    from ssmperf.impls.linear_attention._triton.tiles import values_at_once
+
+    for V, BK, most in product(range(1, 257), (16, 32, 64, 128), (16, 32, 64)):
+        BV = values_at_once(V, BK, most)
+        assert 16 <= BV <= most
+        assert V > BV or BV == 16 or BK >= 64
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["none", "const", "scalar", "key", "key_complex"])
+@pytest.mark.parametrize("V", [24, 48, 64])
+@pytest.mark.parametrize("K", [8, 16, 28, 32])
+def test_narrow_heads_match_the_definition(K: int, V: int, kind: str) -> None:
+    """Those with V from 17 to 64 failed in half types: wrong gradients, or an illegal memory access."""
+    dtype = "float16" if kind == "scalar" else "bfloat16"
+    assert_matches(case(T=333, kind=kind, dtype=dtype, H=3, K=K, V=V), dtype)
