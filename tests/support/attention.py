@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,16 @@ def cut_into(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     small = {"chunk": C, "key": 16, "value": 16, "inner": 16, "pair_key": 16, "carry": 128, "stages": 1}
     cut = Tiles(**{**small, **sizes})
     monkeypatch.setattr(schedule, "tiles", lambda K, V, wide: cut)
+    plan.forget()
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
+    """Change some sizes of the curated configurations."""
+    from ssmperf.impls._triton import plan
+    from ssmperf.impls.linear_attention._triton import schedule
+
+    curated = schedule.tiles
+    monkeypatch.setattr(schedule, "tiles", lambda K, V, wide: replace(curated(K, V, wide=wide), **sizes))
     plan.forget()
 
 

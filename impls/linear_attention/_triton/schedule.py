@@ -13,7 +13,7 @@ from ..._triton.plan import Plan, Slot
 from . import blocks
 from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
 from .pairs import la_grad_key, la_scores_key
-from .tiles import Tiles, tiles, width_of
+from .tiles import Tiles, tiles, values_at_once, width_of
 
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
 SUB = blocks.SUB.value
@@ -211,7 +211,8 @@ class Schedule:
             q, k, v, do, q if log_a is None else log_a, states, adjoints, dscores, boundary, turns,
             starts, turn_starts, dq, dk, dlog_a, dphase, *self.sizes,
             K=self.K, KG=self.gated, V=self.V, C=self.tiles.chunk, BK=self.BK,
-            BV=self.width(self.V, self.tiles.inner), GATE=self.gate, CONST=self.const, TURN=self.turning,
+            BV=values_at_once(self.V, self.BK, self.tiles.inner), GATE=self.gate, CONST=self.const,
+            TURN=self.turning,
             PRECISION=self.tiles.precision, **self.options,
         )  # fmt: skip
         if not by_channel or log_a is None:

@@ -116,7 +116,7 @@ def width_of(size: int, most: int) -> int:
 
 
 def values_at_once(V: int, BK: int, most: int) -> int:
-    """Width of the tiles of values over which a program with BK keys sums its gradients after a walk.
+    """Width of the tiles of values over which a program with BK keys sums their gradients.
 
     Beside fewer than 64 keys, V takes at least two passes, or one of 16 values. Triton 3.6 folds the loop of
     a single wider pass, and the kernel that it then makes for Hopper reads outside of shared memory.
