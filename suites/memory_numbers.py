@@ -316,7 +316,7 @@ def _forward_and_graph(
         }
     function = context.function(case)
     forward, _, _ = _traced(call_of("forward", function, values), context, again=again)
-    leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in values.varying.items()}
     held: list[Any] = []
     saved: list[int] = []
 

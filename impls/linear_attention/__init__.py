@@ -144,6 +144,8 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     decay_span=decay_span,
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
     linear=("v", "initial_state"),
+    optional=("bonus",),
+    calls=("read=pre", "read=pre bonus"),
 )
 def linear_attention(
     q: Tensor,

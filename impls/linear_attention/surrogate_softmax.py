@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
+from ..scan.common import shared_heads
 from . import gate_factors
 from ._signature import whole_signature
 from .common import further_pieces, over_steps, tile_scores, working
@@ -57,6 +58,7 @@ def definition(
         Unsupported: the backend refuses the operands.
     """
     _check(q, k, v, log_b, None, phase, bonus, read)
+    q, k = shared_heads(q, k, v.shape[2])
     T, H, K = q.shape[1:]
     dtype, wide = v.dtype, torch.float32
     for operand in (q, k, v, log_a):

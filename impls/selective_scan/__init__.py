@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from ssmperf import Cost, Shape, Spec, recurrence
 
-from ._sampler import GATE_KINDS, decay_span, sample
+from ._sampler import GATE_KINDS, decay_span, sample, sample_optional
 from ._signature import HUGE, bounds_of, check, check_options, gate_kind, outer, present, working_dtype
 
 PRESETS = {
@@ -84,6 +84,9 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     decay_operands={"exp": ("A",), "const": ("A",)},
     linear=("x", "initial_state"),
     joint=("delta", "k"),
+    optional=("skip", "output_gate", "delta_bias"),
+    sample_optional=sample_optional,
+    calls=("skip", "output_gate", "delta_bias delta_softplus"),
 )
 def selective_scan(
     x: Tensor,

@@ -141,6 +141,12 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     return -float(torch.as_tensor(total).min())
 
 
+def sample_optional(name: str, size: tuple[int, ...], generator: Generator) -> Tensor:
+    """Draw an optional operand. A bias is low, so that steps are legal for an implicit gate: 1 − Δ k² ≥ 0."""
+    drawn = torch.randn(size, generator=generator, device=generator.device)
+    return drawn / 4 - 4 if name == "delta_bias" else drawn
+
+
 def _log_gates(operands: Mapping[str, Any], steps: slice) -> Tensor:
     """Compute log gates (B|1, T, D, N) in float64."""
     given: dict[str, Tensor] = {

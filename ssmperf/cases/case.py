@@ -11,20 +11,14 @@ from functools import cache
 from typing import Any
 
 from ssmperf.cases.axis import Axis, axes_of, axis
+from ssmperf.cases.calls.call import NONE as PLAIN
+from ssmperf.cases.calls.call import read_call
+from ssmperf.cases.calls.dtypes import DTYPES, dtype_name
+from ssmperf.cases.calls.packing import NONE as UNPACKED
+from ssmperf.cases.calls.packing import read_packing
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
-# short names of dtypes; in Python, torch's dtypes are values, too
-DTYPE_ALIASES = {
-    "fp64": "float64",
-    "double": "float64",
-    "fp32": "float32",
-    "float": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "half": "float16",
-}
 PASSES = ("forward", "backward", "forward_backward", "decode")
 TRAINING_PASSES = PASSES[:3]  # decode is inference: it takes one token from one state to the next
 LAYOUTS = ("channels_last", "time_last")  # operands (B, T, ...) in memory: as they are, or time innermost
@@ -36,23 +30,7 @@ MODEL = "model"  # the source of a model's own operands
 DECAY = "decay"
 RESET = "reset"
 SEEDS = 2**63
-TORCH_DTYPE = ("torch", "dtype")  # the type of torch's dtypes, which this module does not import
 JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Python
-
-
-def dtype_name(value: Any) -> Any:
-    """Give the full name of a dtype: `bf16`, `torch.bfloat16` and `bfloat16` are `bfloat16`.
-
-    Any other value is returned unchanged, for the message that lists the legal ones.
-    """
-    kind = type(value)
-    name = str(value).removeprefix("torch.") if (kind.__module__, kind.__name__) == TORCH_DTYPE else value
-    return DTYPE_ALIASES.get(name, name) if isinstance(name, str) else name
-
-
-def dtype_names(values: Any) -> Any:
-    """Give the full names of several dtypes; anything but a sequence of values is returned unchanged."""
-    return tuple(map(dtype_name, values)) if isinstance(values, (tuple, list)) else values
 
 
 def check_seed(seed: Any) -> None:
@@ -164,6 +142,20 @@ class Case:
         text="seed {}",
         always_repeated=True,
         always_hashed=True,
+    )
+    packing: str = axis(
+        UNPACKED,
+        help="Lengths of sequences packed into one: none, 1300,547,0,1, 1024x8 or @lengths.json.",
+        read=read_packing,
+        many=False,
+        text="packing {}",
+    )
+    call: str = axis(
+        PLAIN,
+        help="Options, views, gradients: none, or words such as 'read=pre bonus dy:expanded grad=k,v'.",
+        read=read_call,
+        many=False,
+        text="call '{}'",
     )
 
     def __post_init__(self) -> None:

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from ssmperf.errors import UsageError
 
-# S: steps before the call, of which a state that grows has a row each
-DIMENSIONS = ("B", "T", "C", "H", "K", "V", "D", "N", "S")
+# G: key heads, where they are fewer than heads. S: steps before the call, of which a state that grows has a
+# row each
+DIMENSIONS = ("B", "T", "C", "H", "G", "K", "V", "D", "N", "S")
 
 LARGEST = 2**63 - 1  # size of a dimension
 
 
 class Shape(Mapping[str, int]):
-    """Operand dimensions by letter, in the project's order (B, T, C, H, K, V, D, N, S).
+    """Operand dimensions by letter, in the project's order (B, T, C, H, G, K, V, D, N, S).
+
+    G is left out where it equals H.
 
     Raises:
-        UsageError: a dimension letter is unknown, or a size is below 1.
+        UsageError: a dimension letter is unknown, a size is below 1, or G does not divide H.
     """
 
     __slots__ = ("_sizes",)
@@ -28,7 +31,16 @@ class Shape(Mapping[str, int]):
                 raise UsageError(f"unknown dimension {letter!r} (valid: {', '.join(DIMENSIONS)})")
             if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST:
                 raise UsageError(f"dimension {letter} must be a positive integer, got {size!r:.80}")
-        self._sizes = {letter: merged[letter] for letter in DIMENSIONS if letter in merged}
+        if "G" in merged:
+            heads, shared = merged.get("H"), merged["G"]
+            if heads is None or heads % shared:
+                got = f"H = {heads}" if heads else "no H"
+                raise UsageError(f"G, the number of key heads, must divide H: got G = {shared} and {got}")
+        self._sizes = {
+            letter: merged[letter]
+            for letter in DIMENSIONS
+            if letter in merged and not (letter == "G" and merged["G"] == merged["H"])
+        }
 
     def __getitem__(self, letter: str) -> int:
         return self._sizes[letter]
@@ -49,8 +61,12 @@ class Shape(Mapping[str, int]):
         return f"Shape({', '.join(f'{letter}={size}' for letter, size in self._sizes.items())})"
 
     def with_(self, **sizes: int) -> Shape:
-        """Return a shape with some sizes replaced. Raises UsageError for a letter that the shape lacks."""
+        """Return a shape with some sizes replaced; G may be new where there is an H.
+
+        Raises:
+            UsageError: the shape lacks a letter.
+        """
         for letter in sizes:
-            if letter not in self._sizes:
+            if letter not in self._sizes and not (letter == "G" and "H" in self._sizes):
                 raise UsageError(f"axis {letter!r} is not in this shape (it has {', '.join(self._sizes)})")
         return Shape({**self._sizes, **sizes})

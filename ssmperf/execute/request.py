@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.axis import Axis
+from ssmperf.cases.calls.packing import read_lengths_file
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
@@ -192,6 +193,14 @@ def select(
     unknown = [keyword for keyword in choices if keyword not in fields]
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r} (axes: {', '.join(fields)})")
+    sizes, others = _parted([axis] if isinstance(axis, str) else axis or (), fields)
+    for keyword, text in others.items():
+        if choices.get(keyword, fields[keyword].argument_default) != fields[keyword].argument_default:
+            raise UsageError(f"{fields[keyword].label} is given by --axis and by {fields[keyword].option}")
+        choices[keyword] = text
+    choices |= {
+        keyword: read_lengths_file(choices[keyword]) for keyword in ("packing",) if keyword in choices
+    }
     values = {
         fields[keyword].name: _values(fields[keyword], value) if fields[keyword].many else value
         for keyword, value in choices.items()
@@ -202,11 +211,24 @@ def select(
         models=(chosen := names(models)),
         backends=names(backends),
         preset=preset,
-        sizes=parse_sizes([axis] if isinstance(axis, str) else axis or (), chosen or ()),
+        sizes=parse_sizes(sizes, chosen or ()),
         choices=values,
         peers=peers,
     )
     return selection, tuple(found)
+
+
+def _parted(texts: Iterable[Any], fields: Collection[str]) -> tuple[list[Any], dict[str, str]]:
+    """Part texts such as `T=64` and `packing=1300,547` into sizes, and other axes' values by keyword."""
+    others = {}
+    sizes = []
+    for text in texts:
+        name, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+        if equals and name in fields:
+            others[name] = value
+        else:
+            sizes.append(text)
+    return sizes, others
 
 
 def _values(declared: Axis, value: Any) -> tuple[str, ...] | None:

@@ -91,31 +91,43 @@ def call_backend(
 def _called(
     function: Callable[..., Any], values: Values, expected: Contract, *, gradients: bool, poison: bool
 ) -> Answer:
-    tensors = values.tensors
+    tensors, leaves = values.tensors, values.varying
     watched = {**tensors, "the incoming gradient": values.grad_output}
+    if values.grad_state is not None:
+        watched["the incoming gradient of the final state"] = values.grad_state
     before = {name: value.detach().clone() for name, value in watched.items()}
     memory = poisoned(values.grad_output.device, like=list(watched.values())) if poison else nullcontext()
     try:
-        for value in tensors.values():
+        for value in leaves.values():
             value.requires_grad_(gradients)
         with memory:
-            with torch.set_grad_enabled(gradients):
+            with torch.set_grad_enabled(gradients), values.calling():
                 result = function(**values.operands)
-            problem = malformed(result, expected, values.grad_output.device) or _unfinished(result[0])
+            problem = (
+                malformed(result, expected, values.grad_output.device)
+                or _unfinished(result[0])
+                or _changed(watched, before)  # before autograd meets it, which names no operand
+            )
             if problem:
                 return Answer(problem=problem)
             output, state = result
-            found = _gradients(output, state, tensors, values) if gradients else {}
+            found = _gradients(output, state, leaves, values) if gradients else {}
     finally:
-        for value in tensors.values():
+        for value in leaves.values():
             value.requires_grad_(False)
-    changed = [name for name, value in watched.items() if not torch.equal(value.detach(), before[name])]
-    if changed:
-        return Answer(problem=f"it changed its input {', '.join(changed)}")
+    problem = _changed(watched, before)
+    if problem:
+        return Answer(problem=problem)
     results = {"output": output.detach()} | ({} if state is None else {"final_state": state.detach()})
     if isinstance(found, str):
         return Answer(results, gradient_problem=found)
     return Answer({**results, **found})
+
+
+def _changed(watched: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> str | None:
+    """Say which inputs of a call are not as they were before, or return None."""
+    changed = [name for name, value in watched.items() if not torch.equal(value.detach(), before[name])]
+    return f"it changed its input {', '.join(changed)}" if changed else None
 
 
 def _unfinished(output: Tensor) -> str | None:
@@ -141,18 +153,22 @@ def _gradients(
     output: Tensor, state: Tensor | None, leaves: Mapping[str, Tensor], values: Values
 ) -> dict[str, Tensor] | str:
     """Compute the gradients of all leaves, or name the fault of the graph."""
+    results = (("output", output, values.grad_output), ("final_state", state, values.grad_state))
     ends = [
         (tensor, gradient)
-        for tensor, gradient in ((output, values.grad_output), (state, values.grad_state))
-        if tensor is not None and gradient is not None and tensor.requires_grad
+        for name, tensor, gradient in results
+        if tensor is not None and gradient is not None and tensor.requires_grad and name not in values.missing
     ]
-    if not output.requires_grad:
+    if not ends and values.missing:  # the only result with a gradient depends on none of the leaves
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    if not output.requires_grad and "output" not in values.missing:
         return f"output has no graph (requires_grad is False), so no gradient reaches {', '.join(leaves)}"
     found = torch.autograd.grad(
         [tensor for tensor, _ in ends],
         list(leaves.values()),
         [gradient.to(tensor.dtype) for tensor, gradient in ends],
         allow_unused=True,
+        materialize_grads=bool(values.missing),
     )
     missing = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
     if missing:

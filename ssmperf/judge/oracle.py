@@ -9,8 +9,9 @@ larger state is recorded and replayed for the others.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ssmperf.errors import Unsupported
 from ssmperf.judge.loops.parallel_segments import ParallelSegments, segment_length
 from ssmperf.judge.loops.segments import (
     Definition,
+    Gradients,
     Loop,
     Pass,
     SequentialSegments,
@@ -27,8 +29,12 @@ from ssmperf.judge.loops.segments import (
     sequential_segments,
 )
 from ssmperf.judge.tolerance import BANDS, add_noise, is_wider, perturb
+from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import differentiable, widen
-from ssmperf.operands.time_axis import has_time, length_of, steps, with_time
+from ssmperf.operands.time_axis import cut, has_time, length_of, steps, with_time
+from ssmperf.registry.declarations import PACKED
+
+STATE = "initial_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +63,81 @@ def evaluate(
     segment: steps per segment, for segments that run one after another; None chooses the fastest method. A
         recurrence without a state always runs as one segment.
     """
+    if operands.get(PACKED) is not None:
+        return _evaluate_packed(
+            definition, operands, length=length, dtype=dtype, grad_output=grad_output, grad_state=grad_state
+        )
     wide = {name: widen(value, dtype) for name, value in operands.items()}
-    if "initial_state" not in inspect.signature(definition).parameters:
+    if STATE not in inspect.signature(definition).parameters:
         return _evaluate_whole(definition, wide, None if grad_output is None else widen(grad_output, dtype))
-    state = wide.pop("initial_state", None)
+    state = wide.pop(STATE, None)
     loop = _method(Loop(definition, wide, with_time(wide, length), length), state, segment)
     output, final = loop.forward(state)
     if grad_output is None:
         return Evaluation(output, final, {})
     adjoint = torch.zeros_like(final) if grad_state is None else widen(grad_state, dtype)
     gradients, start = loop.backward(widen(grad_output, dtype), adjoint)
-    of_state = {} if start is None else {"initial_state": start}
+    of_state = {} if start is None else {STATE: start}
     return Evaluation(output, final, {**gradients, **of_state})
+
+
+def _evaluate_packed(
+    definition: Definition,
+    operands: Mapping[str, Any],
+    *,
+    length: int,
+    dtype: torch.dtype,
+    grad_output: Tensor | None,
+    grad_state: Tensor | None,
+) -> Evaluation:
+    """Evaluate each of the packed sequences by itself. One without steps keeps its state.
+
+    The definition never sees the bounds, so that it may be wrong about them.
+    """
+    bounds: list[int] = operands[PACKED].tolist()
+    whole = {name: value for name, value in operands.items() if name not in (PACKED, STATE)}
+    timed, before = with_time(whole, length), operands.get(STATE)
+    found: list[Evaluation | None] = []
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        own = cut(whole, timed, first, end)
+        if before is not None:
+            own[STATE] = before[number : number + 1]
+        found.append(
+            None
+            if first == end
+            else evaluate(
+                definition,
+                own,
+                length=end - first,
+                dtype=dtype,
+                grad_output=None if grad_output is None else grad_output[:, first:end],
+                grad_state=None if grad_state is None else grad_state[number : number + 1],
+            )
+        )
+    known = [each for each in found if each is not None]
+    outputs, one = torch.cat([each.output for each in known], TIME), known[0].final_state
+
+    def of_each(kept: Tensor | None, own: Callable[[Evaluation], Tensor | None]) -> Tensor:
+        """Put together what each sequence has one of; one without steps has what is kept, or zeros."""
+        assert one is not None
+        parts = []
+        for number, each in enumerate(found):
+            part = own(each) if each else None
+            if part is None and kept is not None:
+                part = kept[number : number + 1]
+            parts.append(torch.zeros_like(one) if part is None else part.to(one.dtype))
+        return torch.cat(parts)
+
+    states = None if one is None else of_each(before, lambda each: each.final_state)
+    if grad_output is None:
+        return Evaluation(outputs, states, {})
+    gradients = Gradients(timed)
+    for each in reversed(known):
+        gradients.add({name: value for name, value in each.gradients.items() if name != STATE})
+    of_operands = gradients.join()
+    if before is not None:
+        of_operands[STATE] = of_each(grad_state, lambda each: each.gradients.get(STATE))
+    return Evaluation(outputs, states, of_operands)
 
 
 def _method(loop: Loop, state: Tensor | None, segment: int | None) -> Pass:
@@ -97,10 +166,10 @@ def as_backend(
     draw: of these moves.
     """
 
-    has_state = "initial_state" in inspect.signature(definition).parameters
+    has_state = STATE in inspect.signature(definition).parameters
 
     def compute(**operands: Any) -> tuple[Any, Any]:
-        if not has_state and operands.pop("initial_state", None) is not None:
+        if not has_state and operands.pop(STATE, None) is not None:
             raise Unsupported("this definition takes no initial state")
         names = [name for name, value in operands.items() if differentiable(value)]
         others = {name: value for name, value in operands.items() if name not in names}

@@ -57,7 +57,7 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
         operands = () if case.pass_ == "backward" else values.tensors.values()
 
         def gradients(found: Any) -> Results:
-            return dict(zip(values.tensors, found, strict=True))
+            return dict(zip(values.varying, found, strict=True))
 
         results = gradients if case.gradients else _named
         return TimedPass(call, [*operands, values.grad_output], _nothing, results, specs(values.tensors))
@@ -211,7 +211,7 @@ def _without_none(gradients: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 def _leaves(values: Values) -> dict[str, Tensor]:
-    return {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
+    return {name: value.detach().requires_grad_() for name, value in values.varying.items()}
 
 
 def _differentiable(value: Any) -> bool:

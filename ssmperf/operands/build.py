@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import parse
 from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands import corpus
+from ssmperf.operands.calls.forms import completed, in_memory
 from ssmperf.operands.decay import change_decay
-from ssmperf.operands.dtypes import dtype_of, gate_dtype_of
-from ssmperf.operands.time_axis import laid_out, steps
+from ssmperf.operands.dtypes import differentiable, dtype_of, gate_dtype_of
+from ssmperf.operands.time_axis import laid_out
+from ssmperf.operands.values import contract
 from ssmperf.registry.declarations import Recurrence
 
 VOCABULARY = 256  # the values of a byte
@@ -82,12 +85,13 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
             wide = change_decay(recurrence, kind, wide, change, _seed(case, draw))
     else:
         wide = _regime_operands(case, recurrence, draw, device)
+    wide = completed(case, recurrence, wide, _seed(case, draw))
     narrow = {
         name: _cast(name, value, case, recurrence)
         for name, value in wide.items()
         if value is not None or name in recurrence.required
     }
-    return laid_out(narrow, case.layout, case.shape["T"])
+    return in_memory(laid_out(narrow, case.layout, case.shape["T"]), parse(case.call))
 
 
 def initial_state(case: Case, operands: dict[str, Any], *, draw: int = 0, device: str = "cpu") -> Tensor:
@@ -116,7 +120,7 @@ def sample_state(
         grown = {"rows": rows} if recurrence.grows else {}
         sampled: Tensor = recurrence.sample_state(operands, generator, **grown)
         return sampled
-    _, state = recurrence.definition(**steps(operands, 0, 1, T))
+    _, state = contract(recurrence.definition, operands, T)
     size = (state.shape[0], rows, *state.shape[2:]) if recurrence.grows else state.shape
     return torch.randn(size, dtype=state.dtype, device=generator.device, generator=generator)
 
@@ -145,7 +149,7 @@ def _seed(case: Case, draw: int) -> int:
 
 def _cast(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
     """Cast a gate to the gate dtype and data to the dtype; complex values to complex64 at least."""
-    if not isinstance(value, Tensor):
+    if not differentiable(value):
         return value
     dtype = gate_dtype_of(case) if name in recurrence.gates else dtype_of(case.dtype)
     if value.is_complex():

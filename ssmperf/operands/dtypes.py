@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.cases.case import Case, dtype_name
+from ssmperf.cases.calls.dtypes import dtype_name
+from ssmperf.cases.case import Case
 
 
 def dtype_of(name: str | torch.dtype) -> torch.dtype:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import DS, DY, Call, parse
 from ssmperf.cases.case import Case
 from ssmperf.operands.build import build_operands, initial_state
+from ssmperf.operands.calls.forms import wanted
+from ssmperf.operands.calls.memory import one_number, viewed
 from ssmperf.operands.layer_subject import LayerSubject
 from ssmperf.operands.time_axis import laid_out
 from ssmperf.operands.values import Values, contract, draw_cotangents
+
+GRADIENTS = {"output": "grad_output", "final_state": "grad_state"}  # fields of `Values`
 
 
 class Subject(Protocol):
@@ -70,7 +75,10 @@ class OperationSubject:
         grad_output = laid_out({"output": grad_output}, case.layout, T)["output"]
         if not with_state and grad_state is not None:
             grad_state = torch.zeros_like(grad_state)
-        return Values(operands, grad_output, grad_state)
+        call = parse(case.call)
+        return arriving(
+            Values(operands, grad_output, grad_state, wanted(operands, call), autocast=call.autocast), call
+        )
 
     def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
         return compute
@@ -83,6 +91,23 @@ class OperationSubject:
 
     def lower(self, operands: Mapping[str, Any]) -> Mapping[str, Any]:
         return operands
+
+
+def arriving(values: Values, call: Call) -> Values:
+    """Show the gradients at the results as a call has them: as views, or not at all."""
+    found: dict[str, Any] = {}
+    missing = set()
+    for name, result in ((DY, "output"), (DS, "final_state")):
+        field, view = GRADIENTS[result], call.views.get(name)
+        gradient: Tensor | None = getattr(values, field)
+        if view is None or gradient is None:
+            continue
+        if view == "missing":
+            missing.add(result)
+            found[field] = torch.zeros_like(gradient)
+        else:
+            found[field] = one_number(gradient) if view == "expanded" else viewed(gradient, view)
+    return replace(values, **found, missing=frozenset(missing))
 
 
 def subject_of(case: Case, device: str) -> Subject:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ssmperf.operands.calls.memory import copied, write
 from ssmperf.operands.contract import TIME
+from ssmperf.operands.dtypes import differentiable
 from ssmperf.operands.time_axis import steps
 from ssmperf.registry.cost import Spec
+from ssmperf.registry.declarations import PACKED
 
 
 @dataclass(frozen=True)
@@ -19,40 +23,66 @@ class Values:
     """Operands of a case (with `initial_state` if there is one) and the loss's gradients at its results.
 
     grad_state: None for a recurrence without a state.
+    wanted: operands whose gradients are wanted; None for all.
+    missing: results at which no gradient arrives: "output" or "final_state". What is stored for them is 0.
+    autocast: whether calls run under torch.autocast.
     """
 
     operands: Mapping[str, Any]
     grad_output: Tensor
     grad_state: Tensor | None
+    wanted: tuple[str, ...] | None = None
+    missing: frozenset[str] = frozenset()
+    autocast: bool = False
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         return {name: value for name, value in self.operands.items() if isinstance(value, Tensor)}
 
+    @property
+    def varying(self) -> dict[str, Tensor]:
+        """The operands that are differentiated."""
+        return {
+            name: value
+            for name, value in self.tensors.items()
+            if differentiable(value) and (self.wanted is None or name in self.wanted)
+        }
+
+    def calling(self) -> AbstractContextManager[object]:
+        """Make the context of calls: torch.autocast in half precision, or nothing."""
+        if not self.autocast:
+            return nullcontext()
+        return torch.autocast(self.grad_output.device.type, dtype=torch.bfloat16)
+
     def clone(self) -> Values:
-        """Copy all tensors into new buffers."""
+        """Copy all tensors into new buffers, with the same strides."""
         operands = {
-            name: value.clone() if isinstance(value, Tensor) else value
+            name: copied(value) if isinstance(value, Tensor) else value
             for name, value in self.operands.items()
         }
-        return Values(
-            operands, self.grad_output.clone(), None if self.grad_state is None else self.grad_state.clone()
-        )
+        grad_state = None if self.grad_state is None else copied(self.grad_state)
+        return replace(self, operands=operands, grad_output=copied(self.grad_output), grad_state=grad_state)
 
     def refill(self, values: Values) -> None:
         """Write other values into the same buffers."""
         for name, tensor in self.tensors.items():
-            tensor.copy_(values.operands[name])
-        self.grad_output.copy_(values.grad_output)
+            write(values.operands[name], tensor)
+        write(values.grad_output, self.grad_output)
         if self.grad_state is not None and values.grad_state is not None:
-            self.grad_state.copy_(values.grad_state)
+            write(values.grad_state, self.grad_state)
 
 
 def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
     """Run a definition's first step, whose results have the dtypes and trailing shapes of the contract.
 
-    A state that grows is expanded to the rows that it has after all steps.
+    A state that grows is expanded to the rows that it has after all steps, and that of one sequence to one
+    for each of packed sequences.
     """
+    bounds = operands.get(PACKED)
+    if bounds is not None:
+        one = {name: value for name, value in operands.items() if name not in (PACKED, "initial_state")}
+        output, state = definition(**steps(one, 0, 1, length))
+        return output, None if state is None else state.expand(len(bounds) - 1, *state.shape[1:])
     output, state = definition(**steps(operands, 0, 1, length))
     before = operands.get("initial_state")
     rows = 0 if before is None else before.shape[TIME]
@@ -107,12 +137,12 @@ def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callabl
     if pass_ in ("forward", "decode"):
 
         def forward() -> Any:
-            with torch.no_grad():
+            with torch.no_grad(), values.calling():
                 return function(**values.operands)
 
         return forward
 
-    leaves = {name: value.detach().requires_grad_() for name, value in values.tensors.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in values.varying.items()}
     operands = {**values.operands, **leaves}
 
     def backward_of(output: torch.Tensor, *, keep: bool) -> Any:
@@ -122,7 +152,11 @@ def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callabl
             output, list(leaves.values()), values.grad_output, retain_graph=keep, allow_unused=True
         )
 
+    def output_of() -> Any:
+        with values.calling():
+            return function(**operands)[0]
+
     if pass_ == "backward":
-        output = function(**operands)[0]
+        output = output_of()
         return lambda: backward_of(output, keep=True)
-    return lambda: backward_of(function(**operands)[0], keep=False)
+    return lambda: backward_of(output_of(), keep=False)

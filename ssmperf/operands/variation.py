@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.operands.calls.memory import write
 from ssmperf.operands.time_axis import with_time
 from ssmperf.operands.values import Values
 
@@ -124,13 +125,15 @@ class Variation:
                     pair = self.first.operands[name], self.second.operands[name]
                     _combine(buffers.operands[name], *pair, drawn.weights)
             if self.pass_ == BOTH:
-                torch.mul(self.second.grad_output, drawn.scale, out=buffers.grad_output)
+                _combine(
+                    buffers.grad_output, self.second.grad_output, self.second.grad_output, (drawn.scale, 0.0)
+                )
 
     def restore(self, buffers: Values) -> None:
         """Write the second base again, as far as a mixture has changed it."""
         if self.pass_ != BACKWARD:  # its operands are part of a graph, and never change
             for name in with_time(self.second.operands, self.length):
-                buffers.operands[name].copy_(self.second.operands[name])
+                write(self.second.operands[name], buffers.operands[name])
 
     def _mix(self, drawn: Draw, buffers: Values) -> None:
         """Blend the two bases, at each time step in one of two secret proportions; states in one of them.
@@ -147,13 +150,13 @@ class Variation:
             pairs = [(name, *(each.operands[name] for each in sources)) for name in timed]
             for name in set(self._varied) - set(timed):  # a state, which a combination has changed
                 into, first, second = (each.operands[name] for each in sources)
-                into.copy_(first * self._less(drawn) + second * (1 - self._less(drawn)))
+                write(first * self._less(drawn) + second * (1 - self._less(drawn)), into)
         shares: dict[tuple[int, ...], Tensor] = {}
         assert drawn.seed is not None
         less = self._less(drawn)
         for name, into, first, second in pairs:
             if self.combines and name.startswith(LOG_GATE) and name not in self.joint:
-                into.copy_(_moved(second, drawn.seed))
+                write(_moved(second, drawn.seed), into)
                 continue
             shape = tuple(second.shape[:2])
             if shape not in shares:
@@ -162,7 +165,7 @@ class Variation:
                 shares[shape] = torch.where(heads, less, 1 - less).to(second.device)
             share = shares[shape].view(*shape, *[1] * (second.dim() - 2)).to(second.dtype.to_real())
             share = share.round() if name in self.joint else share
-            into.copy_(first * share + second * (1 - share))  # legal wherever both are: log gates stay ≤ 0
+            write(first * share + second * (1 - share), into)  # legal wherever both are: log gates stay ≤ 0
 
     @staticmethod
     def _less(drawn: Draw) -> float:
@@ -185,6 +188,9 @@ def _moved(gate: Tensor, seed: int) -> Tensor:
 
 
 def _combine(into: Tensor, first: Tensor, second: Tensor, weights: tuple[float, float]) -> None:
+    if 0 in into.stride():  # expanded memory
+        write(first * weights[0] + second * weights[1], into)
+        return
     torch.mul(first, weights[0], out=into)
     into.add_(second, alpha=weights[1])
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.axis import Axis
-from ssmperf.cases.case import DTYPES, Case, axes, split_source
+from ssmperf.cases.calls.dtypes import DTYPES
+from ssmperf.cases.case import Case, axes, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.plan.refusal import refusal
 from ssmperf.plan.selection import Selection, is_regime
-from ssmperf.plan.sizes import dimensions_of, one_token, spread
+from ssmperf.plan.sizes import dimensions_of, one_token, packed, spread
+from ssmperf.registry.declarations import Recurrence
 
 USUAL_REGIMES = ("sigmoid",)  # for a recurrence that is selected without a regime
 
@@ -74,14 +76,27 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             cases.setdefault(case.id, case)
     if not cases:
         raise UsageError(_why_empty(selection))
+    owners = list(dict.fromkeys(case.owner for case in cases.values()))
+    recurrences = [registry.recurrence(name) for name in {case.recurrence for case in cases.values()}]
+    shared = ("G",) if any(each.shares_heads for each in recurrences) else ()
+    _check_forms(selection, recurrences)
     for axis in selection.sizes:
-        if not any(axis.name in case.shape for case in cases.values()):
-            owners = list(dict.fromkeys(case.owner for case in cases.values()))
+        if axis.name not in shared and not any(axis.name in case.shape for case in cases.values()):
             raise UsageError(
                 f"axis {axis.name!r} is no dimension of the selected models: {dimensions_of(owners)}"
             )
     planned = [Planned(case, _why_not(case, selection)) for case in cases.values()]
     return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+
+
+def _check_forms(selection: Selection, recurrences: Sequence[Recurrence]) -> None:
+    """Raise UsageError for packing or words of calls that none of the selected recurrences has."""
+    if selection.packing is not None and not any(each.packs for each in recurrences):
+        able = ", ".join(name for name, each in registry.recurrences().items() if each.packs)
+        raise UsageError(f"packing: no selected recurrence packs sequences ({able} do)")
+    problems = [each.call_problem(selection.call) for each in recurrences]
+    if None not in problems:
+        raise UsageError(f"call: {problems[0]}")
 
 
 def _why_not(case: Case, selection: Selection) -> str | None:
@@ -131,8 +146,14 @@ def product(
     peers: whether backends around other people's kernels are included if no backends are named.
     """
     for subject in subjects(selection) if about is None else about:
-        sizes = spread(subject.shapes, selection.sizes) if selection.sizes else shapes(subject.shapes)
-        grows = registry.recurrence(subject.recurrence).grows
+        recurrence = registry.recurrence(subject.recurrence)
+        if selection.sizes:
+            sizes = spread(subject.shapes, selection.sizes, shares_heads=recurrence.shares_heads)
+        else:
+            sizes = shapes(subject.shapes)
+        if selection.packing is not None and recurrence.packs:
+            sizes = packed(sizes, selection.packing)
+        grows = recurrence.grows
         tokens = one_token(sizes, grows=grows, axes=selection.sizes)
         supported = DTYPES if subject.model is None else registry.model(subject.model).dtypes
         usual = {

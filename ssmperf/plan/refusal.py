@@ -6,10 +6,12 @@ import functools
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import parse
+from ssmperf.cases.calls.packing import lengths_of
 from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.shape import Shape
 from ssmperf.plan.selection import Selection, is_regime
-from ssmperf.registry.declarations import Backend
+from ssmperf.registry.declarations import Backend, Recurrence
 
 LONGEST_CALL_S = 1.0
 LONGEST_CHOSEN_S = 10.0  # where sizes were chosen but no backends
@@ -57,6 +59,9 @@ def refusal(case: Case, selection: Selection) -> str | None:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
     if case.decodes and not registry.recurrence(case.recurrence).has_state:
         return f"no decode pass: {case.recurrence} has no state to continue from"
+    problem = form_problem(case, registry.recurrence(case.recurrence))
+    if problem:
+        return problem
     if case.level == "block" and case.decodes:
         return "no decode pass at level block: a block is run from the beginning of its sequence"
     if case.level == "block" and case.layout != "channels_last":
@@ -80,6 +85,24 @@ def refusal(case: Case, selection: Selection) -> str | None:
         or _unaffordable(backend, case, selection)
         or _too_long(case, selection)
     )
+
+
+def form_problem(case: Case, recurrence: Recurrence) -> str | None:
+    """Say why a case's packing, words or key heads mean nothing for it, or return None."""
+    call = parse(case.call)
+    lengths = lengths_of(case.packing)
+    if case.level == "block" and (lengths or not call.plain or "G" in case.shape):
+        return "no packing, words or key heads at level block: the block makes the operands"
+    if lengths is not None:
+        if not recurrence.packs:
+            return f"{recurrence.name} packs no sequences"
+        if case.decodes:
+            return "no decode pass of packed sequences: each would have one token"
+        if case.shape["B"] != 1 or case.shape["T"] != sum(lengths):
+            return f"packing {case.packing} needs B = 1 and T = {sum(lengths)}"
+    if "G" in case.shape and not recurrence.shares_heads:
+        return f"{recurrence.name} has as many key heads as heads"
+    return recurrence.call_problem(call)
 
 
 @functools.lru_cache(maxsize=4096)

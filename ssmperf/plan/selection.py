@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import NONE as PLAIN
+from ssmperf.cases.calls.call import Call, parse
+from ssmperf.cases.calls.packing import NONE as UNPACKED
+from ssmperf.cases.calls.packing import lengths_of
 from ssmperf.cases.case import MODEL, chosen_axes, split_source
 from ssmperf.errors import UnknownName, UsageError
 from ssmperf.plan.sizes import Sizes
@@ -131,12 +135,23 @@ class Selection:
         return self.choices.get("layout")
 
     @property
+    def packing(self) -> tuple[int, ...] | None:
+        """The lengths of packed sequences, if any are chosen."""
+        return lengths_of(self.choices.get("packing", UNPACKED))
+
+    @property
+    def call(self) -> Call:
+        """The words of the calls."""
+        return parse(self.choices.get("call", PLAIN))
+
+    @property
     def level(self) -> str:
         return str(self.choices.get("level", chosen_axes()["level"].default))
 
     def _check_together(self) -> None:
         """Refuse choices that exclude each other."""
         lengths = next((each.sizes for each in self.sizes if each.name == "T"), (1,))
+        self._check_packing()
         if self.passes == ("decode",) and lengths != (1,):
             raise UsageError("the pass decode takes one token, so its T is 1: leave out the axis T")
         if self.level != "block":
@@ -148,6 +163,16 @@ class Selection:
             raise UsageError("--level block takes no regime: the block makes the operands")
         if self.chosen("gate_dtype") not in (None, ("float32",)):
             raise UsageError("--level block takes no gate dtype: the model chooses it")
+
+    def _check_packing(self) -> None:
+        """Refuse sizes that a packing excludes: it has one batch element, of all its sequences."""
+        if self.packing is None:
+            return
+        for each in self.sizes:
+            only = {"B": 1, "T": sum(self.packing)}.get(each.name)
+            if only is not None and each.sizes != (only,):
+                text = f"packing {self.chosen('packing')} has {each.name} = {only}"
+                raise UsageError(f"{text}: leave out the axis {each.name}")
 
 
 def check_source(source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ def dimensions_of(owners: Sequence[str]) -> str:
             continue
         presets = presets or registry.recurrence(name).presets
         letters = next((tuple(shape) for shapes in presets.values() for shape in shapes), ())
+        if registry.recurrence(name).shares_heads:
+            letters = tuple(
+                each for letter in letters for each in ((letter, "G") if letter == "H" else letter)
+            )
         by_dimensions.setdefault(letters, []).append(owner)
     return "; ".join(
         f"{_all_of(names)} {'has' if len(names) == 1 else 'have'} {', '.join(letters)}"
@@ -85,15 +90,25 @@ def _all_of(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def spread(shapes: tuple[Shape, ...], axes: tuple[Sizes, ...]) -> tuple[Shape, ...]:
-    """Make one shape per combination of sizes; a shape that lacks a dimension ignores that axis."""
-    for axis in axes:
-        shapes = tuple(
-            shape.with_(**{axis.name: size}) if axis.name in shape else shape
-            for shape in shapes
-            for size in axis.sizes
-        )
-    return tuple(dict.fromkeys(shapes))
+def spread(
+    shapes: tuple[Shape, ...], axes: tuple[Sizes, ...], *, shares_heads: bool = False
+) -> tuple[Shape, ...]:
+    """Make one shape per combination of sizes; a shape that lacks a dimension ignores that axis.
+
+    shares_heads: whether shapes with heads take an axis G, of key heads.
+    """
+    found = []
+    for shape in shapes:
+        letters = {*shape, *(("G",) if shares_heads and "H" in shape else ())}
+        own = [axis for axis in axes if axis.name in letters]
+        for sizes in itertools.product(*(axis.sizes for axis in own)):
+            found.append(shape.with_(**{axis.name: size for axis, size in zip(own, sizes, strict=True)}))
+    return tuple(dict.fromkeys(found))
+
+
+def packed(shapes: tuple[Shape, ...], lengths: tuple[int, ...]) -> tuple[Shape, ...]:
+    """Make the shapes of sequences of these lengths packed into one batch element, without repetition."""
+    return tuple(dict.fromkeys(shape.with_(B=1, T=sum(lengths)) for shape in shapes))
 
 
 def one_token(shapes: Iterable[Shape], *, grows: bool, axes: tuple[Sizes, ...] = ()) -> tuple[Shape, ...]:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES, dtype_names
+from ssmperf.cases.calls import call as calls
+from ssmperf.cases.calls.call import Call
+from ssmperf.cases.calls.dtypes import DTYPES, dtype_names
+from ssmperf.cases.case import LAYOUTS, PASSES
 from ssmperf.cases.pattern import parse
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported, UsageError
@@ -27,6 +30,9 @@ FUNCTIONS = (
 
 Sampler = Callable[..., dict[str, Any]]
 StateSampler = Callable[..., Any]
+OptionalSampler = Callable[..., Any]
+PACKED = "cu_seqlens"  # the operand with the bounds of packed sequences
+TRUTHS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,6 +61,9 @@ class Recurrence:
     operand_shapes: Mapping[str, str] = field(default_factory=dict)
     decay_operands: Mapping[str, tuple[str, ...]] | None = None
     stepwise: bool = False
+    optional: tuple[str, ...] = ()
+    sample_optional: OptionalSampler | None = None
+    calls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         owner = f"recurrence {self.name!r}"
@@ -68,6 +77,11 @@ class Recurrence:
         check_names(owner, "gate_kinds", self.gate_kinds)
         check_names(owner, "linear", self.linear, self.tensors)
         check_names(owner, "joint", self.joint, self.tensors)
+        check_names(owner, "optional", self.optional, tuple(self.operand_shapes))
+        for words in self.calls:
+            problem = self.call_problem(calls.parse(words))
+            if problem:
+                raise UsageError(f"{owner}: calls: {problem}")
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -89,6 +103,63 @@ class Recurrence:
     def has_state(self) -> bool:
         """Whether the recurrence takes an initial state and returns a final one; a convolution does not."""
         return "initial_state" in self.tensors
+
+    @property
+    def packs(self) -> bool:
+        """Whether sequences can be packed into one batch element."""
+        return PACKED in self.tensors
+
+    @property
+    def shares_heads(self) -> bool:
+        """Whether there may be fewer key heads (G) than heads."""
+        patterns = map(parse, self.operand_shapes.values())
+        return any(axis.letter == "G" for each in patterns for axes in each.alternatives for axis in axes)
+
+    def call_problem(self, call: Call) -> str | None:
+        """Say why the words of a call mean nothing for this recurrence, or return None."""
+        known = self.signature.parameters
+        settable = [
+            name for name, each in known.items() if each.default not in (None, inspect.Parameter.empty)
+        ]
+        switches = [name for name in settable if isinstance(known[name].default, bool)]
+        tensors = [name for name in known if name not in settable and name != PACKED]
+        for names, valid, kind in (
+            (call.options, settable, "option"),
+            (call.operands, (*self.optional, *switches), "optional operand"),
+            (call.wanted or (), tensors, "operand with a gradient"),
+            (call.dtypes, tensors, "operand"),
+            (
+                call.views,
+                (*tensors, calls.DY, *((calls.DS,) if self.has_state else ())),
+                "operand or gradient",
+            ),
+        ):
+            for name in names:
+                if name not in valid:
+                    return f"{self.name} has no {kind} {name} (it has {', '.join(valid) or 'none'})"
+        try:
+            self.option_values(call)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def option_values(self, call: Call) -> dict[str, Any]:
+        """Give the options of a call, with values of their defaults' types.
+
+        Raises:
+            ValueError: a value is none of that type.
+        """
+        found: dict[str, Any] = {}
+        for name, text in call.options.items():
+            kind = type(self.signature.parameters[name].default)
+            try:
+                found[name] = TRUTHS[text.lower()] if kind is bool else kind(text)
+            except (KeyError, ValueError) as error:
+                raise ValueError(
+                    f"{self.name}: {name} must be of type {kind.__name__}, got {text}"
+                ) from error
+        switches = (name for name in call.operands if name not in self.optional)
+        return {**found, **dict.fromkeys(switches, True)}
 
     @property
     def signature(self) -> inspect.Signature:

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ssmperf.cases.case import DTYPES, TRAINING_PASSES
+from ssmperf.cases.calls.dtypes import DTYPES
+from ssmperf.cases.case import TRAINING_PASSES
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UsageError
 from ssmperf.registry import lookup, tables
@@ -17,6 +18,7 @@ from ssmperf.registry.declarations import (
     Backend,
     Family,
     ModelEntry,
+    OptionalSampler,
     Recurrence,
     Sampler,
     StateSampler,
@@ -50,6 +52,9 @@ def recurrence(
     operand_shapes: Mapping[str, str] | None = None,
     decay_operands: Mapping[str, tuple[str, ...]] | None = None,
     stepwise: bool = False,
+    optional: tuple[str, ...] = (),
+    sample_optional: OptionalSampler | None = None,
+    calls: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Register the decorated literal loop as a recurrence.
 
@@ -81,6 +86,11 @@ def recurrence(
     stepwise: whether a step is not affine and diagonal in the state, because it mixes elements, is nonlinear
         or appends to it. The float64 oracle then takes one step after another, and suites avoid very long
         sequences.
+    optional: operands that a call may have beside those of `sample`, such as `("bonus",)`. They need a shape
+        in `operand_shapes`.
+    sample_optional: `(name, size, generator) -> float32 values` of one of them; standard normals if None.
+    calls: words of calls that the signature promises (see `ssmperf.cases.calls.call`), such as
+        `("read=pre", "read=pre bonus")`. `correctness` and `verify` judge a backend on each.
     """
 
     def register(function: F) -> F:
@@ -105,6 +115,9 @@ def recurrence(
             operand_shapes or {},
             decay_operands,
             stepwise,
+            optional,
+            sample_optional,
+            calls,
         )
         tables.add("recurrence", name, entry, function)
         return function

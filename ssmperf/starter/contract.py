@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from ssmperf import registry
-from ssmperf.cases.case import DTYPES, LAYOUTS, PASSES, Case
+from ssmperf.cases.calls.dtypes import DTYPES
+from ssmperf.cases.case import LAYOUTS, PASSES, Case
 from ssmperf.cases.pattern import parse
 from ssmperf.cases.shape import DIMENSIONS, Shape
 from ssmperf.operands.build import build_operands, initial_state

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ssmperf import registry
-from ssmperf.cases.case import Case, chosen_axes, dtype_name, split_source
+from ssmperf.cases.calls.dtypes import dtype_name
+from ssmperf.cases.case import Case, chosen_axes, split_source
 from ssmperf.cases.shape import DIMENSIONS
 from ssmperf.errors import UnknownName, Unsupported, UsageError
 from ssmperf.execute.context import Context
@@ -50,11 +51,13 @@ def selection_of(
     *,
     preset: str | None,
     keywords: tuple[str, ...] = (),
+    **forms: Any,
 ) -> tuple[Selection, str]:
     """Check the arguments, and give the selection that they make and its torch device.
 
     preset: whose sizes are taken where none are given; None means the device's default.
     keywords: other names of arguments, which the message about an unknown size offers.
+    forms: packing and words of the call.
 
     Raises:
         UsageError: a name, letter or value is illegal.
@@ -70,9 +73,15 @@ def selection_of(
         regime=regime,
         layout=layout,
         seed=seed,
+        **forms,
     )
+    problem = recurrence.call_problem(selection.call)
+    if problem or (selection.packing is not None and not recurrence.packs):
+        raise UsageError(f"call: {problem}" if problem else f"{recurrence.name} packs no sequences")
     letters = dict.fromkeys(letter for each in recurrence.presets[selection.preset_name] for letter in each)
     for letter, size in sizes.items():
+        if letter == "G" and recurrence.shares_heads:
+            continue
         if letter not in letters:
             raise UnknownName(
                 f"size of {of}", letter, [*letters, *(() if letter in DIMENSIONS else keywords)]

@@ -1,0 +1,1 @@
+"""How a call differs from a plain one: packed sequences, options, views, which gradients are wanted."""

@@ -1,0 +1,1 @@
+"""The operands and incoming gradients of calls that differ from a plain one."""
