@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from ssmperf.execute.tuning import tuned
     from ssmperf.execute.worker import is_out_of_memory
     from ssmperf.judge.answer import Answer
+    from ssmperf.judge.calls.probe import has_probe
+    from ssmperf.judge.checked import with_checks
     from ssmperf.judge.known_answers import (
         first_length,
         judge_analytic,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
         rehearse,
     )
     from ssmperf.judge.lowering import judge_lowering
-    from ssmperf.judge.properties import Probe, check_properties
+    from ssmperf.judge.properties import Probe, check_properties, has_properties, widest
     from ssmperf.judge.reference import make_reference
     from ssmperf.judge.tolerance import relative_error
     from ssmperf.judge.verdict import Verdict, judge_answer, judge_call
@@ -140,7 +142,9 @@ _LAZY = {
         "rehearse",
     ),
     "judge.lowering": ("judge_lowering",),
-    "judge.properties": ("Probe", "check_properties"),
+    "judge.calls.probe": ("has_probe",),
+    "judge.checked": ("with_checks",),
+    "judge.properties": ("Probe", "check_properties", "has_properties", "widest"),
     "judge.reference": ("make_reference",),
     "judge.tolerance": ("relative_error",),
     "judge.verdict": ("Verdict", "judge_answer", "judge_call"),
@@ -325,6 +329,8 @@ __all__ = [
     "first_places",
     "floor_s",
     "gate_precision",
+    "has_probe",
+    "has_properties",
     "history",
     "identity",
     "in_force",
@@ -377,6 +383,8 @@ __all__ = [
     "tuned",
     "verify",
     "widen",
+    "widest",
+    "with_checks",
 ]
 
 

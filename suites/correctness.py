@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,8 @@ from ssmperf import (
     bare_subjects,
     check_properties,
     decay_span,
+    has_probe,
+    has_properties,
     is_regime,
     judge_lowering,
     product,
@@ -32,12 +33,13 @@ from ssmperf import (
     split_source,
     subjects,
     suite,
+    widest,
+    with_checks,
 )
 
 from .known_answers import has_known_answer, judge_known_answer, known_answer_cases
 
 REGIMES_IN_HALF_PRECISION = ("sigmoid",)
-REGIMES_WITH_PROPERTIES = ("sigmoid", "reset", "s4d", "phase")
 LONGEST_BATCH = 1024  # above this T, the batch is a single sequence
 MOST_SEQUENCES = 3  # of a preset's shape, since all are computed alike
 LARGEST_STATE = 3 * 128 * 128  # elements of the K × V states of a sequence's heads, where it has several
@@ -96,7 +98,8 @@ class Correctness:
             usual = case.model is not None or regime in REGIMES_IN_HALF_PRECISION
             if usual or case.dtype == "float32" or selection.dtypes or selection.regimes:
                 yield case
-        if selection.level == "op" and selection.passes != ("decode",):
+        plain = selection.packing is None and selection.call.plain  # known answers have operands of their own
+        if selection.level == "op" and selection.passes != ("decode",) and plain:
             yield from known_answer_cases(selection, self.name)
 
     def measure(self, case: Case, context: Context) -> Record:
@@ -125,9 +128,10 @@ def judge_sampled(case: Case, context: Context) -> Record:
         numbers["error_lowering"] = lowered.error
         if not lowered.holds:
             verdict = replace(verdict, status=Status.WRONG, reason=lowered.reason)
-    elif has_properties(case) and verdict.status is Status.OK:
-        verdict, found = judge_properties(case, context, verdict)
-        numbers |= found
+    for applies, judge in ((has_probe, judge_calls), (has_properties, judge_properties)):
+        if verdict.status is Status.OK and applies(case):
+            verdict, found = judge(case, context, verdict)
+            numbers |= found
     return context.record(case, verdict, **numbers)
 
 
@@ -138,37 +142,32 @@ def has_lowering(case: Case) -> bool:
     )
 
 
-def has_properties(case: Case) -> bool:
-    """Whether the properties are checked: for a bare recurrence, in some regimes, not in half precision."""
-    regime, _ = split_source(case.operand_source)
-    precise = case.dtype in ("float32", "float64")
-    return case.model is None and regime in REGIMES_WITH_PROPERTIES and precise and not case.decodes
-
-
 def judge_properties(case: Case, context: Context, verdict: Verdict) -> tuple[Verdict, dict[str, Any]]:
     """Check the properties in the widest dtype; give the verdict that includes them, and the numbers."""
     backend = context.backend(case)
-    dtype = "float64" if "float64" in backend.dtypes else "float32"
+    dtype = widest(backend)
     probe = context.memoised(case, ("probe", dtype), lambda: Probe(case, dtype, context.device))
     bound = partial(Judging(case, context).bound, dtype=dtype)
     found = list(check_properties(backend, probe, bound))
-    failed = next((finding for finding in found if not finding.holds), None)
-    errors = {f"property {f.name}": f.error for f in found if f.error is not None}
-    limits = {f"property {f.name}": f.limit for f in found if f.limit is not None}
-    verdict = replace(
-        verdict,
-        errors={**verdict.errors, **errors},
-        tolerances={**verdict.tolerances, **limits},
-    )
-    if failed is not None:
-        reason = failed.reason or f"relative error {failed.error:.2e} above {failed.limit:.2e}"
-        is_nan = failed.error is not None and math.isnan(failed.error)
-        status = failed.status or (Status.NAN if is_nan else Status.WRONG)
-        verdict = replace(verdict, status=status, reason=f"{failed.name}: {reason} ({dtype})")
+    verdict, failed = with_checks(verdict, "property", found, f" ({dtype})")
     return verdict, {
         "properties": {finding.name: finding.error for finding in found},
         "failed_property": failed.name if failed else None,
         "properties_not_applicable": {f.name: f.reason for f in found if f.error is None},
+    }
+
+
+def judge_calls(case: Case, context: Context, verdict: Verdict) -> tuple[Verdict, dict[str, Any]]:
+    """Judge what the signature promises beside plain calls; give the verdict that includes it, and numbers.
+
+    A worker judges a backend once for all cases whose operands are of one kind.
+    """
+    found = context.calls_judged(case, Judging(case, context).bound)
+    verdict, failed = with_checks(verdict, "call", found)
+    return verdict, {
+        "calls": {finding.name: finding.error for finding in found},
+        "failed_call": failed.name if failed else None,
+        "calls_not_applicable": {f.name: f.reason for f in found if f.error is None},
     }
 
 

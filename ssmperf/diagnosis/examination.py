@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.cases.case import MODEL, Case, decay_of
+from ssmperf.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.cases.failure import failure_of
 from ssmperf.cases.record import Status
 from ssmperf.diagnosis.explain import added, evidence_of, findings_of
 from ssmperf.diagnosis.findings import Finding
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 from ssmperf.judge.answer import call_backend
+from ssmperf.judge.calls.checks import check_calls
+from ssmperf.judge.calls.probe import CallProbe, has_probe
+from ssmperf.judge.checked import Checked
+from ssmperf.judge.known_answers import judge_analytic, judge_identity, prepare_analytic, rehearse
+from ssmperf.judge.properties import Probe, check_properties, has_properties, widest
 from ssmperf.judge.reference import make_reference
 from ssmperf.judge.tolerance import error_bound
 from ssmperf.judge.verdict import Verdict, judge_answer
@@ -22,6 +28,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import subject_of
 from ssmperf.plan.selection import is_regime
 
+KNOWN = ("analytic", "identity")  # sources of operands whose answers are known
 CHUNK = 64  # usual length of a chunk
 DRAW = 1  # the number of the draw on which a case's gradients are judged
 DTYPES = ("float64", "float32")
@@ -43,12 +50,21 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """A case that was repeated: its verdict, findings about all wrong objects, and other conditions."""
+    """A case that was repeated: its verdict, findings about all wrong objects, and other conditions.
+
+    promises: of a case that is right by itself, what else was checked: forms of the call, and properties.
+    """
 
     case: Case
     verdict: Verdict
     findings: list[Finding]
     conditions: list[Condition]
+    promises: list[Checked] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[Checked]:
+        """The promises that do not hold."""
+        return [each for each in self.promises if not each.holds]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data. Infinite and undefined numbers become null."""
@@ -68,6 +84,10 @@ class Examination:
             "conditions": [
                 {**dataclasses.asdict(each), "status": str(each.status)} for each in self.conditions
             ],
+            "promises": [
+                {"name": each.name, "holds": each.holds, "error": each.error, "reason": each.reason}
+                for each in self.promises
+            ],
         }
 
 
@@ -77,15 +97,51 @@ def examine(case: Case, *, device: str, nonce: int) -> Examination:
     device: torch device. nonce: the run's secret, on which all values depend.
 
     Raises:
-        UsageError: the case is judged by something else than its recurrence, such as a closed form.
+        UsageError: the case is judged by something that only its suite knows.
     """
     source = case.operand_source
+    if split_source(source)[0] in KNOWN:
+        return Examination(case, _by_known_answer(case, device), [], [])
     if not (source == MODEL or decay_of(source) is not None or is_regime(source)):
-        raise UsageError(
-            f"{case.operand_source} is judged by an answer of its own: there is nothing to diagnose"
-        )
+        raise UsageError(f"{source} is judged by an answer of its suite's own: there is nothing to diagnose")
     verdict, findings = _judged(case, device, nonce, deep=True)
-    return Examination(case, verdict, findings, list(_conditions(case, device, nonce)))
+    if verdict.status is not Status.OK:
+        later, _ = _judged(case, device, nonce)
+        if later.status is Status.OK:
+            text = f"its first call is wrong, a later one on the same values is right: {verdict.reason}"
+            verdict = replace(verdict, reason=text)
+    promises = list(_promises(case, device)) if verdict.status is Status.OK else []
+    return Examination(case, verdict, findings, list(_conditions(case, device, nonce)), promises)
+
+
+def _promises(case: Case, device: str) -> Iterator[Checked]:
+    """Check what `correctness` checks of a case beside its plain call."""
+    recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
+    if not backend.equivalent or backend.of != case.recurrence:
+        return
+
+    def bound(operands: Any, dtype: str) -> float | None:
+        return error_bound(backend, recurrence, subject_of(case, device), operands, dtype)
+
+    if has_probe(case):
+        yield from check_calls(backend, CallProbe(case, device), partial(bound, dtype=case.dtype))
+    if has_properties(case):
+        dtype = widest(backend)
+        yield from check_properties(backend, Probe(case, dtype, device), partial(bound, dtype=dtype))
+
+
+def _by_known_answer(case: Case, device: str) -> Verdict:
+    """Judge a case by its closed form or identity again."""
+    recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
+    dtype, (source, name) = dtype_of(case.dtype), split_source(case.operand_source)
+    bound = partial(error_bound, backend, recurrence, subject_of(case, device), dtype=case.dtype)
+    if source == "analytic":
+        form = registry.analytics(case.recurrence)[name or ""]
+        known = prepare_analytic(form, dtype, device, case.layout)
+        return judge_analytic(known, backend, dtype, device, bound)
+    identity = registry.identities()[name or ""]
+    rehearsed = rehearse(identity, dtype)
+    return judge_identity(identity, rehearsed, backend, dtype, device, bound, case.layout)
 
 
 def along(finding: Finding) -> Iterator[tuple[str, list[tuple[str, float]]]]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.judge.calls.causes import faults
 from ssmperf.operands.contract import TIME
 from ssmperf.operands.dtypes import differentiable, widen
 from ssmperf.operands.time_axis import has_time, length_of, steps, with_time
@@ -157,6 +158,8 @@ def variants(evidence: Evidence, chunks: Sequence[int], *, gradients: bool) -> I
             yield Variant("short", text, _ending(definition, stop))
     yield from _of_gates(definition, operands, T)
     yield from _of_batch(definition, operands, evidence)
+    for text, fault in faults(evidence.sizes, operands):
+        yield Variant("form of the call", text, fault(definition))
     timed = with_time(operands, T)
     pairs = [(one, other) for other in timed for one in timed if one < other]
     for one, other in sorted(pairs):

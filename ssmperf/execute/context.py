@@ -16,7 +16,10 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
-from ssmperf.judge.answer import Answer
+from ssmperf.judge.answer import Answer, call_backend
+from ssmperf.judge.calls.checks import check_calls
+from ssmperf.judge.calls.probe import CallProbe, key_of
+from ssmperf.judge.checked import Checked
 from ssmperf.judge.tolerance import is_approximate
 from ssmperf.judge.verdict import Verdict
 from ssmperf.machine.host_load import HostLoad
@@ -25,7 +28,7 @@ from ssmperf.operands.build import build_model
 from ssmperf.operands.contract import Contract, well_formed
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
-from ssmperf.operands.values import Values, call_of
+from ssmperf.operands.values import Values
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.processes.cores import one_core
 from ssmperf.processes.partner import Partner
@@ -44,6 +47,7 @@ class Asked(Protocol):
         ...
 
 
+MOST_PROBES = 4  # whose references are kept
 SEARCH_SHARE = 0.25  # time per candidate of a search, relative to the longest time of a case
 
 
@@ -105,6 +109,8 @@ class Context:
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
     _stopwatches: dict[str, Stopwatch] = field(default_factory=dict)
+    _probes: dict[tuple[object, ...], CallProbe] = field(default_factory=dict)
+    _calls: dict[tuple[object, ...], list[Checked]] = field(default_factory=dict)
 
     def kept(self, case: Case) -> Path | None:
         """The folder in which a case keeps what it needs to continue, if its process is killed.
@@ -160,6 +166,25 @@ class Context:
         finally:
             self.host_load.read()
             self.on_phase("backend")
+
+    def calls_judged(self, case: Case, bound: Callable[..., float | None]) -> list[Checked]:
+        """Judge the further promises of a case's backend, once for all cases of one kind of operands.
+
+        bound: operands -> the error that the backend declares for them.
+        """
+        backend = self.backend(case)
+        if backend.of != case.recurrence:  # it may know the operands of its model alone
+            return []
+        kind = key_of(case)
+        if (kind, backend.name) not in self._calls:
+            self.on_phase("oracle")
+            if kind not in self._probes:
+                while len(self._probes) >= MOST_PROBES:
+                    self._probes.pop(next(iter(self._probes)))
+                self._probes[kind] = CallProbe(case, self.device)
+            self._calls[kind, backend.name] = list(check_calls(backend, self._probes[kind], bound))
+            self.on_phase("backend")
+        return self._calls[kind, backend.name]
 
     def memoised(self, case: Case, key: Hashable, make: Callable[[], Any]) -> Any:
         """Call `make` once for all cases with the same operands; its time does not count as the backend's.
@@ -249,23 +274,26 @@ class Context:
         max_time_s = SEARCH_SHARE * self.settings.max_time_s
         return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
 
-    def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
+    def time_first_call(self, case: Case, values: Values, expected: Contract) -> Answer | None:
         """Time the backend's first call on these shapes, backward pass included, once per process.
+
+        Returns:
+            Its answer; None if it was called before.
 
         Raises:
             BrokenContract: the result is not as `expected`, which a backward pass could not start from.
         """
         key = (case.backend, case.operand_key, case.pass_)
         if key in self.first_call_s:
-            return
-        pass_ = "forward_backward" if case.gradients else "forward"
-        begin = time.perf_counter()
+            return None
         compute = well_formed(self.backend(case).function)  # for a layer, which takes the result apart
-        function = self.subject(case).function(compute, dtype_of(case.dtype))
-        call_of(pass_, well_formed(function, expected=expected), values)()
+        function = well_formed(self.subject(case).function(compute, dtype_of(case.dtype)), expected=expected)
+        begin = time.perf_counter()
+        answer = call_backend(function, values, expected, gradients=case.gradients, poison=False)
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
         self.first_call_s[key] = time.perf_counter() - begin
+        return answer
 
     def record(self, case: Case, verdict: Verdict, /, **numbers: Any) -> Record:
         """Make a record with the verdict's errors and tolerances, and the command that repeats the case.

@@ -69,13 +69,20 @@ class Judging:
             self._bound(number)
         # before the references are made, since the backend may refuse these operands
         try:
-            self.context.time_first_call(self.case, buffers, self._contract(buffers))
+            first = self.context.time_first_call(self.case, buffers, self._contract(buffers))
         except BrokenContract as error:
             return Verdict(Status.WRONG, str(error)), buffers
+        found = None if first is None else self._ask(first, 0, gradients=gradients, counts=False)
         buffers.refill(self.values(0))  # the call may have changed its inputs
         verdict, answer = self._judge(buffers, 0, gradients=False)
         if verdict.status is not Status.OK or answer.output is None:
             return verdict, buffers
+        if found is not None and found.status is not Status.OK:
+            later, _ = self._judge(buffers, 0, gradients=gradients, counts=False)
+            if later.status is Status.OK:
+                text = f"its first call is wrong, a later one on the same values is right: {found.reason}"
+                return dataclasses.replace(found, reason=text), buffers
+            return found, buffers
         kept = answer.output.clone()
         self.restore(buffers)
         again, second = self._judge(buffers, 1, gradients=gradients)

@@ -6,6 +6,7 @@ The definition must satisfy a closed form or identity before a backend is judged
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,7 @@ class ComputeUnderTest:
 
     check: called with the operands before the function; may raise Unsupported.
     bound: the error that is declared for some operands; `worst_bound` is the largest over all calls.
+    refused: the last refusal of a call, whose results are NaN, so that what depends on them can be left out.
     """
 
     of: str
@@ -56,18 +58,24 @@ class ComputeUnderTest:
     check: Callable[[Mapping[str, Any]], None] = lambda operands: None
     bound: Bound = lambda operands: None
     worst_bound: float | None = field(default=None, init=False)
+    refused: Unsupported | None = field(default=None, init=False)
 
     def __call__(self, recurrence: str, /, **operands: Any) -> tuple[Any, Any]:
         if recurrence != self.of:
             output, state = registry.recurrence(recurrence).definition(**operands)
             return output, state
         cast = narrow(operands, self.dtype, self.device, self.layout)
-        self.check(cast)
-        bound = self.bound(cast)
-        if bound is not None:
-            self.worst_bound = max(bound, self.worst_bound or 0.0)
-        with torch.no_grad():
-            results = well_formed(self.function)(**cast)
+        try:
+            self.check(cast)
+            bound = self.bound(cast)
+            if bound is not None:
+                self.worst_bound = max(bound, self.worst_bound or 0.0)
+            with torch.no_grad():
+                results = well_formed(self.function)(**cast)
+        except Unsupported as refusal:
+            self.refused = refusal
+            exact = registry.recurrence(recurrence).definition(**operands)
+            results = tuple(torch.full_like(x, math.nan) if isinstance(x, Tensor) else x for x in exact)
         output, state = (widen(x.cpu(), torch.float64) if isinstance(x, Tensor) else x for x in results)
         return output, state
 
@@ -174,9 +182,21 @@ def rehearse(entry: Identity, dtype: torch.dtype) -> tuple[dict[str, float], str
     return _gaps(entry, ComputeUnderTest(entry.of, moved, dtype)), None
 
 
-def _gaps(entry: Identity, compute: Compute) -> dict[str, float]:
-    """Measure the relative difference of the two sides of each comparison."""
-    return {label: relative_error(left, right) for label, left, right in entry.function(compute)}
+def _gaps(entry: Identity, compute: ComputeUnderTest) -> dict[str, float]:
+    """Measure the relative difference of the two sides of each comparison.
+
+    Those that depend on a refused call are left out.
+
+    Raises:
+        Unsupported: none is left.
+    """
+    found = {}
+    for label, left, right in entry.function(compute):
+        if compute.refused is None or not bool((left + right).isnan().any()):
+            found[label] = relative_error(left, right)
+    if not found and compute.refused is not None:
+        raise compute.refused
+    return found
 
 
 def judge_identity(

@@ -9,26 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmperf import registry
-from ssmperf.cases.case import Case
+from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.record import Status
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
+from ssmperf.judge.checked import Checked, DoesNotApply, each_part, worst
 from ssmperf.judge.reference import Reference, make_reference
 from ssmperf.judge.tolerance import relative_error, tolerance
-from ssmperf.judge.verdict import judge_call
+from ssmperf.judge.verdict import Verdict, judge_call
 from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import OperationSubject
 from ssmperf.operands.time_axis import has_time, laid_out, length_of, steps
 from ssmperf.operands.values import Values
 from ssmperf.registry.declarations import Backend, Recurrence
 
+REGIMES = ("sigmoid", "reset", "s4d", "phase")  # in which they are checked
 # The sizes differ, so that axes cannot be confused; there are several batch items and heads.
 SIZES = {"B": 2, "C": 5, "H": 3, "K": 4, "V": 2, "D": 5, "N": 3, "S": 19}
 LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65)
@@ -39,28 +41,6 @@ RESET_AT = 11
 DELAY = 3
 
 Bound = Callable[[Any], float | None]
-
-
-class DoesNotApply(Exception):
-    """The recurrence, gate kind or backend is not meant to have a property; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The worst error of a property with its limit (0 means bitwise equality), or why it does not apply.
-
-    status: of a call that is wrong by itself.
-    """
-
-    name: str
-    error: float | None = None
-    limit: float | None = None
-    reason: str | None = None
-    status: Status | None = None
-
-    @property
-    def holds(self) -> bool:
-        return self.error is None or (self.reason is None and self.error <= (self.limit or 0.0))
 
 
 class Probe:
@@ -128,65 +108,86 @@ class Trial:
         return 2 * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
 
 
+def has_properties(case: Case) -> bool:
+    """Tell whether properties are checked: for a bare recurrence, in some regimes, not in half precision."""
+    regime, _ = split_source(case.operand_source)
+    plain = case.packing == "none" and case.call == "none" and "G" not in case.shape
+    precise = case.dtype in ("float32", "float64")
+    return case.model is None and regime in REGIMES and precise and plain and not case.decodes
+
+
+def widest(backend: Backend) -> str:
+    """Name the dtype in which properties are checked."""
+    return "float64" if "float64" in backend.dtypes else "float32"
+
+
 def results_of(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
     """Map the output, and the final state if there is one, to their names."""
     output, state = result
     return {"output": output, **({} if state is None else {"final_state": state})}
 
 
-def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Finding]:
+def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Checked]:
     """Test every property in turn; a property whose calls the backend refuses does not apply."""
     trial = Trial(backend, probe, bound)
     for name, measure in PROPERTIES.items():
         try:
             yield measure(trial)
         except (DoesNotApply, Unsupported) as error:
-            yield Finding(name, reason=str(error))
+            yield Checked(name, reason=str(error))
 
 
-def lengths(trial: Trial) -> Finding:
+def lengths(trial: Trial) -> Checked:
     """Test that outputs, states and gradients are right at many lengths, also around the sizes of tiles."""
-    probe, found = trial.probe, []
-    for T in LENGTHS:
-        if trial.backend.lengths is not None and trial.backend.lengths(T):
-            continue
-        values = probe.values(T)
-        verdict = judge_call(
-            trial.backend.function,
-            values,
-            probe.reference(T, trial.gradients),
-            dtype=probe.dtype,
-            gradients=trial.gradients,
-            bound=trial.bound(values.operands),
-            poison=False,
-        )
+    found = []
+    for T, verdict in each_part(LENGTHS, lambda T: _judged_at(trial, T)):
         if verdict.status is not Status.OK:
             error = max(verdict.errors.values(), default=math.nan)
-            return Finding("lengths", error, None, f"T = {T}: {verdict.reason}", verdict.status)
+            return Checked("lengths", error, None, f"T = {T}: {verdict.reason}", verdict.status)
         found += [(error, verdict.tolerances[name]) for name, error in verdict.errors.items()]
     return worst("lengths", found)
 
 
-def state_passing(trial: Trial) -> Finding:
+def _judged_at(trial: Trial, T: int) -> Verdict:
+    """Judge one call of some length. Raises Unsupported where the backend refuses it."""
+    refused = trial.backend.lengths(T) if trial.backend.lengths is not None else None
+    if refused:
+        raise Unsupported(refused)
+    probe = trial.probe
+    values = probe.values(T)
+    return judge_call(
+        trial.backend.function,
+        values,
+        probe.reference(T, trial.gradients),
+        dtype=probe.dtype,
+        gradients=trial.gradients,
+        bound=trial.bound(values.operands),
+        poison=False,
+    )
+
+
+def state_passing(trial: Trial) -> Checked:
     """Test that two runs, the second from the first's final state, equal one run, gradients included."""
     if not trial.probe.recurrence.has_state:
         raise DoesNotApply("the recurrence has no state")
     function, values = trial.backend.function, trial.probe.values()
     whole = evaluate(function, values, trial.gradients)
+
+    def in_two(split: int, **operands: Any) -> tuple[Tensor, Tensor]:
+        first, state = function(**steps(operands, 0, split, LENGTH))
+        rest = {**steps(operands, split, LENGTH, LENGTH), "initial_state": state}
+        second, state = function(**rest)
+        return torch.cat([first, second], dim=1), state
+
     found: list[tuple[float, float]] = []
-    for split in SPLITS:
-
-        def in_two(split: int = split, **operands: Any) -> tuple[Tensor, Tensor]:
-            first, state = function(**steps(operands, 0, split, LENGTH))
-            rest = {**steps(operands, split, LENGTH, LENGTH), "initial_state": state}
-            second, state = function(**rest)
-            return torch.cat([first, second], dim=1), state
-
-        found += differences(evaluate(in_two, values, trial.gradients), whole, trial)
+    for _, parts in each_part(
+        SPLITS, lambda split: evaluate(partial(in_two, split), values, trial.gradients)
+    ):
+        found += differences(parts, whole, trial)
     return worst("state_passing", found)
 
 
-def causality(trial: Trial) -> Finding:
+def causality(trial: Trial) -> Checked:
     """Test that changing the inputs from some step on leaves all earlier outputs unchanged."""
     if trial.backend.causal == "none":
         raise DoesNotApply("it declares causal='none'")
@@ -205,13 +206,13 @@ def causality(trial: Trial) -> Finding:
     return worst("causality", found)
 
 
-def prefix(trial: Trial) -> Finding:
+def prefix(trial: Trial) -> Checked:
     """Test that a shorter run gives the first outputs of the longer one."""
     short = trial.forward(steps(trial.operands, 0, 19, LENGTH))["output"]
     return worst("prefix", [(relative_error(short, trial.whole["output"][:, :19]), trial.limit())])
 
 
-def batch_independence(trial: Trial) -> Finding:
+def batch_independence(trial: Trial) -> Checked:
     """Test that changing one batch item leaves the results of the others unchanged."""
     limit = 0.0 if trial.backend.batches == "bitwise" else trial.limit()
     other = trial.probe.values(number=1).operands
@@ -228,7 +229,7 @@ def batch_independence(trial: Trial) -> Finding:
     )
 
 
-def determinism(trial: Trial) -> Finding:
+def determinism(trial: Trial) -> Checked:
     """Test that two runs give the same bits, gradients included."""
     if not trial.backend.deterministic:
         raise DoesNotApply("it declares deterministic=False")
@@ -237,7 +238,7 @@ def determinism(trial: Trial) -> Finding:
     return worst("determinism", [(relative_error(second[name], first[name]), 0.0) for name in first])
 
 
-def linearity(trial: Trial) -> Finding:
+def linearity(trial: Trial) -> Checked:
     """Test that f(2x − 3y) = 2 f(x) − 3 f(y), for the output and the final state."""
     inputs = trial.probe.recurrence.linear
     if not inputs:
@@ -251,7 +252,7 @@ def linearity(trial: Trial) -> Finding:
     return worst("linearity", [(e, 3 * limit) for e, limit in differences(trial.forward(mixed), sums, trial)])
 
 
-def delay(trial: Trial) -> Finding:
+def delay(trial: Trial) -> Checked:
     """Test that zeros before the inputs, without a state, delay the outputs and change nothing else."""
     if not trial.probe.recurrence.linear:
         raise DoesNotApply("zeros may change the state of a recurrence that is not linear")
@@ -267,7 +268,7 @@ def delay(trial: Trial) -> Finding:
     return worst("delay", differences(delayed, trial.forward(operands), trial))
 
 
-def reset(trial: Trial) -> Finding:
+def reset(trial: Trial) -> Checked:
     """Test that a gate of zero at one step makes all later results independent of earlier ones."""
     gates = [
         name for name in trial.probe.recurrence.gates if name.startswith("log_") and name in trial.operands
@@ -300,7 +301,7 @@ def reset(trial: Trial) -> Finding:
     return worst("reset", differences(after, alone, trial))
 
 
-PROPERTIES: dict[str, Callable[[Trial], Finding]] = {
+PROPERTIES: dict[str, Callable[[Trial], Checked]] = {
     function.__name__: function
     for function in (
         lengths,
@@ -318,7 +319,7 @@ PROPERTIES: dict[str, Callable[[Trial], Finding]] = {
 
 def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> dict[str, Tensor]:
     """Compute output, final state and, if requested, `gradient of NAME` for each tensor operand."""
-    leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.tensors.items()}
+    leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.varying.items()}
     with torch.set_grad_enabled(gradients):
         found = results_of(function(**{**values.operands, **leaves}))
     if gradients:
@@ -344,19 +345,3 @@ def differences(
         (relative_error(got[name], expected[name]), trial.limit(gradient=name.startswith("gradient")))
         for name in expected
     ]
-
-
-def worst(name: str, found: Iterable[tuple[float, float]]) -> Finding:
-    """Find the error that exceeds its limit the most; NaN exceeds everything."""
-
-    def excess(pair: tuple[float, float]) -> float:
-        error, limit = pair
-        if math.isnan(error):
-            return math.inf
-        return error / limit if limit else math.inf if error else 0.0
-
-    pairs = list(found)
-    if not pairs:
-        raise DoesNotApply("nothing to compare")
-    error, limit = max(pairs, key=excess)
-    return Finding(name, error, limit)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.judge.tolerance import (
+    BANDS,
     SHORTEST_ROW,
     gate_noise,
     is_wider,
@@ -96,7 +97,8 @@ def make_reference(
     length = case.shape["T"]
     inner_values = subject.inner(values)
     if inner_values is None:
-        return reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
+        found = reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
+        return _autocast(found, subject, definition, gradients=gradients) if values.autocast else found
     inner = reference_of(definition, inner_values, length=length, dtype=dtype, gradients=gradients)
     inner = replace(inner, exact=replace(inner.exact, final_state=None), state_dtype=None)
     working = torch.promote_types(dtype, torch.float32)
@@ -113,6 +115,20 @@ def make_reference(
         residual=subject.residual(values),
     )
     return replace(whole, inner_values=inner_values, inner=inner)
+
+
+def _autocast(
+    reference: Reference, subject: Any, definition: Callable[..., Any], *, gradients: bool
+) -> Reference:
+    """Allow the errors of bfloat16 operands, to which autocast may round those of a wider dtype."""
+    half = replace(subject, case=replace(subject.case, dtype="bfloat16", gate_dtype="float32"))
+    values, length = replace(half.values(0, with_state=True), autocast=False), subject.case.shape["T"]
+    low = reference_of(
+        definition, values, length=length, dtype=torch.bfloat16, gradients=gradients
+    ).low_errors
+    band = BANDS[torch.bfloat16][gradients]
+    errors = {name: max(error, low.get(name, 0.0) + band) for name, error in reference.low_errors.items()}
+    return replace(reference, low_errors=errors, row_axes={})
 
 
 def exact_evaluation(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMPARED = (Status.OK, Status.WRONG, Status.NAN)  # statuses of cases whose numbers can be compared
 MOST_TESTS = 24
+PROMISES = ("failed_call", "failed_property")  # fields of a record that name what did not hold
 
 
 def find(run: Run, text: str) -> Record:
@@ -83,14 +84,29 @@ def as_text(record: Record, found: Examination | None) -> str:
         lines.append("its numbers were not compared, so there is nothing to diagnose")
         return "\n".join([*lines, *([f"repeat it: {command}"] if command else [])])
     lines.append(f"repeated: {_ended(found.verdict.status, found.verdict.reason)}")
-    if found.verdict.status is Status.OK and record.status is not Status.OK:
-        lines.append("one call is right here: the fault may lie in a later, timed call, or in chance")
+    lines += _promises(record, found)
+    if found.verdict.status is Status.OK and record.status is not Status.OK and not found.broken:
+        if not any(record.numbers.get(field) for field in PROMISES):
+            lines.append("one call is right here: the fault may lie in a later, timed call, or in chance")
         lines += [f"repeat the whole case: {command}"] if command else []
     for finding in found.findings:
         lines += ["", *_object(finding)]
     if found.conditions:
         lines += ["", "under other conditions", _conditions(found.conditions)]
     return "\n".join(lines)
+
+
+def _promises(record: Record, found: Examination) -> Iterator[str]:
+    """Say which forms of the call, and which properties, do not hold; and whether the recorded one does."""
+    if found.broken:
+        yield "a plain call is right; wrong are:"
+    for each in found.broken:
+        yield f"  {each.name}: {one_line(each.words)}"
+    names = [each.name for each in found.promises]
+    for field in PROMISES:
+        name = record.numbers.get(field)
+        if name in names and name not in (each.name for each in found.broken):
+            yield f"{name}, which was wrong in the run, holds here"
 
 
 def _object(finding: Finding) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.record import Status, one_line
 from ssmperf.judge.verdict import Verdict
 
+OTHER_CALLS = ", other calls"  # the end of the label of a verdict on further promises of the signature
 FROM_STATE = ", from a state"  # the end of the label of a verdict on calls that start from a state
 
 
@@ -108,7 +109,7 @@ class Verification:
 
 def _belongs(label: str, word: str) -> bool:
     """Tell whether a verdict's label is of a regime or gate kind; of the empty word all are."""
-    source = label.removesuffix(FROM_STATE)
+    source = label.removesuffix(FROM_STATE).removesuffix(OTHER_CALLS)
     return not word or word in (source, *split_source(source))
 
 

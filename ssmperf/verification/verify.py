@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import NONE as PLAIN
+from ssmperf.cases.calls.packing import NONE as UNPACKED
 from ssmperf.cases.case import Case
 from ssmperf.cases.failure import TRACEBACK, failure_of, message_of
 from ssmperf.cases.record import Status
@@ -22,6 +24,8 @@ from ssmperf.execute.context import Settings
 from ssmperf.execute.judging import Judging
 from ssmperf.execute.request import Names, names
 from ssmperf.execute.worker import is_out_of_memory
+from ssmperf.judge.calls.probe import has_probe
+from ssmperf.judge.checked import with_checks
 from ssmperf.judge.verdict import Verdict
 from ssmperf.operands.contract import Contract
 from ssmperf.operands.values import Values
@@ -37,7 +41,7 @@ from ssmperf.verification.bench import (
     selection_of,
     subjects_of,
 )
-from ssmperf.verification.report import FROM_STATE, Verification
+from ssmperf.verification.report import FROM_STATE, OTHER_CALLS, Verification
 
 PRESET = "smoke"  # whose sizes are taken where none are given
 ODD = 3  # added to its shortest T, so that no tile divides it
@@ -58,6 +62,8 @@ def verify(
     seed: int = 0,
     gradients: bool = True,
     initial_state: bool | str = BOTH,
+    packing: Any = UNPACKED,
+    call: str = PLAIN,
     **sizes: int,
 ) -> Verification:
     """Judge a function against float64 in this process: `assert ssmperf.verify("scan", fn, T=3000)`.
@@ -79,7 +85,10 @@ def verify(
         seed: changes all values. Equal arguments give equal values.
         gradients: whether to judge the gradients too.
         initial_state: True or False, whether the calls start from a random state; "both" judges both.
-        sizes: sizes of dimensions by letter, such as T=3000. The others are small.
+        packing: lengths of sequences packed into one, such as `[1300, 547, 0, 1]` or "1024x8".
+        call: words such as "read=pre bonus dy:expanded grad=k,v" (see `ssmperf.cases.calls.call`). With
+            neither packing nor words, other forms of the call are judged, too: as `correctness` does.
+        sizes: sizes of dimensions by letter, such as T=3000; G is the number of key heads. Others are small.
 
     Returns:
         A report that is true if everything that was judged is right, and if anything was judged, of each
@@ -89,8 +98,9 @@ def verify(
         UsageError: a name, letter or value is illegal.
     """
     selection, torch_device = selection_of(
-        of, dtype, gate_dtype, regime, layout, device, seed, sizes, preset=PRESET, keywords=KEYWORDS
-    )
+        of, dtype, gate_dtype, regime, layout, device, seed, sizes, preset=PRESET, keywords=KEYWORDS,
+        packing=packing, call=call,
+    )  # fmt: skip
     recurrence = registry.recurrence(registry.recurrence_of(of))
     entry = entry_of(of, function, recurrence)
     states = _states(of, initial_state, recurrence)
@@ -102,21 +112,36 @@ def verify(
     not_covered: dict[str, str] = {}
     with like_a_worker(torch_device):
         for case, with_state in itertools.product(cases, states):
-            label = case.operand_source + FROM_STATE * with_state
+            label = _label(case, with_state)
             try:
                 verdicts[label] = _judge(Judging(case, context, with_state=with_state), selection)
             except Unsupported as refusal:
                 not_covered[label] = message_of(refusal) or "it gave no reason"
+        for case in cases:
+            own = [verdicts[label] for state in states if (label := _label(case, state)) in verdicts]
+            if own and all(each.status is Status.OK for each in own) and has_probe(case):
+                verdicts[case.operand_source + OTHER_CALLS] = _other_calls(Judging(case, context))
     kinds = names(gates) if of == recurrence.name else None  # a model has one
     asked = (*(names(regime) or ()), *(kinds or ()))
     return Verification(of, entry.name, cases[0], verdicts, not_covered, asked)
+
+
+def _label(case: Case, with_state: bool) -> str:
+    return case.operand_source + FROM_STATE * with_state
+
+
+def _other_calls(judging: Judging) -> Verdict:
+    """Judge what the signature promises beside plain calls; the errors are those of other values."""
+    found = judging.context.calls_judged(judging.case, judging.bound)
+    verdict, _ = with_checks(Verdict(Status.OK), "call", found)
+    return dataclasses.replace(verdict, errors={}, tolerances={})
 
 
 class _Bench(Bench):
     """A bench on which nothing is timed."""
 
     def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
-        """Do nothing: no call is timed, and each judged call is held to the contract."""
+        """Do nothing: no call is timed, and the first judged call is the first one."""
 
 
 def _states(of: str, initial_state: bool | str, recurrence: Recurrence) -> tuple[bool, ...]:
@@ -134,6 +159,8 @@ def _case(
     subject: PlannedSubject, entry: Backend, selection: Selection, pass_: str, sizes: Mapping[str, int]
 ) -> Case:
     shape = min(subject.shapes, key=lambda shape: shape["T"])
+    if selection.packing is not None:
+        sizes = {**sizes, "B": 1, "T": sum(selection.packing)}
     chosen = {name: selection.chosen(name)[0] for name in ("dtype", "gate_dtype", "layout")}
     return Case(
         "verify",
@@ -146,6 +173,8 @@ def _case(
         device=selection.device.type,
         pass_=pass_,
         seed=selection.chosen("seed"),
+        packing=selection.chosen("packing"),
+        call=selection.chosen("call"),
     )
 
 

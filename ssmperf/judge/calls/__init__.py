@@ -1,0 +1,1 @@
+"""What a signature promises beside plain calls: key heads, packing, options, and gradients of any kind."""

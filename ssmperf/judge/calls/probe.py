@@ -1,0 +1,119 @@
+"""The small cases on which a backend's further promises are judged, with their references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ssmperf import registry
+from ssmperf.cases.calls.call import Call, parse
+from ssmperf.cases.calls.packing import lengths_of
+from ssmperf.cases.case import Case, split_source
+from ssmperf.cases.shape import Shape
+from ssmperf.judge.reference import Reference, make_reference
+from ssmperf.operands.subject import OperationSubject
+from ssmperf.operands.values import Values
+from ssmperf.plan.selection import is_regime
+
+REGIME = "sigmoid"  # whose values are moderate
+LENGTHS = (37, 64, 128, 256)  # the first that a backend takes
+BATCH, HEADS = 2, 2
+SHARED = {"H": 4, "G": 2}  # so that h·G // H and h mod G differ
+PACKED = "13,0,1,70,5"
+NUMBER = 0  # of the draw
+
+
+class CallProbe:
+    """Operands of a case's kind and sizes, few sequences and steps, and the oracle's answers.
+
+    The operands are those of a regime, since a form of a call is right or wrong whatever the values are.
+    """
+
+    def __init__(self, case: Case, device: str) -> None:
+        self.recurrence = registry.recurrence(case.recurrence)
+        self.case, self.device = probed(case), device
+        self.values = cache(self._values)
+        self.reference = cache(self._reference)
+
+    def plain(self, length: int) -> Case:
+        """Make the case of a plain call of some length."""
+        return replace(self.case, shape=self.case.shape.with_(T=length))
+
+    def _values(self, case: Case) -> Values:
+        return OperationSubject(case, self.device).values(NUMBER, with_state=True)
+
+    def _reference(self, case: Case, definition: Callable[..., Any], gradients: bool) -> Reference:
+        """Make the reference of a case, shared by all whose values and gradients are the same."""
+        answered = replace(case, call=_answered(parse(case.call)))
+        if answered != case:
+            return self.reference(answered, definition, gradients)
+        subject = OperationSubject(case, self.device)
+        return make_reference(subject, definition, self.values(case), gradients=gradients)
+
+
+def probed(case: Case) -> Case:
+    """Make the case of a regime that has a case's kind of gate, dtypes, layout and sizes of a head."""
+    kind = registry.model(case.model).gate if case.model else split_source(case.operand_source)[1]
+    most = {"B": BATCH, "H": HEADS}
+    letters = {letter: size for letter, size in case.shape.items() if letter != "G"}
+    shape = Shape(
+        {letter: min(most.get(letter, size), size) for letter, size in letters.items()} | {"B": BATCH}
+    )
+    source = f"{REGIME}/{kind}" if kind else REGIME
+    return replace(
+        case, model=None, shape=shape, operand_source=source, seed=0, cache="hot", packing="none", call="none"
+    )
+
+
+def has_probe(case: Case) -> bool:
+    """Tell whether a case has further promises to judge: it is plain, and its kind of gate is known."""
+    known = case.model is not None or is_regime(case.operand_source)
+    plain = parse(case.call).plain and case.packing == "none" and "G" not in case.shape
+    return known and plain and case.level == "op" and not case.decodes
+
+
+def key_of(case: Case) -> tuple[object, ...]:
+    """Give the key of a case's probe: cases with equal ones need to be judged once per backend."""
+    small = probed(case)
+    sizes = tuple((letter, size) for letter, size in small.shape.items() if letter not in "BT")
+    kind = (small.operand_source, small.dtype, small.gate_dtype, small.layout, small.gradients)
+    return (case.recurrence, sizes, *kind)
+
+
+def _answered(call: Call) -> str:
+    """Leave out of a call's words what changes neither its answers nor their tolerances."""
+    views = {name: view for name, view in call.views.items() if view in ("expanded", "missing")}
+    return str(replace(call, views=views, wanted=None))
+
+
+def forms(probe: CallProbe, length: int, operands: tuple[str, ...], *, gradients: bool) -> Iterator[Case]:
+    """List the cases that differ from a plain one in one form of the call.
+
+    operands: those that can be differentiated.
+    """
+    case, recurrence = probe.plain(length), probe.recurrence
+    if gradients:
+        ends = ("dy", "ds") if recurrence.has_state else ("dy",)
+        for view in ("expanded", "sliced", "transposed"):
+            yield replace(case, call=" ".join(f"{end}:{view}" for end in ends))
+        for end in ends if len(ends) > 1 else ():
+            yield replace(case, call=f"{end}:missing")
+        for name in operands:
+            yield replace(case, call=f"grad={name}")
+        for name in operands if len(operands) > 2 else ():
+            yield replace(case, call=f"grad={','.join(each for each in operands if each != name)}")
+    for words in recurrence.calls:
+        yield replace(case, call=words)
+    if recurrence.shares_heads:
+        yield replace(case, shape=case.shape.with_(**SHARED))
+    if recurrence.packs:
+        yield with_packing(case, PACKED)
+    yield replace(case, call="autocast")
+
+
+def with_packing(case: Case, packing: str) -> Case:
+    """Pack sequences of some lengths instead of a case's batch."""
+    total = sum(lengths_of(packing) or ())
+    return replace(case, packing=packing, shape=case.shape.with_(B=1, T=total))
