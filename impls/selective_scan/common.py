@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ssmperf import Shape
@@ -263,11 +262,12 @@ class GateScan(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         logs, phase, a, h_0, h = ctx.saved_tensors
         back_phase = None if phase is None else -from_the_end(phase)
-        adjoint = ctx.scan(from_the_end(logs), back_phase, grad_h.flip(1), torch.zeros_like(h_0)).flip(1)
+        back_a = from_the_end(a).conj() if torch.is_grad_enabled() else a  # for further derivatives only
+        back = (from_the_end(logs), back_phase, back_a, grad_h.flip(1), torch.zeros_like(h_0))
+        adjoint: Tensor = GateScan.apply(ctx.scan, *back).flip(1)  # type: ignore[no-untyped-call]
         grad_a = None
         if ctx.needs_input_grad[3]:
             before = torch.cat([h_0.unsqueeze(1), h[:, :-1]], dim=1)
@@ -288,7 +288,6 @@ class HeldStep(torch.autograd.Function):
         return delta * _phi(delta * A)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         delta, A = ctx.saved_tensors
         z = delta * A
