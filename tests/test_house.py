@@ -17,8 +17,8 @@ SOURCE = ("ssmperf", *ROOMS)
 PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
-# what backends of every recurrence may use: host code for Triton, derivatives
-SHARED = ("_triton", "_autograd")
+# what backends of every recurrence may use: host code for Triton, derivatives, autocast
+SHARED = ("_triton", "_autograd", "_autocast")
 NO_RECURRENCES = ("models", "identities", *SHARED)
 
 LONGEST = 400
@@ -132,7 +132,7 @@ PLANTED = {
     "impls/rnn/_other/kernel.py": ("from ...scan._triton.blocks import kernel", "of another recurrence"),
     "impls/_autograd.py": ("import torch\nfrom ssmperf import registry", None),
     "impls/rnn/derived.py": ("from .._autograd import once_differentiable", None),
-    "impls/_autograd/nosy.py": ("from ..scan.common import tile", "imports a recurrence"),
+    "impls/_autocast.py": ("from .scan.common import tile", "imports a recurrence"),
     "impls/_triton/nosy.py": ("from ..scan._triton import blocks", "imports a recurrence"),
     "impls/models/absolute.py": ("import ssmperf.impls.scan", "only the core"),
     "impls/models/from_core.py": ("from ssmperf import impls", "only the core"),

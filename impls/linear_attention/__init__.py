@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
 
+from .._autocast import without_autocast
 from ..scan.common import one_by_one, shared_heads
 from ._signature import check_read
 
@@ -145,6 +146,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     state_shape=lambda shape: (shape["B"], shape["H"], shape["K"], shape["V"]),
     linear=("v", "initial_state"),
 )
+@without_autocast
 def linear_attention(
     q: Tensor,
     k: Tensor,

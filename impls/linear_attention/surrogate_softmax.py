@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
+from .._autocast import without_autocast
 from . import gate_factors
 from ._signature import whole_signature
 from .common import further_pieces, over_steps, tile_scores, working
@@ -37,6 +38,7 @@ def _check(
         raise Unsupported("reads after the write only: before it, the first step has nothing to attend to")
 
 
+@without_autocast
 def definition(
     q: Tensor,
     k: Tensor,

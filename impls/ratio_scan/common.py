@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .._autocast import without_autocast
 from ..scan.common import from_the_end, named_after, three_axes
 
 EMPTY = -1e38  # the exponent of an empty state; with -inf, two empty segments would combine to NaN
@@ -63,7 +64,7 @@ def as_backend(all_states: Callable[[Operands], State]) -> Callable[..., tuple[T
         y = p / q if bonus is None else _read_with_bonus(x, states, bonus.to(wide))
         return y.to(v.dtype), torch.stack([p[:, -1], q[:, -1], m[:, -1]], dim=1)
 
-    return named_after(all_states, backend)
+    return without_autocast(named_after(all_states, backend))
 
 
 def _read_with_bonus(x: Operands, states: State, bonus: Tensor) -> Tensor:

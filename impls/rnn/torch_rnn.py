@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
+from .._autocast import without_autocast
 from .._autograd import once_differentiable
 from .common import check
 
@@ -85,6 +86,7 @@ def error_bound(span: float, dtype: str) -> float:
     launches=lambda shape: 3 * shape["T"],
     workspace=workspace,
 )
+@without_autocast
 def torch_rnn(
     x: Tensor,
     weight_ih: Tensor,

@@ -17,6 +17,8 @@ from torch.autograd import forward_ad
 
 from ssmperf import Shape, UsageError
 
+from .._autocast import without_autocast
+
 F = TypeVar("F", bound=Callable[..., Any])
 InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
@@ -63,7 +65,7 @@ def as_backend(all_states: Callable[[Operands], Tensor]) -> Callable[..., tuple[
         h = all_states(Operands(log_a, phase, b.to(wide), initial_state.to(wide), b.dtype))
         return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
 
-    return named_after(all_states, backend)
+    return without_autocast(named_after(all_states, backend))
 
 
 def named_after(original: Callable[..., Any], function: F) -> F:

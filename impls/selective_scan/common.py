@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from ssmperf import Shape
 
+from .._autocast import without_autocast
 from ..scan.common import from_the_end, gate, named_after, over_time
 from ._signature import HUGE, bounds_of, check, check_options, outer, present, working_dtype
 
@@ -200,7 +201,7 @@ def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..
 
     signature = inspect.signature(widen).replace(return_annotation="tuple[Tensor, Tensor]")
     function.__signature__ = signature  # type: ignore[attr-defined]
-    return named_after(compute, function)
+    return without_autocast(named_after(compute, function))
 
 
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
