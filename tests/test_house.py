@@ -17,8 +17,9 @@ SOURCE = ("ssmperf", *ROOMS)
 PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
-NO_RECURRENCES = ("models", "identities", "_triton")
-SHARED = "_triton"  # host code that backends of every recurrence may use
+# what backends of every recurrence may use: host code for Triton, derivatives, autocast
+SHARED = ("_triton", "_autograd", "_autocast")
+NO_RECURRENCES = ("models", "identities", *SHARED)
 
 LONGEST = 400
 LONGER_WITH_REASON: dict[str, str] = {}
@@ -87,16 +88,17 @@ def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     """Backends share their recurrence's __init__ and common.py, and parts whose names start with _.
 
     From another recurrence they take its common.py, or the backend of their own name on which they build.
-    The package that recurrences share is open to all of them, and imports none.
+    What recurrences share is open to all of them, and imports none.
     """
     room, *folders, _ = file.relative_to(root).parts
-    if room == "impls" and folders and folders[0] == SHARED:
-        inside = not name.startswith("/impls") or name.startswith(f"/impls.{SHARED}.")
+    _, *below = file.relative_to(root).with_suffix("").parts
+    if room == "impls" and below[0] in SHARED:
+        inside = not name.startswith("/impls") or name.split(".")[1] in SHARED
         return None if inside else f"imports a recurrence: {name.lstrip('/')}"
     if room != "impls" or not folders or folders[0] in NO_RECURRENCES or not name.startswith("/impls"):
         return None
     _, *target = name.lstrip("/").split(".")
-    if target[0] == SHARED:
+    if target[0] in SHARED:
         return None
     if target[0] != folders[0]:
         allowed = target[1:2] and target[1] in ("common", file.stem)
@@ -128,6 +130,9 @@ PLANTED = {
     "impls/_triton/plan.py": ("from . import host", None),
     "impls/rnn/_triton/kernel.py": ("from ..._triton.plan import planned\nfrom ..._triton import host", None),
     "impls/rnn/_other/kernel.py": ("from ...scan._triton.blocks import kernel", "of another recurrence"),
+    "impls/_autograd.py": ("import torch\nfrom ssmperf import registry", None),
+    "impls/rnn/derived.py": ("from .._autograd import once_differentiable", None),
+    "impls/_autocast.py": ("from .scan.common import tile", "imports a recurrence"),
     "impls/_triton/nosy.py": ("from ..scan._triton import blocks", "imports a recurrence"),
     "impls/models/absolute.py": ("import ssmperf.impls.scan", "only the core"),
     "impls/models/from_core.py": ("from ssmperf import impls", "only the core"),

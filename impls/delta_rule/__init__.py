@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from ssmperf import Cost, Shape, Spec, UsageError, least_count, log_gates, recurrence
 
+from .._autocast import without_autocast
 from ..scan.common import one_by_one, shared_heads
 
 PRESETS = {
@@ -141,6 +142,7 @@ def gate_factors(log_a: Tensor) -> Tensor:
     linear=("v", "initial_state"),
     stepwise=True,
 )
+@without_autocast
 def delta_rule(
     q: Tensor,
     k: Tensor,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ssmperf import Shape
 
+from .._autocast import without_autocast
 from ..scan.common import named_after, one_by_one, over_time, shared_heads
 from . import check, gate_factors
 
@@ -89,7 +90,7 @@ def as_backend(method: Method) -> Callable[..., tuple[Tensor, Tensor]]:
         output, final = method(x)
         return output.to(v.dtype), final
 
-    return named_after(method, backend)
+    return without_autocast(named_after(method, backend))
 
 
 class Maps(NamedTuple):

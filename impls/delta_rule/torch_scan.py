@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, backend
 
@@ -33,17 +32,21 @@ class Scan(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         decay, correction, initial_state, states = ctx.saved_tensors
         later_decay, later_correction = (
             torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:].flip(1)], dim=1) for x in (decay, correction.mT)
         )
         later = Maps(later_decay, later_correction, grad.flip(1))
-        adjoint = _inclusive(later, torch.zeros_like(initial_state)).flip(1)
+        adjoint = _all_states(later, torch.zeros_like(initial_state)).flip(1)
         before = torch.cat([initial_state.unsqueeze(1), states[:, :-1]], dim=1)
         grad_state = decay[:, 0] * adjoint[:, 0] + correction[:, 0].mT @ adjoint[:, 0]
         return (adjoint * before).sum(-1, keepdim=True), adjoint @ before.mT, adjoint, grad_state
+
+
+def _all_states(maps: Maps, initial_state: Tensor) -> Tensor:
+    states: Tensor = Scan.apply(*maps, initial_state)  # type: ignore[no-untyped-call]
+    return states
 
 
 def _inclusive(maps: Maps, initial_state: Tensor) -> Tensor:
@@ -68,5 +71,5 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 @as_backend
 def torch_scan(x: Operands) -> tuple[Tensor, Tensor]:
     """torch's associative_scan over affine maps with K × K transitions."""
-    states: Tensor = Scan.apply(*maps_of(x), x.state)  # type: ignore[no-untyped-call]
+    states = _all_states(maps_of(x), x.state)
     return read_out(x.q, states), states[:, -1]

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
 
+from .._autocast import without_autocast
 from ..scan.common import one_by_one, shared_heads
 from ._signature import check_read
 
@@ -147,6 +148,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     optional=("bonus",),
     calls=("read=pre", "read=pre bonus"),
 )
+@without_autocast
 def linear_attention(
     q: Tensor,
     k: Tensor,

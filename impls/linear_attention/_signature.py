@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ssmperf import UsageError
 
+from .._autocast import without_autocast
 from ..scan.common import check_heads, named_after, one_by_one, shared_heads
 
 Result = tuple[Tensor, Any]  # o, and S_T or None
@@ -45,7 +46,7 @@ def whole_signature(function: Callable[..., Result], *, shares_heads: bool = Fal
             return function(**operands, initial_state=initial_state, read=read)
         return one_by_one(partial(function, read=read), cu_seqlens, operands, initial_state)
 
-    return named_after(function, backend)
+    return without_autocast(named_after(function, backend))
 
 
 def check_read(read: str, bonus: Tensor | None) -> None:

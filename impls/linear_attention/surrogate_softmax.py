@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
+from .._autocast import without_autocast
 from ..scan.common import shared_heads
 from . import gate_factors
 from ._signature import whole_signature
@@ -38,6 +39,7 @@ def _check(
         raise Unsupported("reads after the write only: before it, the first step has nothing to attend to")
 
 
+@without_autocast
 def definition(
     q: Tensor,
     k: Tensor,

@@ -15,6 +15,8 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
+from .._autocast import without_autocast
+
 PRESETS = {
     "smoke": [{"B": 2, "C": 16}],
     "standard": [{"B": 8, "C": 1024}],
@@ -81,6 +83,7 @@ def sample(
     decay_span=lambda operands: 0.0,
     linear=("u",),
 )
+@without_autocast
 def long_conv(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     """y_t = Σ_{j < min(t, L)} K_j u_{t−j} with t = 1..T, one lag after another.
 

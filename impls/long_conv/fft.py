@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
+from .._autocast import without_autocast
 from .common import operands
 
 
@@ -35,6 +36,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     launches=lambda shape: 12,
     workspace=workspace,
 )
+@without_autocast
 def fft(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     """y = irfft(rfft(u) · rfft(K)), padded so that nothing wraps around, to a length of small prime factors.
 

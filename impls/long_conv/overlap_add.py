@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Shape, backend
 
+from .._autocast import without_autocast
 from .common import operands
 
 LEAST_BLOCK = 16
@@ -46,6 +47,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     launches=lambda shape: 16 + 3 * MOST_BLOCKS,
     workspace=workspace,
 )
+@without_autocast
 def overlap_add(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     """Y_p = Σ_q K_q U_{p−q} over blocks, each product a linear convolution of two blocks.
 

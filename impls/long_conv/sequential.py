@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
+from .._autocast import without_autocast
 from .common import operands
 
 
@@ -16,6 +17,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 @backend("long_conv", name="sequential", launches=lambda shape: 2 * shape["T"] + 4, workspace=workspace)
+@without_autocast
 def sequential(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     """A loop over time; each step weights the inputs that the kernel still reaches.
 

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from ssmperf import Shape, backend
 
+from .._autocast import without_autocast
 from .common import operands
 
 TILE = 64
@@ -25,6 +26,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     launches=lambda shape: 6 + 4 * -(-shape["T"] // TILE),
     workspace=workspace,
 )
+@without_autocast
 def surrogate(u: Tensor, kernel: Tensor) -> tuple[Tensor, None]:
     """A sum over bands of tiles: all tiles of a band are equal, so each band is one product per channel.
 

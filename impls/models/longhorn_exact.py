@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
 
+from .._autocast import without_autocast
 from ..scan.common import one_by_one
 from . import _papers as papers
 from ._blocks import MambaBlock
@@ -110,6 +111,7 @@ def saved(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 @backend("longhorn_exact", name="state_first", launches=launches, workspace=workspace, saved=saved)
+@without_autocast
 def state_first(
     q: Tensor,
     k: Tensor,

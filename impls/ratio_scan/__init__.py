@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
+from .._autocast import without_autocast
 from .common import EMPTY
 
 PRESETS = {
@@ -106,6 +107,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     decay_span=decay_span,
     stepwise=True,
 )
+@without_autocast
 def ratio_scan(
     log_w: Tensor,
     k: Tensor,

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-from ..scan.common import named_after, three_axes
+from .._autocast import without_autocast
+from ..scan.common import from_the_end, named_after, three_axes
 
 EMPTY = -1e38  # the exponent of an empty state; with -inf, two empty segments would combine to NaN
 
@@ -63,7 +64,7 @@ def as_backend(all_states: Callable[[Operands], State]) -> Callable[..., tuple[T
         y = p / q if bonus is None else _read_with_bonus(x, states, bonus.to(wide))
         return y.to(v.dtype), torch.stack([p[:, -1], q[:, -1], m[:, -1]], dim=1)
 
-    return named_after(all_states, backend)
+    return without_autocast(named_after(all_states, backend))
 
 
 def _read_with_bonus(x: Operands, states: State, bonus: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def adjoint_scan(inclusive: InclusiveScan, x: Operands) -> State:
 
 
 class AdjointScan(torch.autograd.Function):
-    """(m, p, q) after each step; the backward pass is the same scan run from the end.
+    """(m, p, q) after each step; the backward pass is the same scan run from the end, and differentiable.
 
     The adjoint G of (P, Q) obeys G_t = e^{-m_t} g_t + e^{λ_{t+1}} G_{t+1}, g the gradients at (p, q):
     elements with exponents −m_t. Scanned as G = e^M (U, Z), every exponent below is ≤ 0 up to rounding:
@@ -130,14 +131,10 @@ class AdjointScan(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, _: Tensor, grad_p: Tensor, grad_q: Tensor) -> tuple[Tensor | None, ...]:
         log_w, k, v, *initial, m, p, q = ctx.saved_tensors
         decay = log_w.expand(-1, k.shape[1], -1)
-        # the reversed scan's step at t takes decay t+1; its first step starts from nothing: any decay will do
-        later = torch.cat([torch.zeros_like(decay[:, :1]), decay[:, 1:].flip(1)], dim=1)
-        found = ctx.inclusive((later, -m.flip(1), grad_p.flip(1), grad_q.flip(1)))
-        M, U, Z = (part.flip(1) for part in found)
+        M, U, Z = _adjoint(ctx.inclusive, decay, m, grad_p, grad_q)
         at_key = torch.exp(M + k)
         m_0, p_0, q_0 = (
             torch.cat([first.unsqueeze(1), rest[:, :-1]], dim=1)
@@ -154,3 +151,37 @@ class AdjointScan(torch.autograd.Function):
             (at_past * U)[:, 0],
             (at_past * Z)[:, 0],
         )
+
+
+def _adjoint(inclusive: InclusiveScan, decay: Tensor, m: Tensor, grad_p: Tensor, grad_q: Tensor) -> State:
+    """Scan gradients at states of exponents m from the end, differentiably: G_t = e^M (U, Z)."""
+    back = (from_the_end(decay), -m.flip(1), grad_p.flip(1), grad_q.flip(1))
+    M, U, Z = ElementScan.apply(inclusive, *back)  # type: ignore[no-untyped-call]
+    return M.flip(1), U.flip(1), Z.flip(1)
+
+
+class ElementScan(torch.autograd.Function):
+    """(m, p, q) after each step of any elements, from an empty state; its backward pass is such a scan, too.
+
+    As in `AdjointScan`, with gradients of u and z instead of those of k and v. Exponents get none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inclusive: InclusiveScan, decay: Tensor, exponent: Tensor, u: Tensor, z: Tensor
+    ) -> tuple[Tensor, ...]:
+        states = inclusive((decay, exponent, u, z))
+        ctx.inclusive = inclusive
+        ctx.save_for_backward(decay, exponent, *states)
+        ctx.mark_non_differentiable(states[0])
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, grad_p: Tensor, grad_q: Tensor) -> tuple[Tensor | None, ...]:
+        decay, exponent, m, p, q = ctx.saved_tensors
+        M, U, Z = _adjoint(ctx.inclusive, decay, m, grad_p, grad_q)
+        at_write = torch.exp(M + exponent)
+        at_past = torch.exp((M[:, 1:] + m[:, :-1]) + decay[:, 1:])
+        kept = at_past * (U[:, 1:] * p[:, :-1] + Z[:, 1:] * q[:, :-1])
+        grad_decay = functional.pad(kept, (0, 0, 1, 0))  # before the first step there is nothing
+        return None, grad_decay.sum_to_size(decay.shape), None, at_write * U, at_write * Z

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Prepared, Unsupported, backend
 
+from .._autograd import once_differentiable
 from .common import EMPTY
 
 REAL = ("float32", "bfloat16", "float16")
@@ -26,7 +26,7 @@ class LogOfRate(torch.autograd.Function):
         return torch.log(-inside)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("ratio_scan/fla_rwkv4")
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         inside, log_w = ctx.saved_tensors
         return torch.where(torch.isinf(log_w), 0, grad / inside)

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
+from .._autocast import without_autocast
 from .common import BLOCKS, check
 
 PRESETS = {
@@ -119,6 +120,7 @@ def sample_state(operands: Mapping[str, Any], generator: Generator) -> Tensor:
     decay_span=lambda operands: 0.0,
     stepwise=True,
 )
+@without_autocast
 def rnn(
     x: Tensor,
     weight_ih: Tensor,

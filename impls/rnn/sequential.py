@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ssmperf import Shape, backend
 
+from .._autocast import without_autocast
 from .common import check
 
 
@@ -37,6 +38,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
 
 
 @backend("rnn", name="sequential", launches=lambda shape: 7 * shape["T"] + 10, workspace=workspace)
+@without_autocast
 def sequential(
     x: Tensor,
     weight_ih: Tensor,

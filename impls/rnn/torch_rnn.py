@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, Unsupported, backend
 
+from .._autocast import without_autocast
+from .._autograd import once_differentiable
 from .common import check
 
 
@@ -52,11 +53,12 @@ class Fused(torch.autograd.Function):
         leaves = [tensor.detach().requires_grad_() for tensor in (x, *tensors)]
         with torch.enable_grad(), true_float32():
             output, final = fused(cell, leaves[0], tuple(leaves[1:5]), tuple(leaves[5:]))
+        ctx.save_for_backward(x, *tensors)  # which the leaves are views of
         ctx.leaves, ctx.results = leaves, (output, *final)
         return tuple(result.detach() for result in ctx.results)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("rnn/torch_rnn")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         with true_float32():
             found = torch.autograd.grad(ctx.results, ctx.leaves, gradients, retain_graph=True)
@@ -84,6 +86,7 @@ def error_bound(span: float, dtype: str) -> float:
     launches=lambda shape: 3 * shape["T"],
     workspace=workspace,
 )
+@without_autocast
 def torch_rnn(
     x: Tensor,
     weight_ih: Tensor,

@@ -13,6 +13,8 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, phases, recurrence
 
+from .._autocast import without_autocast
+
 PRESETS = {
     "smoke": [{"B": 2, "C": 64}],
     "standard": [{"B": 8, "C": 1536}],
@@ -90,6 +92,7 @@ def sample(
     state_shape=lambda shape: (shape["B"], shape["C"]),
     linear=("b", "initial_state"),
 )
+@without_autocast
 def scan(
     log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, UsageError
+
+from .._autocast import without_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
 InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
@@ -64,7 +65,7 @@ def as_backend(all_states: Callable[[Operands], Tensor]) -> Callable[..., tuple[
         h = all_states(Operands(log_a, phase, b.to(wide), initial_state.to(wide), b.dtype))
         return (h if h.is_complex() else h.to(b.dtype)), h[:, -1]
 
-    return named_after(all_states, backend)
+    return without_autocast(named_after(all_states, backend))
 
 
 def named_after(original: Callable[..., Any], function: F) -> F:
@@ -262,7 +263,7 @@ def adjoint_scan(
 
 
 class AdjointScan(torch.autograd.Function):
-    """h = inclusive(log_a, phase, b, h_0), whose backward is the same scan run from the end.
+    """h = inclusive(log_a, phase, b, h_0), whose backward is the same scan from the end, and differentiable.
 
     λ_t = g_t + conj(a_{t+1}) λ_{t+1};  db = λ;  d log_a + i d phase = λ_t conj(a_t h_{t-1});
     dh_0 = conj(a_1) λ_1 (docs/recurrences.md#gradients-of-scans). Gates have all T steps and broadcast over
@@ -279,12 +280,11 @@ class AdjointScan(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h_0, h = ctx.saved_tensors
         back_phase = None if phase is None else -from_the_end(phase)
         zero = torch.zeros_like(h_0)
-        adjoint = ctx.inclusive(from_the_end(log_a), back_phase, grad_h.flip(1), zero).flip(1)
+        adjoint = adjoint_scan(ctx.inclusive, from_the_end(log_a), back_phase, grad_h.flip(1), zero).flip(1)
         a = gate(log_a, phase)
         grad_a = grad_phase = None
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from ssmperf import Cost, Shape, Spec, recurrence
 
+from .._autocast import without_autocast
 from ._sampler import GATE_KINDS, decay_span, sample, sample_optional
 from ._signature import HUGE, bounds_of, check, check_options, gate_kind, outer, present, working_dtype
 
@@ -88,6 +89,7 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     sample_optional=sample_optional,
     calls=("skip", "output_gate", "delta_bias delta_softplus"),
 )
+@without_autocast
 def selective_scan(
     x: Tensor,
     delta: Tensor | None,

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ssmperf import Shape
 
+from .._autocast import without_autocast
 from ..scan.common import from_the_end, gate, named_after, over_time
 from ._signature import HUGE, bounds_of, check, check_options, outer, present, working_dtype
 
@@ -201,7 +201,7 @@ def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..
 
     signature = inspect.signature(widen).replace(return_annotation="tuple[Tensor, Tensor]")
     function.__signature__ = signature  # type: ignore[attr-defined]
-    return named_after(compute, function)
+    return without_autocast(named_after(compute, function))
 
 
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
@@ -263,11 +263,12 @@ class GateScan(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         logs, phase, a, h_0, h = ctx.saved_tensors
         back_phase = None if phase is None else -from_the_end(phase)
-        adjoint = ctx.scan(from_the_end(logs), back_phase, grad_h.flip(1), torch.zeros_like(h_0)).flip(1)
+        back_a = from_the_end(a).conj() if torch.is_grad_enabled() else a  # for further derivatives only
+        back = (from_the_end(logs), back_phase, back_a, grad_h.flip(1), torch.zeros_like(h_0))
+        adjoint: Tensor = GateScan.apply(ctx.scan, *back).flip(1)  # type: ignore[no-untyped-call]
         grad_a = None
         if ctx.needs_input_grad[3]:
             before = torch.cat([h_0.unsqueeze(1), h[:, :-1]], dim=1)
@@ -288,7 +289,6 @@ class HeldStep(torch.autograd.Function):
         return delta * _phi(delta * A)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         delta, A = ctx.saved_tensors
         z = delta * A

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Prepared, Unsupported, backend
 
+from .._autograd import once_differentiable
 from ._signature import HUGE, bounds_of, check, check_options
 
 REAL = ("float32", "bfloat16", "float16")
@@ -108,7 +108,7 @@ class MambaScan(torch.autograd.Function):
         return gated[0] if gated else output, ends[:, :, -1, 1::2].clone()
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("selective_scan/mamba_ssm")
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
         import selective_scan_cuda
 

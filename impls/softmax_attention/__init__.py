@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from ssmperf import Cost, Shape, Spec, log_gates, recurrence
 
+from .._autocast import without_autocast
 from .common import check, joined, log_weights_of, parted
 
 PRESETS = {
@@ -119,6 +120,7 @@ def decay_span(operands: Mapping[str, Any]) -> float:
     stepwise=True,
     longest=LONGEST,
 )
+@without_autocast
 def softmax_attention(
     q: Tensor,
     k: Tensor,

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Shape, backend
 
@@ -52,22 +51,26 @@ class Chunked(torch.autograd.Function):
         return torch.cat([_attend(*_parts(operands, chunk)) for chunk in _chunks(q.shape[2])], dim=2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        operands = ctx.saved_tensors
+        operands, again = ctx.saved_tensors, torch.is_grad_enabled()
         gradients = [None if each is None else torch.zeros_like(each) for each in operands]
         for chunk in _chunks(grad_output.shape[2]):
-            leaves: list[Any] = [
-                None if part is None else part.detach().requires_grad_() for part in _parts(operands, chunk)
-            ]
+            leaves: list[Any] = [None if part is None else _leaf(part) for part in _parts(operands, chunk)]
             with torch.enable_grad():
                 output = _attend(*leaves)
             given = [leaf for leaf in leaves if leaf is not None]
-            found = iter(torch.autograd.grad(output, given, grad_output[:, :, chunk]))
+            found = iter(torch.autograd.grad(output, given, grad_output[:, :, chunk], create_graph=again))
             for into in _parts(gradients, chunk):
                 if into is not None:
                     into += next(found)
         return tuple(gradients)
+
+
+def _leaf(part: Tensor) -> Tensor:
+    """View a part of an operand apart from all others; with its graph where gradients are differentiated."""
+    if torch.is_grad_enabled() and part.requires_grad:
+        return part.view_as(part)
+    return part.detach().requires_grad_()
 
 
 def _chunks(T: int) -> Iterator[slice]:

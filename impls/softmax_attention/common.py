@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ssmperf import UsageError
 
+from .._autocast import without_autocast
 from ..scan.common import named_after
 
 
@@ -70,7 +71,7 @@ def as_backend(attention: Attention, *, wide: bool = True) -> Callable[..., tupl
         output = attention(Operands(q, keys, values, log_f, log_past))
         return output.transpose(1, 2).to(v.dtype), cache
 
-    return named_after(attention, backend)
+    return without_autocast(named_after(attention, backend))
 
 
 def check(k: Tensor, v: Tensor, log_f: Tensor | None, initial_state: Tensor | None) -> None:

@@ -16,6 +16,8 @@ from torch.nn import functional
 
 from ssmperf import Shape, Unsupported, backend
 
+from .._autograd import once_differentiable
+from ..scan.common import differentiates
 from .common import Operands, as_backend, biases
 
 
@@ -58,6 +60,9 @@ def torch_sdpa(x: Operands) -> Tensor:
         Unsupported: torch finds none of its kernels to be fit.
     """
     q, keys, values = (_rows(each) for each in (x.q, x.keys, x.values))
+    bias = None if x.log_f is None else biases(x.log_f, x.log_past)
+    if differentiates(q, keys, values, bias):
+        q, keys, values, bias = Once.apply(q, keys, values, bias, x.log_f, x.log_past)  # type: ignore[no-untyped-call]
 
     def attention(**options: Any) -> Tensor:
         try:
@@ -67,14 +72,33 @@ def torch_sdpa(x: Operands) -> Tensor:
                 raise
             raise Unsupported(f"torch has no kernel for these operands: {error}") from error
 
-    if x.log_f is not None:
-        return attention(attn_mask=biases(x.log_f, x.log_past))
+    if bias is not None:
+        return attention(attn_mask=bias)
     if x.T == 1:
         return attention()  # the only query sees every key
     if x.S:
         everything = torch.ones(x.T, x.S + x.T, dtype=torch.bool, device=q.device)
         return attention(attn_mask=everything.tril(x.S))  # is_causal would align the first query and key
     return attention(is_causal=True)
+
+
+class Once(torch.autograd.Function):
+    """q, keys, values and bias as they are, with gradients that fused kernels let nobody differentiate.
+
+    log_f and log_past, which determine the bias, are saved in its place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, *gates: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        ctx.save_for_backward(q, keys, values, *gates)
+        return q, keys, values, bias
+
+    @staticmethod
+    @once_differentiable("softmax_attention/torch_sdpa")
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *gradients, None, None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -198,6 +198,14 @@ class TestOnHost:
             (gradient,) = torch.autograd.grad(got.sum(), [b], retain_graph=True)
             torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), [b], retain_graph=True)[0])
 
+    @pytest.mark.parametrize("name", NAMES[:3])
+    def test_refuses_second_derivatives(self, scan: Callable[..., Any], name: str) -> None:
+        given = operands(1, 5, 4)
+        x = given[name].requires_grad_()
+        (gradient,) = torch.autograd.grad(scan(**given)[0].square().sum(), x, create_graph=True)
+        with pytest.raises(Unsupported, match=r"^scan/cuda: its backward pass .*: use one of blelloch"):
+            torch.autograd.grad(gradient.sum(), x)
+
     def test_segments_joined_by_the_state_equal_the_whole(
         self, scan: Callable[..., Any], schedule: str
     ) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ssmperf import Prepared, Unsupported
 
+from ..._autograd import once_differentiable
 from .given import Given, preparing, without_state_gradient
 
 CHUNK = 128
@@ -28,16 +28,15 @@ class Logit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_a: Tensor) -> Tensor:
+        ctx.save_for_backward(log_a)
         inside = log_a.clamp(max=NEAREST)
-        rest = -torch.expm1(inside)
-        ctx.save_for_backward(rest)
-        return inside - torch.log(rest)
+        return inside - torch.log(-torch.expm1(inside))
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/mlstm_kernels")
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (rest,) = ctx.saved_tensors
-        gradient: Tensor = grad / rest
+        (log_a,) = ctx.saved_tensors
+        gradient: Tensor = grad / -torch.expm1(log_a.clamp(max=NEAREST))
         return gradient
 
 

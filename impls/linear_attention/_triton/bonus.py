@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
 from .blocks import head_offset, load_chunk, locate_heads_first, store_chunk
 from .chunks import COUNTS
@@ -160,7 +160,7 @@ class Fork(torch.autograd.Function):
         return forked(q, k, v, u)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(
         ctx: Any, dearly: Tensor, dbegin: Tensor | None, dk: Tensor, dv: Tensor, do: Tensor | None
     ) -> tuple[Tensor | None, ...]:
@@ -184,7 +184,7 @@ class Join(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         do = packed(do)
         (dbefore,) = earlier(do)

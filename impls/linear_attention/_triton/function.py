@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable, tie
 from ..._triton.plan import Plan, Slot, packed, planned
 from .heads import repeated
 from .padded import padded, whole_width
@@ -126,24 +126,26 @@ class LinearAttention(torch.autograd.Function):
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
+        operands = (q, k, v, first)
         if expanded(q, k, v.shape[2]):
             q, k = q[:, :, :1].contiguous(), k[:, :, :1].contiguous()
         o, last, angles, cut, q, k, v, *kept = forward_pass(
             q, k, v, log_a, phase, first, keep=True, pairs=pairs
         )
-        ctx.save_for_backward(q, k, v, log_a, phase, angles, *kept)
+        last = narrowed(last, ctx.values)
+        ctx.save_for_backward(q, k, v, log_a, phase, angles, *kept, tie(last, operands, (q, k, v)))
         ctx.cut, ctx.pairs, ctx.has_first = cut, pairs, first is not None
         ctx.set_materialize_grads(False)
         if angles is not None:
             ctx.mark_non_differentiable(angles)
-        return narrowed(o, ctx.values), narrowed(last, ctx.values), angles
+        return narrowed(o, ctx.values), last, angles
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, log_a, phase, angles, totals, states, *kept = ctx.saved_tensors
+        q, k, v, log_a, phase, angles, totals, states, *kept, _ = ctx.saved_tensors
         do = v.new_zeros(*v.shape[:-1], ctx.values) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
 from .chunks import COUNTS
 
@@ -96,7 +96,7 @@ class Early(torch.autograd.Function):
         return earlier(packed(x), keep=True, begins=begins)[0], x[:, :1]
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(ctx: Any, dout: Tensor, dbegin: Tensor | None) -> tuple[Tensor, None]:
         (dx,) = later(packed(dout), flat(dbegin))
         return dx, None
@@ -112,7 +112,7 @@ class Late(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor | None]:
         dout = packed(dout)
         (dx,) = earlier(dout)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable, tie
 from ..._triton.plan import Plan, Slot, packed, planned
 from .function import whole
 from .tiles import Tiles
@@ -82,10 +82,12 @@ class ValuedAttention(torch.autograd.Function):
         first: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        operands = (q, k)
         o, last, angles, cut, states, made, q, k = forward_pass(
             q, k, v, log_a, log_b, phase, first, keep=True, by_value=ctx.needs_input_grad[4], pairs=pairs
         )
-        ctx.save_for_backward(q, k, v, log_a, log_b, phase, angles, first, states, made)
+        tied = tie(last, operands, (q, k))
+        ctx.save_for_backward(q, k, v, log_a, log_b, phase, angles, first, states, made, tied)
         ctx.cut, ctx.pairs = cut, pairs
         ctx.set_materialize_grads(False)
         if angles is not None:
@@ -93,11 +95,11 @@ class ValuedAttention(torch.autograd.Function):
         return o, last, angles
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("linear_attention/triton")
     def backward(
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, log_a, log_b, phase, angles, first, states, made = ctx.saved_tensors
+        q, k, v, log_a, log_b, phase, angles, first, states, made, _ = ctx.saved_tensors
         do = torch.zeros_like(v) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dlog_b, dphase, dfirst = backward_pass(

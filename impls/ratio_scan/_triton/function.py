@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors
 from ..._triton.launch import Blocks
 from ..._triton.plan import Plan, Slot, packed, planned
@@ -197,7 +197,7 @@ class RatioScan(torch.autograd.Function):
         return y, final
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("ratio_scan/triton")
     def backward(ctx: Any, dy: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_w, k, v, bonus, final, marks = ctx.saved_tensors
         dk, dv, dw, du, dstate = backward_pass(

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
 from .enqueue import enqueue, fill
 from .program import cubin
@@ -228,7 +228,7 @@ class Scan(torch.autograd.Function):
         return h, final
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("scan/cuda")
     def backward(ctx: Any, g: Tensor | None, final_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
         needs = ctx.needs_input_grad

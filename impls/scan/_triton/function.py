@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors, strides
 from ..._triton.plan import Plan, Slot, packed, planned
 from .backward import scan_backward
@@ -180,7 +180,7 @@ class Scan(torch.autograd.Function):
         return h, final
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("scan/triton")
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
         da, dphase, db, dstate = backward_pass(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable
 from ..._triton.host import flush, loop_bound, processors, strides
 from ..._triton.plan import Plan, Slot, packed, planned
 from .function import bits, reduced, widths
@@ -213,7 +213,7 @@ class TimeLastScan(torch.autograd.Function):
         return h, final
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("scan/triton")
     def backward(ctx: Any, g: Tensor, final_grad: Tensor) -> tuple[Tensor | None, ...]:
         log_a, phase, h, state = ctx.saved_tensors
         g, h = rows(g), rows(h)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..._autograd import once_differentiable, tie
 from ..._triton.ahead import wait
 from ..._triton.plan import packed as contiguous  # here, packed are sequences
 from .groups import Gradients
@@ -40,6 +40,7 @@ class SelectiveScan(torch.autograd.Function):
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
         skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call, saves: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        operands = (x, delta, state, skip, z, bias)
         x, delta, state, skip, z, bias = contiguous(x), contiguous(delta), *map(dense, (state, skip, z, bias))
         final = None if call.bounds is None else _final(x, k, state, call.bounds)
         o, final, checkpoints, ctx.compiled = forward_pass(
@@ -47,16 +48,17 @@ class SelectiveScan(torch.autograd.Function):
             N=k.shape[-1], call=call, saves=saves,
         )  # fmt: skip
         if checkpoints is not None:
-            ctx.save_for_backward(*Saved(x, delta, k, q, A, skip, z, bias, checkpoints))
+            saved = Saved(x, delta, k, q, A, skip, z, bias, checkpoints)
+            ctx.save_for_backward(*saved, tie(final, operands, saved))
             ctx.call = call
         return o, final
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("selective_scan/triton")
     def backward(ctx: Any, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         wait(ctx.compiled)
-        saved = Saved(*ctx.saved_tensors)
-        return *gradients(ctx.call, saved, do, dfinal, ctx.needs_input_grad[5]), None, None
+        *saved, _ = ctx.saved_tensors
+        return *gradients(ctx.call, Saved(*saved), do, dfinal, ctx.needs_input_grad[5]), None, None
 
 
 def gradients(
