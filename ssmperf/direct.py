@@ -10,7 +10,7 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.pattern import misfit
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
-from ssmperf.registry.declarations import Backend, Recurrence
+from ssmperf.registry.declarations import PACKED, Backend, Recurrence
 
 MOST_EXAMINED = 256  # kinds of calls of one backend that are remembered
 
@@ -216,15 +216,10 @@ _targets: dict[tuple[str, str], Target] = {}
 
 
 def _expected(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) -> Expected:
-    """Find the required result of a call from the first step of the definition.
-
-    Optional operands of whole numbers are left out. They have no part in dtypes, and as bounds of packed
-    sequences they do not fit one step; then the number of states may be any.
-    """
+    """Find the required result of a call from the first step of the definition."""
     import torch
 
     from ssmperf.operands.contract import Contract
-    from ssmperf.operands.dtypes import differentiable
     from ssmperf.operands.time_axis import length_of
     from ssmperf.operands.values import contract
 
@@ -233,13 +228,11 @@ def _expected(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) 
     function = definition.definition if entry.equivalent else entry.definition
     if function is None or not any(value.dim() >= 3 for value in tensors.values()):
         return Expected(None, device)
-    whole = {name for name, value in tensors.items() if not differentiable(value)}
-    packed = {name for name in whole if definition.signature.parameters[name].default is None}
     taken = inspect.signature(function).parameters  # a definition of another function may take fewer
     kept = {
         name: value.detach() if isinstance(value, torch.Tensor) else value
         for name, value in bound.items()
-        if name in taken and name not in packed and not (packed and name == "initial_state")
+        if name in taken or name == PACKED
     }
     length = length_of(kept)
     with torch.no_grad():
@@ -249,11 +242,7 @@ def _expected(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) 
         return Expected(
             Contract(shape, output.dtype, None, None), device, (shape, output.dtype, device, None)
         )
-    agreed = Contract(
-        shape, output.dtype, (None if packed else state.shape[0], *state.shape[1:]), state.dtype
-    )
-    if packed:
-        return Expected(agreed, device)
+    agreed = Contract(shape, output.dtype, tuple(state.shape), state.dtype)
     return Expected(agreed, device, (shape, output.dtype, device, (tuple(state.shape), state.dtype, device)))
 
 

@@ -16,15 +16,13 @@ from ssmperf import registry
 from ssmperf.cases.calls.dtypes import DTYPES
 from ssmperf.cases.case import LAYOUTS, PASSES, Case
 from ssmperf.cases.pattern import parse
-from ssmperf.cases.shape import DIMENSIONS, Shape
+from ssmperf.cases.shape import PRIMES, Shape
 from ssmperf.operands.build import build_operands, initial_state
 from ssmperf.operands.dtypes import differentiable
 from ssmperf.registry.declarations import DEVICES, Recurrence
 
 DATA_DTYPE = "bfloat16"  # of the data in the table, which shows the operands that keep another dtype
 REGIME = "sigmoid"
-# One prime per letter, so that the size of an axis tells its letter.
-SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29, 41), strict=True))
 STATE, OUTPUT, FINAL = "initial_state", "output", "final state"
 WIDTH = 88
 
@@ -51,7 +49,7 @@ def contract(recurrence: str) -> str:
 
 def _calls(entry: Recurrence) -> dict[str, list[Tensor]]:
     """Collect the tensors of one call per kind of gates, by name: operands, output and final state."""
-    shape = Shape({letter: SIZES[letter] for letter in _letters(entry)})
+    shape = Shape({letter: PRIMES[letter] for letter in _letters(entry)})
     seen: dict[str, list[Tensor]] = {}
     for kind in entry.gate_kinds:
         source = f"{REGIME}/{kind}"
@@ -143,7 +141,7 @@ def _refusals(entry: Recurrence) -> str:
 
 def _in_letters(value: Tensor, letters: Iterable[str]) -> str:
     """Write a shape in a recurrence's letters, in sums of two of them, or in sums of two and one."""
-    known = {SIZES[letter]: letter for letter in letters}
+    known = {PRIMES[letter]: letter for letter in letters}
     sums = {
         one + other + more: f"{known[one]} + {known[other]}" + more * " + 1"
         for more in (0, 1)

@@ -12,15 +12,13 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import TRAINING_PASSES
-from ssmperf.cases.shape import DIMENSIONS, Shape
+from ssmperf.cases.shape import PRIMES, Shape
 from ssmperf.layers.model import Model
 from ssmperf.operands.build import build_model, embed_text, sample_state
 from ssmperf.plan.sizes import one_token
 from ssmperf.registry.cost import Spec
 from ssmperf.registry.declarations import Recurrence
 
-# One prime per letter, so that the size of an operand's axis identifies its letter, even as a small multiple.
-_SIZES = dict(zip(DIMENSIONS, (5, 7, 11, 13, 17, 19, 23, 29, 41), strict=True))
 _LARGEST_MULTIPLE = 4  # an LSTM's weights have four blocks; must be less than every size
 BYTES = 4  # per real number: formulas are for float32
 _REGIME = "sigmoid"
@@ -95,9 +93,9 @@ def _symbols(
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    shape = Shape({letter: _SIZES[letter] for letter in entry.presets["smoke"][0]})
+    shape = Shape({letter: PRIMES[letter] for letter in entry.presets["smoke"][0]})
     if decode:
-        past = {"S": _SIZES["S"]} if entry.grows else {}
+        past = {"S": PRIMES["S"]} if entry.grows else {}
         (shape,) = one_token([Shape({**shape, **past})], grows=entry.grows)
     operands = entry.sample(shape, regime=_REGIME, generator=generator, gate_kind=gate_kind)
     if decode:
@@ -115,10 +113,10 @@ def _symbols(
         A size that is none of these stays a number.
         """
         for letter, symbol in letters.items():
-            if size % _SIZES[letter] == 0 and size // _SIZES[letter] <= _LARGEST_MULTIPLE:
-                return size // _SIZES[letter] * symbol
+            if size % PRIMES[letter] == 0 and size // PRIMES[letter] <= _LARGEST_MULTIPLE:
+                return size // PRIMES[letter] * symbol
         for first, second in itertools.combinations(letters, 2):
-            more = size - _SIZES[first] - _SIZES[second]
+            more = size - PRIMES[first] - PRIMES[second]
             if more in (0, 1):
                 return letters[first] + letters[second] + more
         return size
