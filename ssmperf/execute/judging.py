@@ -72,17 +72,15 @@ class Judging:
             first = self.context.time_first_call(self.case, buffers, self._contract(buffers))
         except BrokenContract as error:
             return Verdict(Status.WRONG, str(error)), buffers
-        found = None if first is None else self._ask(first, 0, gradients=gradients, counts=False)
         buffers.refill(self.values(0))  # the call may have changed its inputs
+        if first is not None:
+            verdict = self._judged_first(first, buffers)
+            del first  # whose results may take much memory
+            if verdict.status is not Status.OK:
+                return verdict, buffers
         verdict, answer = self._judge(buffers, 0, gradients=False)
         if verdict.status is not Status.OK or answer.output is None:
             return verdict, buffers
-        if found is not None and found.status is not Status.OK:
-            later, _ = self._judge(buffers, 0, gradients=gradients, counts=False)
-            if later.status is Status.OK:
-                text = f"its first call is wrong, a later one on the same values is right: {found.reason}"
-                return dataclasses.replace(found, reason=text), buffers
-            return found, buffers
         kept = answer.output.clone()
         self.restore(buffers)
         again, second = self._judge(buffers, 1, gradients=gradients)
@@ -90,6 +88,27 @@ class Judging:
             reason = "its second call overwrote the output of the first"
             return Verdict(Status.WRONG, reason, again.errors, again.tolerances), buffers
         return dataclasses.replace(again, output=second.output), buffers
+
+    def _judged_first(self, first: Answer, buffers: Values) -> Verdict:
+        """Judge the first answer of all, where a later one to the same values is another.
+
+        A reference with gradients takes longer than a call, and no other answer to these values needs it.
+        """
+        if first.problem or first.gradient_problem:
+            return Verdict(Status.WRONG, first.problem or first.gradient_problem)
+        later = self._called(buffers, gradients=self.case.gradients)
+        same = first.results.keys() == later.results.keys() and all(
+            torch.equal(value, later.results[name]) for name, value in first.results.items()
+        )
+        if same:
+            return Verdict(Status.OK)
+        verdict, after = (
+            self._ask(each, 0, gradients=self.case.gradients, counts=False) for each in (first, later)
+        )
+        if verdict.status is Status.OK or after.status is not Status.OK:
+            return after
+        text = f"its first call is wrong, a later one on the same values is right: {verdict.reason}"
+        return dataclasses.replace(verdict, reason=text)
 
     def once(self, *, ends: tuple[int, ...] = ()) -> Verdict:
         """Judge one call on the first values.
@@ -198,14 +217,14 @@ class Judging:
         counts: bool = True,
     ) -> tuple[Verdict, Answer]:
         inner = inside(self.context.subject(self.case), self.definition(), values)
-        answer = call_backend(
-            self.context.function(self.case),
-            values,
-            self._contract(values),
-            gradients=gradients,
-            inner=inner,
-        )
+        answer = self._called(values, gradients=gradients, inner=inner)
         return self._ask(answer, number, gradients=gradients, ends=ends, counts=counts), answer
+
+    def _called(
+        self, values: Values, *, gradients: bool, inner: tuple[Values, Contract] | None = None
+    ) -> Answer:
+        function, expected = self.context.function(self.case), self._contract(values)
+        return call_backend(function, values, expected, gradients=gradients, inner=inner)
 
     def _contract(self, values: Values) -> Contract:
         contract: Contract = self.context.memoised(
