@@ -87,7 +87,12 @@ def cost(shape: Shape, specs: Mapping[str, Spec], pass_: str) -> Cost:
     joint=("delta", "k"),
     optional=("skip", "output_gate", "delta_bias"),
     sample_optional=sample_optional,
-    calls=("skip", "output_gate", "delta_bias delta_softplus"),
+    calls=(
+        "skip",
+        "output_gate",
+        "delta_bias delta_softplus",
+        "skip output_gate delta_bias delta_softplus",
+    ),
 )
 @without_autocast
 def selective_scan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import Any
 
 from ssmperf import registry
@@ -166,7 +167,7 @@ def predicted_call_s(case: Case, *, launch_s: float = SECONDS_PER_LAUNCH) -> flo
     if case.model is None and not is_regime(case.operand_source):
         return 0.0
     backend = registry.backend(case.owner, case.backend)
-    launches = backend.launches(case.shape) if backend.launches else 0.0
+    launches = _launches(backend, case)
     kind = _cost_gate(case)
     serial = backend.serial_steps(case.shape, kind) if backend.serial_steps and case.device == "cuda" else 0.0
     traffic = PASSES_OVER_WORKSPACE * _workspace_bytes(backend, case, kind)
@@ -174,6 +175,15 @@ def predicted_call_s(case: Case, *, launch_s: float = SECONDS_PER_LAUNCH) -> flo
     rate = CPU_BYTES_PER_SECOND if case.device == "cpu" else BYTES_PER_SECOND
     serial_s = (BACKWARD_FACTOR if case.gradients else 1.0) * serial * SECONDS_PER_SERIAL_STEP
     return factor * launches * launch_s + serial_s + traffic / rate
+
+
+def _launches(backend: Backend, case: Case) -> float:
+    """Predict the launches of a forward call; a backend that declares them takes packed sequences in turn."""
+    if backend.launches is None:
+        return 0.0
+    lengths = lengths_of(case.packing) or (case.shape["T"],)
+    counts = Counter(length for length in lengths if length)
+    return sum(count * backend.launches(case.shape.with_(T=T)) for T, count in counts.items())
 
 
 def declared_bytes(case: Case) -> float | None:

@@ -149,3 +149,49 @@ def test_the_recurrence_inside_a_layer_is_diagnosed_where_a_norm_hides_it(
     assert "output" in [each["object"] for each in others]
     assert str(record.reason).startswith("output: relative error")
     assert "recurrence: output: it is 1.5 × the exact one" in str(record.reason)
+
+
+IN_DOUBLE = """
+import torch, ssmperf
+
+scan = ssmperf.registry.recurrence("scan").definition
+
+@ssmperf.backend("scan", name="diagnosed_in_double", gates=("data", "const"))
+def in_double(log_a, b, initial_state=None, *, phase=None):
+    output, state = scan(log_a, b, initial_state)
+    return (output + 0.5 if b.dtype == torch.float64 and b.shape[1] > 2 else output), state
+"""
+
+
+@pytest.fixture(scope="module")
+def in_double(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("in_double") / "plugin.py"
+    file.write_text(IN_DOUBLE)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("regime", "repeated"),
+    [
+        ("analytic", "repeated: wrong: output: "),
+        ("identity", "repeated: wrong: "),
+        ("sigmoid/data", "lengths: T = 3: output: relative error"),
+    ],
+)
+def test_a_closed_form_an_identity_and_a_property_are_repeated(
+    regime: str,
+    repeated: str,
+    in_double: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ssmperf.run(
+        "correctness", models="scan", backends="diagnosed_in_double", regime=regime, device="cpu",
+        plugin=in_double, out=tmp_path / "run",
+    )  # fmt: skip
+    wrong = next(record for record in run.records if record.status is Status.WRONG)
+    assert diagnose(monkeypatch, str(run.path), wrong.case.id) == 0
+    said = capsys.readouterr().out
+    assert repeated in said
+    assert "in chance" not in said

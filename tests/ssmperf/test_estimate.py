@@ -68,3 +68,17 @@ def test_constant_gates_of_each_channel_are_forecast_like_key_gates() -> None:
     for name in constant:
         assert forecast(name) == forecast("rwkv6" if name in by_channel else "retnet")
     assert forecast("rwkv6") > forecast("retnet")
+
+
+def test_packed_sequences_are_launched_in_turn() -> None:
+    case = Case(
+        "throughput",
+        "linear_attention",
+        "sequential",
+        Shape(B=1, T=96, H=2, K=16, V=16),
+        operand_source="sigmoid/key",
+        device="cuda",
+    )
+    alone = predicted_call_s(replace(case, shape=case.shape.with_(T=32)))
+    packed = predicted_call_s(replace(case, packing="32x3,0"))
+    assert packed == pytest.approx(3 * alone, rel=0.05)
