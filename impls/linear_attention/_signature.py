@@ -10,15 +10,18 @@ from torch import Tensor
 
 from ssmperf import UsageError
 
-from ..scan.common import check_heads, named_after, one_by_one, shared_heads
+from ..scan.common import bounds_on_device, check_heads, named_after, one_by_one, shared_heads
 
 Result = tuple[Tensor, Any]  # o, and S_T or None
 
 
-def whole_signature(function: Callable[..., Result], *, shares_heads: bool = False) -> Callable[..., Any]:
+def whole_signature(
+    function: Callable[..., Result], *, shares_heads: bool = False, packs: bool = False
+) -> Callable[..., Any]:
     """Give a function of whole sequences packed ones, and keys that heads share.
 
     shares_heads: whether the function takes fewer key heads itself; otherwise they are repeated.
+    packs: whether it takes packed sequences itself; otherwise they run one after another.
     """
 
     def backend(
@@ -43,6 +46,10 @@ def whole_signature(function: Callable[..., Result], *, shares_heads: bool = Fal
         }  # fmt: skip
         if cu_seqlens is None:
             return function(**operands, initial_state=initial_state, read=read)
+        if packs:
+            state = (v.shape[2], k.shape[3], v.shape[3])
+            bounds = bounds_on_device(cu_seqlens, v, state, initial_state)
+            return function(**operands, initial_state=initial_state, read=read, cu_seqlens=bounds)
         return one_by_one(partial(function, read=read), cu_seqlens, operands, initial_state)
 
     return named_after(function, backend)
