@@ -22,8 +22,8 @@ from support.attention import (
     packed_case,
     tiny,
 )
-from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host
-from support.table import Operands, error, evaluate, widened
+from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host, both_passes
+from support.table import Operands, error, evaluate
 from torch import Tensor
 
 from ssmperf import UsageError, registry
@@ -236,18 +236,30 @@ def drawn(kind: str, dtype: str, lengths: Sequence[int], options: dict[str, Any]
 @pytest.mark.parametrize(("kind", "dtype", "options"), GRAPHS)
 def test_a_graph_follows_other_lengths(kind: str, dtype: str, options: dict[str, Any]) -> None:
     lengths = [(300, 0, 1, 64, 130, 17), (0, 0, 511, 1, 0, 0), (64, 64, 64, 64, 128, 128)]
-    operands = drawn(kind, dtype, lengths[0], dict(options))
-    definition = registry.recurrence("linear_attention").definition
-
-    def expected(bounds: Tensor) -> list[Tensor]:
-        return [x for _, x, _ in evaluate(partial(definition, cu_seqlens=bounds), widened(operands)).items()]
-
+    limit = 1e-4 if dtype == "float32" else 4e-2
     assert_follows_other_lengths(
-        lambda bounds: [x for _, x, _ in evaluate(partial(attention, cu_seqlens=bounds), operands).items()],
+        attention,
+        registry.recurrence("linear_attention").definition,
+        drawn(kind, dtype, lengths[0], dict(options)),
         [bounds_of(each) for each in lengths],
-        expected,
-        close=lambda got, want: error(got, want) < (1e-4 if dtype == "float32" else 4e-2),
+        close=lambda got, want: error(got, want) < limit,
     )
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("kind", "dtype", "options"), GRAPHS)
+def test_a_second_call_does_not_wait_for_the_device(kind: str, dtype: str, options: dict[str, Any]) -> None:
+    lengths = (300, 0, 1, 64, 130, 17)
+    operands = drawn(kind, dtype, lengths, dict(options))
+    weights = [torch.ones_like(x) for x in attention(**operands, cu_seqlens=bounds_of(lengths))]
+    bounds = [bounds_of(lengths), bounds_of(lengths[::-1])]
+    both_passes(attention, operands, bounds[0], weights)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        both_passes(attention, operands, bounds[1], weights)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
@@ -275,6 +287,7 @@ def test_bounds_on_the_cpu_are_moved_and_refused_during_capture() -> None:
         got = attention(**operands, cu_seqlens=bounds.cpu())
         for x, y in zip(got, want, strict=True):
             assert torch.equal(x, y)
-        graph = torch.cuda.CUDAGraph()
+        graph, moved = torch.cuda.CUDAGraph(), bounds.cpu()
         with pytest.raises(UsageError, match="lies on the CPU"), torch.cuda.graph(graph):
-            attention(**operands, cu_seqlens=bounds.cpu())
+            torch.neg(bounds)  # torch warns of an empty graph
+            attention(**operands, cu_seqlens=moved)
