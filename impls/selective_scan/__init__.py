@@ -123,9 +123,10 @@ def selective_scan(
         delta_bias: (D,), real, and delta_softplus: Δ = softplus(delta + delta_bias), or without either.
         cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
             after another in the one batch element. Each starts from its own state, and may be empty.
-            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU; the backend
-            `triton` does so once per T and n, and later calls of that kind do not wait. Bounds on the CPU it
-            checks and copies, and refuses while a CUDA graph is being captured.
+            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU. The backend
+            `triton` does so once per T and n: later calls of that kind do not wait, and have no meaning if
+            the values are wrong. Bounds on the CPU it checks and copies; it refuses them while a CUDA graph
+            is being captured, which would keep the copy.
 
     Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
 
