@@ -224,7 +224,7 @@ def selective_scan_cases() -> Iterator[Case]:
     yield case("exp", BFLOAT, "spans", main=True)
     yield case("implicit", BFLOAT, "odd", main=True)
     for kind in ("options", "packed options", "zoh"):
-        yield case("exp", BFLOAT, kind)
+        yield case("exp", BFLOAT, kind, main="packed" in kind)
     for N in (64, 256):
         yield case("exp", BFLOAT, N=N)
     for gate in ("exp", "implicit"):
@@ -253,6 +253,8 @@ def ratio_scan_cases() -> Iterator[Case]:
 def linear_attention_cases() -> Iterator[Case]:
     B, T, H = 1, 128, 2
     packed = {"cu_seqlens": torch.tensor([0, 50, T])}
+    main = {("bf16", gate) for gate in ("key", "key complex", "scalar", "key value complex")}
+    main |= {("fp32", "key packed")}
     for K, V, data, gate in (
         (128, 128, BFLOAT, "key"),
         (128, 128, BFLOAT, "key complex"),
@@ -288,13 +290,13 @@ def linear_attention_cases() -> Iterator[Case]:
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
             options=options,
-            main=data is BFLOAT and gate in ("key", "key complex", "scalar", "key value complex"),
+            main=(SHORT[data], gate) in main,
             processors=H * V // 64,  # more programs than these have fewer stages
         )
         if gate in ("key", "scalar", "scalar shared") and data is BFLOAT and V % 2 == 0:
             name = f"{SHORT[data]} K{K} V{V} {gate} chunks"
-            main = gate != "scalar"
-            yield TritonCase("linear_attention/triton", name, operands, main=main, changes={"walk": 0})
+            every = gate != "scalar"
+            yield TritonCase("linear_attention/triton", name, operands, main=every, changes={"walk": 0})
         if data is BFLOAT and gate == "key":
             one = dict.fromkeys("qkv", ((B, 1, H, K), data))
             one |= {"log_a": ((B, 1, H, K), FLOAT), "initial_state": operands["initial_state"]}
