@@ -183,6 +183,14 @@ def others() -> list[Case]:
         shapes = walked | {"log_a": gate, "initial_state": (1, 2, 33, 17)}
         processors = MANY if name == "spans" else FEW
         found.append(Case("linear_attention/triton", name, shapes, processors, dtype=torch.bfloat16))
+        shapes |= {"initial_state": (3, 2, 33, 17)}
+        options = {"cu_seqlens": torch.tensor([0, 100, 100, 397])}
+        name += " packed"
+        found.append(Case("linear_attention/triton", name, shapes, processors, options, dtype=torch.bfloat16))
+    shapes = dict.fromkeys(("x", "delta"), (1, 833, 17)) | dict.fromkeys(("k", "q"), (1, 833, 5))
+    shapes |= {"initial_state": (3, 17, 5), "A": (17, 5)}
+    options = {"cu_seqlens": torch.tensor([0, 600, 600, 833])}
+    found.append(Case("selective_scan/triton", "exp packed", shapes, MANY, options))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 HUGE = tl.constexpr(1e15)  # stands for infinity where its product with 0 must be 0
 
 

@@ -176,7 +176,10 @@ def linear_attention(
         read: "post" reads S_t; "pre" reads S_{t-1}.
         cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
             after another in the one batch element. Each starts from its own state, and may be empty.
-            initial_state and S_T then are (n, H, K, V). Checking its values waits for the GPU.
+            initial_state and S_T then are (n, H, K, V). Checking its values waits for the GPU. The backend
+            `triton` does so once per T and n: later calls of that kind do not wait, and have no meaning if
+            the values are wrong. Bounds on the CPU it checks and copies; it refuses them while a CUDA graph
+            is being captured, which would keep the copy.
 
     Returns:
         o (B, T, H, V), complex if q, k or v is complex, else real in the dtype of v (under a phase, the real

@@ -11,15 +11,18 @@ from torch import Tensor
 from ssmperf import UsageError
 
 from .._autocast import without_autocast
-from ..scan.common import check_heads, named_after, one_by_one, shared_heads
+from ..scan.common import bounds_on_device, check_heads, named_after, one_by_one, shared_heads
 
 Result = tuple[Tensor, Any]  # o, and S_T or None
 
 
-def whole_signature(function: Callable[..., Result], *, shares_heads: bool = False) -> Callable[..., Any]:
+def whole_signature(
+    function: Callable[..., Result], *, shares_heads: bool = False, packs: bool = False
+) -> Callable[..., Any]:
     """Give a function of whole sequences packed ones, and keys that heads share.
 
     shares_heads: whether the function takes fewer key heads itself; otherwise they are repeated.
+    packs: whether it takes packed sequences itself; otherwise they run one after another.
     """
 
     def backend(
@@ -44,6 +47,10 @@ def whole_signature(function: Callable[..., Result], *, shares_heads: bool = Fal
         }  # fmt: skip
         if cu_seqlens is None:
             return function(**operands, initial_state=initial_state, read=read)
+        if packs:
+            state = (v.shape[2], k.shape[3], v.shape[3])
+            bounds = bounds_on_device(cu_seqlens, v, state, initial_state)
+            return function(**operands, initial_state=initial_state, read=read, cu_seqlens=bounds)
         return one_by_one(partial(function, read=read), cu_seqlens, operands, initial_state)
 
     return without_autocast(named_after(function, backend))

@@ -42,7 +42,7 @@ from ._triton.value_gates import ValuedAttention, attended_valued
         "linear_attention_forward_decode",
     ),
 )
-@partial(whole_signature, shares_heads=True)
+@partial(whole_signature, shares_heads=True, packs=True)
 def triton(
     q: Tensor,
     k: Tensor,
@@ -54,11 +54,13 @@ def triton(
     phase: Tensor | None = None,
     bonus: Tensor | None = None,
     read: str = "post",
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Triton kernels that walk through chunks, or run them beside each other; resets and any decay are exact.
 
     Operands of half types go through half-precision tensor cores with float32 sums; float32 ones through
     float32 products. Phases add up in float64. With value gates, kernels take one step after another.
+    cu_seqlens is read by kernels alone.
 
     Raises:
         Unsupported: float64 operands, or bfloat16 ones in Triton's interpreter.
@@ -75,17 +77,18 @@ def triton(
     elif expanded(q, k, v.shape[2]) and not differentiates(q, k):
         q, k = q[:, :, :1], k[:, :, :1]
     every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
-    if q.shape[1] == 1 and not operands.is_complex and not differentiates(*every):
+    one = q.shape[1] == 1 and cu_seqlens is None
+    if one and not operands.is_complex and not differentiates(*every):
         q, k = shared_heads(q, k, v.shape[2])
         return decode(q, k, v, log_a, phase, log_b, bonus, initial_state, read)
     if log_b is not None:
         log_b = log_b.expand(v.shape)
     if read == "pre":
-        return _read_before_write(q, k, v, log_a, log_b, initial_state, phase, bonus)
+        return _read_before_write(q, k, v, log_a, log_b, initial_state, phase, bonus, cu_seqlens)
     if phase is None and not operands.is_complex:
-        o, state, _ = _real(q, k, v, log_a, log_b, None, initial_state, operands, few=few)
+        o, state, _ = _real(q, k, v, log_a, log_b, None, initial_state, cu_seqlens, operands, few=few)
     else:
-        o, state = _complex(q, k, v, log_a, log_b, initial_state, phase, operands)
+        o, state = _complex(q, k, v, log_a, log_b, initial_state, phase, cu_seqlens, operands)
     return (o if o.is_complex() or o.dtype == v.dtype else o.to(v.dtype)), state
 
 
@@ -97,6 +100,7 @@ def _real(
     log_b: Tensor | None,
     phase: Tensor | None,
     state: Tensor | None,
+    bounds: Tensor | None,
     dtype: torch.dtype,
     *,
     pairs: bool = False,
@@ -120,11 +124,11 @@ def _real(
     traced = differentiates(q, k, v, log_a, log_b, phase, state)
     if log_b is None:
         run = LinearAttention.apply if traced else attended
-        o, last, angles = run(q, k, v, log_a, phase, state, pairs)
+        o, last, angles = run(q, k, v, log_a, phase, state, bounds, pairs)
     else:
         valued = ValuedAttention.apply if traced else attended_valued
         log_b = _contiguous(log_b, log_b.dtype)
-        o, last, angles = valued(q, k, v, log_a, log_b, phase, state, pairs)
+        o, last, angles = valued(q, k, v, log_a, log_b, phase, state, bounds, pairs)
     return o, last, angles
 
 
@@ -152,6 +156,7 @@ def _complex(
     log_b: Tensor | None,
     state: Tensor | None,
     phase: Tensor | None,
+    bounds: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The same with complex gates or operands: real and imaginary parts as channels beside each other."""
@@ -165,11 +170,11 @@ def _complex(
     if pairs:
         (q_re, q_im), (k_re, k_im) = _parts(q), _parts(k)
         queries, keys = torch.cat([q_re, -q_im], -1), torch.cat([k_re, k_im], -1)
-    o, last, angles = _real(queries, keys, values, log_a, log_b, phase, state, real, pairs=pairs)
+    o, last, angles = _real(queries, keys, values, log_a, log_b, phase, state, bounds, real, pairs=pairs)
     if pairs:
         # the imaginary part of q·S reads the same states with another query
         queries = torch.cat([q_im, q_re], -1)
-        o_im, *_ = _real(queries, keys, values, log_a, log_b, phase, state, real, pairs=True)
+        o_im, *_ = _real(queries, keys, values, log_a, log_b, phase, state, bounds, real, pairs=True)
         if v.is_complex():
             o, o_im = o[..., :V] - o_im[..., V:], o_im[..., :V] + o[..., V:]
         o = torch.complex(o.float(), o_im.float())
@@ -178,7 +183,8 @@ def _complex(
         re, im = re[..., :V] - im[..., V:], im[..., :V] + re[..., V:]
     last = torch.complex(re, im)
     if angles is not None:
-        end = angles[:, -1].view(*last.shape[:2], -1, 1)
+        n, H = last.shape[:2]
+        end = (angles[:, -1] if bounds is None else angles[-n * H :]).view(n, H, -1, 1)
         last = last * torch.polar(torch.ones_like(end), end)
     return o, last
 
@@ -196,28 +202,29 @@ def _read_before_write(
     state: Tensor | None,
     phase: Tensor | None,
     bonus: Tensor | None,
+    bounds: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """o_t = q_t S_{t-1} + Σ_c q_tc u_c k_tc · v_t: post-read with q one step early, after a first read."""
     traced = differentiates(q, k, v, log_a, log_b, state, phase, bonus)
     if bonus is None or q.is_complex() or k.is_complex() or v.is_complex():
         take_early, take_late = (Early.apply, Late.apply) if traced else (taken_early, taken_late)
-        early, begin = take_early(q, state is not None)
-        before, last = triton(early, k, v, log_a, log_b, state, phase=phase)
-        o: Tensor = take_late(before, _first_read(begin, state, before, last))
+        early, begin = take_early(q, bounds, state is not None)
+        before, last = triton(early, k, v, log_a, log_b, state, phase=phase, cu_seqlens=bounds)
+        o: Tensor = take_late(before, _first_read(begin, state, before, last), bounds)
         if bonus is not None:
             weight = (q.to(torch.promote_types(q.dtype, torch.float32)) * bonus * k).sum(-1, keepdim=True)
             o = (o + weight * v).to(o.dtype)
         return o, last
     fork, join = (Fork.apply, Join.apply) if traced else (forked, joined)
     q, k, v, u = (packed(each) for each in (q, k, v, bonus.float()))
-    early, begin, keys, values, v = fork(q, k, v, u)
-    before, last = triton(early, keys, values, log_a, log_b, state, phase=phase)
-    return join(q, k, v, u, packed(before), _first_read(begin, state, before, last)), last
+    early, begin, keys, values, v = fork(q, k, v, u, bounds, state is not None)
+    before, last = triton(early, keys, values, log_a, log_b, state, phase=phase, cu_seqlens=bounds)
+    return join(q, k, v, u, packed(before), _first_read(begin, state, before, last), bounds), last
 
 
-def _first_read(begin: Tensor, state: Tensor | None, o: Tensor, last: Tensor) -> Tensor | None:
+def _first_read(begin: Tensor | None, state: Tensor | None, o: Tensor, last: Tensor) -> Tensor | None:
     """S_0ᵀ q_0 (B, 1, H, V) in the dtype of o; begin: q_0 (B, 1, H, K)."""
-    if state is None:
+    if state is None or begin is None:
         return None
     wide = torch.promote_types(begin.dtype, last.dtype)
     first = torch.einsum("bthk,bhkv->bthv", begin.to(wide), state.to(wide))

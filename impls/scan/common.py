@@ -128,24 +128,80 @@ def sequence_bounds(
         UsageError: it is no vector of integers that rises from 0 to T, there is more than one batch element,
             or there is not one initial state per sequence.
     """
+    _check_packed(cu_seqlens, B, T)
+    bounds = _listed(cu_seqlens, T)
+    _check_states(cu_seqlens, state, initial_state)
+    return bounds
+
+
+def bounds_on_device(
+    cu_seqlens: Tensor, v: Tensor, state: Sequence[int], initial_state: Tensor | None
+) -> Tensor:
+    """Check cu_seqlens without waiting for a GPU, and bring it to the device of v (B, T, ...).
+
+    Its values are checked if it lies on the CPU, and once for each T and number of sequences, unless a CUDA
+    graph is being captured.
+
+    Raises:
+        UsageError: see `sequence_bounds`; or it lies on the CPU while a CUDA graph is being captured.
+    """
+    B, T = v.shape[:2]
+    _check_packed(cu_seqlens, B, T)
+    _check_states(cu_seqlens, state, initial_state)
+    kind = (cu_seqlens.device, cu_seqlens.shape[0], T)
+    on_host = is_on_host(cu_seqlens)
+    if not on_host and kind in _checked:
+        return cu_seqlens.contiguous()
+    capturing = v.is_cuda and torch.cuda.is_current_stream_capturing()
+    if on_host and capturing:
+        raise UsageError("cu_seqlens lies on the CPU, and a CUDA graph would keep its values")
+    if not capturing:
+        _listed(cu_seqlens, T)
+        if len(_checked) >= MOST_CHECKED:
+            _checked.clear()
+        _checked.add(kind)
+    cu_seqlens = cu_seqlens.contiguous()
+    return cu_seqlens.to(v.device, non_blocking=True) if on_host else cu_seqlens
+
+
+def is_on_host(x: Tensor) -> bool:
+    """Whether the host reads x without waiting."""
+    return x.device.type == "cpu"
+
+
+MOST_CHECKED = 4096
+_checked: set[tuple[torch.device, int, int]] = set()  # devices, numbers of bounds and steps
+
+
+def _check_packed(cu_seqlens: Tensor, B: int, T: int) -> None:
     if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise UsageError(
             f"cu_seqlens must be a vector of int32 or int64, got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
         )
+    if (count := cu_seqlens.shape[0]) < 2:
+        found = ("nothing", "one number")[count]
+        raise UsageError(f"cu_seqlens must begin with 0 and end with T = {T}, got {found}")
     if B != 1:
         raise UsageError(f"cu_seqlens packs sequences into one batch element, got B = {B}")
-    bounds: list[int] = cu_seqlens.tolist()
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != T:
-        ends = " and ".join(str(bound) for bound in (*bounds[:1], *bounds[1:][-1:]))
-        raise UsageError(f"cu_seqlens must begin with 0 and end with T = {T}, got {ends or 'nothing'}")
-    for first, end in pairwise(bounds):
-        if first > end:
-            raise UsageError(f"cu_seqlens must not decrease, got {first} before {end}")
-    states = (len(bounds) - 1, *state)
+
+
+def _check_states(cu_seqlens: Tensor, state: Sequence[int], initial_state: Tensor | None) -> None:
+    states = (cu_seqlens.shape[0] - 1, *state)
     if initial_state is not None and tuple(initial_state.shape) != states:
         raise UsageError(
             f"initial_state must be {states}, one of each sequence, got {tuple(initial_state.shape)}"
         )
+
+
+def _listed(cu_seqlens: Tensor, T: int) -> list[int]:
+    bounds: list[int] = cu_seqlens.tolist()
+    if bounds[0] != 0 or bounds[-1] != T:
+        raise UsageError(
+            f"cu_seqlens must begin with 0 and end with T = {T}, got {bounds[0]} and {bounds[-1]}"
+        )
+    for first, end in pairwise(bounds):
+        if first > end:
+            raise UsageError(f"cu_seqlens must not decrease, got {first} before {end}")
     return bounds
 
 

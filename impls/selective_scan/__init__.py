@@ -133,7 +133,10 @@ def selective_scan(
         delta_bias: (D,), real, and delta_softplus: Δ = softplus(delta + delta_bias), or without either.
         cu_seqlens: (n + 1,), int32 or int64, from 0 to T without decreasing: bounds of sequences that lie one
             after another in the one batch element. Each starts from its own state, and may be empty.
-            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU.
+            initial_state and S_T then are (n, D, N). Checking its values waits for the GPU. The backend
+            `triton` does so once per T and n: later calls of that kind do not wait, and have no meaning if
+            the values are wrong. Bounds on the CPU it checks and copies; it refuses them while a CUDA graph
+            is being captured, which would keep the copy.
 
     Re A = -inf, a log gate of -inf and a gate of 0 are resets. Δ = 0 keeps the state, whatever A.
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ssmperf import Shape, Unsupported, backend
 
-from ..scan.common import differentiates
-from ._signature import bounds_of, check, check_options
+from ..scan.common import bounds_on_device, differentiates
+from ._signature import check, check_options
 from ._triton.decode import decode
 from ._triton.function import SelectiveScan
 from ._triton.schedule import Call
@@ -95,16 +95,17 @@ def selective_scan(
     assert delta is not None
     if initial_state is not None and initial_state.dtype != torch.float32:
         initial_state = initial_state.to(torch.float32)
-    bounds = None if cu_seqlens is None else tuple(bounds_of(cu_seqlens, x, k, initial_state))
-    call = Call(gate, discretization == "zoh", delta_softplus, bounds)
+    if cu_seqlens is not None:
+        cu_seqlens = bounds_on_device(cu_seqlens, x, (x.shape[2], k.shape[2]), initial_state)
+    call = Call(gate, discretization == "zoh", delta_softplus, cu_seqlens is not None)
     saves = differentiates(*operands, initial_state)  # parameters ask for gradients where none are wanted
-    if bounds is None and x.shape[1] == 1 and not saves:
+    if cu_seqlens is None and x.shape[1] == 1 and not saves:
         return decode(
             x, delta, k, q, A, initial_state, call,
             skip=skip, output_gate=output_gate, delta_bias=delta_bias,
         )  # fmt: skip
     o, final = SelectiveScan.apply(  # type: ignore[no-untyped-call]
-        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, call, saves
+        x, delta, k, q, A, initial_state, skip, output_gate, delta_bias, cu_seqlens, call, saves
     )
     return o, final
 

@@ -239,15 +239,15 @@ def test_nothing_outside_of_the_operands_is_touched(monkeypatch: pytest.MonkeyPa
 
     q, k, u = framed(1.0, B, T, H, K), framed(0.5, B, T, H, K), torch.ones(H, K)
     v, before, do = (framed(value, B, T, H, V) for value in (2.0, 3.0, 1.0))
-    (out,) = bonus.bonus_pass(q, k, v, u, before, None, keep=False)
+    (out,) = bonus.bonus_pass(q, k, v, u, before, None, None, keep=False)
     assert out[:, 0].eq(4.0).all() and out[:, 1:].eq(7.0).all()  # w v = 1 · 0.5 · 4 channels · 2
     dearly, dk, dv = (framed(value, B, T, H, K) for value in (3.0, 5.0, 7.0))
-    dq, _, _, du = bonus.bonus_grads(q, k, v, u, do, dearly, None, dk, dv)
+    dq, _, _, du = bonus.bonus_grads(q, k, v, u, do, dearly, None, dk, dv, None)
     assert dq[:, 0].eq(4.0).all() and dq[:, 1:].eq(7.0).all()
     assert dk.eq(13.0).all() and dv.eq(9.0).all()
     assert all(x._base is not None and x._base[[0, -1]].isnan().all() for x in (dk, dv))
     assert du.sum((0, 1)).eq(8 * 0.5 * T).all()
-    (early,), (late,) = step.earlier(q), step.later(q, None)
+    (early,), (late,) = step.earlier(q, None), step.later(q, None, None)
     assert early[:, :-1].eq(1.0).all() and early[:, -1].eq(0.0).all()
     assert late[:, 1:].eq(1.0).all() and late[:, 0].eq(0.0).all()
 

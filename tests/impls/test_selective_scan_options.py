@@ -171,7 +171,7 @@ WRONG: dict[str, tuple[Operands, str]] = {
     "a softplus of nothing": ({"delta": None, "gate": "const", "delta_softplus": True}, "need delta"),
     "floats": ({"cu_seqlens": torch.tensor([0.0, 21.0])}, "int32 or int64, got torch.float32"),
     "a matrix": ({"cu_seqlens": torch.tensor([[0, 21]])}, "a vector"),
-    "no sequence": ({"cu_seqlens": torch.tensor([0])}, "begin with 0 and end with T = 21, got 0"),
+    "no sequence": ({"cu_seqlens": torch.tensor([0])}, "begin with 0 and end with T = 21, got one number"),
     "a late start": ({"cu_seqlens": torch.tensor([1, 21])}, "got 1 and 21"),
     "an early end": ({"cu_seqlens": torch.tensor([0, 20])}, "end with T = 21, got 0 and 20"),
     "a decrease": ({"cu_seqlens": torch.tensor([0, 9, 8, 21])}, "must not decrease, got 9 before 8"),

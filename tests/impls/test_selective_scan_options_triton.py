@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, registry
@@ -18,7 +19,8 @@ if reason := ENTRY.missing(DEVICE):
     pytest.skip(reason, allow_module_level=True)
 
 from ssmperf.impls._triton.plan import Slot, forget  # noqa: E402
-from ssmperf.impls.selective_scan._triton import schedule  # noqa: E402
+from ssmperf.impls.scan import common  # noqa: E402
+from ssmperf.impls.selective_scan._triton import passes, schedule  # noqa: E402
 from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa: E402
 from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
 
@@ -27,6 +29,7 @@ ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, CHECKPOINT = 2, 4
 ALL = ("skip", "output_gate", "delta_bias", "delta_softplus")
 LENGTHS = (6, 0, 1, 2)
+OTHERS = (0, 1, 8, 0)  # of as many steps
 
 needs_gpu = [
     pytest.mark.gpu,
@@ -78,8 +81,12 @@ def operands(
     drawn["delta_softplus"] = "delta_softplus" in wanted
     drawn["initial_state"] = torch.randn(B if lengths is None else len(lengths), D, N, generator=generator)
     if lengths is not None:
-        drawn["cu_seqlens"] = torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        drawn["cu_seqlens"] = bounds_of(lengths)
     return {name: x.to(DEVICE) if isinstance(x, Tensor) else x for name, x in drawn.items()}
+
+
+def bounds_of(lengths: tuple[int, ...]) -> Tensor:
+    return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32).to(DEVICE)
 
 
 def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
@@ -145,9 +152,9 @@ def test_packed_sequences_in_segments(cut: Callable[..., None], kind: str) -> No
     given = operands(kind, (1, sum(LENGTHS), 5, 8), ALL if kind == "exp" else (), LENGTHS)
     cut(segments=True)
     slots = [Slot.of(given[name]) for name in ("x", "k", "q")]
-    call = Call(given["gate"], bounds=tuple(given["cu_seqlens"].tolist()))
-    planned = Schedule.of("forward", call, *slots, 8)
-    assert planned.length == CHECKPOINT and planned.segments == 4
+    call = Call(given["gate"], packed=True)
+    planned = Schedule.of("forward", call, *slots, 8, sequences=len(LENGTHS))
+    assert planned.length == CHECKPOINT and planned.segments == 6  # places, of which two stay empty
     check(given)
 
 
@@ -166,6 +173,38 @@ def test_packed_sequences_have_the_bits_of_separate_calls(cut: Callable[..., Non
         output, state = ENTRY.function(**(given | part))
         assert torch.equal(packed[:, first:end], output)
         assert torch.equal(states[i : i + 1], state)
+
+
+def test_a_second_packed_call_reads_nothing_on_the_host(
+    cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(segments=True)
+    given = operands("exp", (1, sum(LENGTHS), 5, 8), ALL, LENGTHS)
+    assert_reads_nothing_on_the_host(monkeypatch, lambda: outcome(ENTRY.function, given, double=False))
+
+
+def test_the_plans_of_a_packed_call_follow_other_bounds(cut: Callable[..., None]) -> None:
+    cut(segments=True)
+    given = operands("exp", (1, sum(LENGTHS), 5, 8), ALL, LENGTHS)
+    outcome(ENTRY.function, given, double=False)
+    plans = [dict(each.plans) for each in (passes.forward_pass, passes.backward_pass)]
+    assert all(plans)
+    check(given | {"cu_seqlens": bounds_of(OTHERS)})
+    assert [each.plans for each in (passes.forward_pass, passes.backward_pass)] == plans
+
+
+@pytest.mark.parametrize("bounds", [(0, 8, 3, 9, 9), (-5, 2, 10**6, 1, 9), (9, 0, 9, 0, 9), (0, 0, 0, 0, 0)])
+def test_malformed_bounds_write_nothing_outside(
+    cut: Callable[..., None], monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, ...]
+) -> None:
+    """Whatever the results are: the operands stay as they were."""
+    monkeypatch.setattr(common, "_listed", lambda cu_seqlens, T: [])
+    cut(segments=True)
+    given = operands("exp", (1, sum(LENGTHS), 5, 8), (), LENGTHS)
+    before = {name: x.clone() for name, x in given.items() if isinstance(x, Tensor)}
+    outcome(ENTRY.function, given | {"cu_seqlens": torch.tensor(bounds, device=DEVICE)}, double=False)
+    for name, x in before.items():
+        assert torch.equal(given[name], x)
 
 
 def test_packed_sequences_begin_with_nothing_if_no_states_are_given(cut: Callable[..., None]) -> None:
@@ -256,3 +295,17 @@ class TestOnDevice:
     @pytest.mark.parametrize("kind", ["exp", "exp_zoh", "implicit"])
     def test_packed_sequences(self, kind: str, lengths: tuple[int, ...]) -> None:
         check(operands(kind, (1, sum(lengths), 96, 16), ALL, lengths), tolerance=5e-5)
+
+    @pytest.mark.parametrize("kind", ["exp", "implicit"])
+    def test_a_graph_follows_other_lengths(self, kind: str) -> None:
+        lengths = [(1000, 0, 1, 1963, 37), (0, 0, 3000, 0, 1), (600, 600, 600, 600, 601)]
+        given = operands(kind, (1, 3001, 96, 16), ALL, lengths[0])
+        del given["cu_seqlens"]
+        leaves = {name: x.requires_grad_() if isinstance(x, Tensor) else x for name, x in given.items()}
+        assert_follows_other_lengths(
+            ENTRY.function,
+            RECURRENCE.definition,
+            leaves,
+            [bounds_of(each) for each in lengths],
+            close=lambda got, want: bool((got - want).norm() <= 5e-5 * want.norm().clamp_min(1e-30)),
+        )

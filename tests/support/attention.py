@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from support.table import TOLERANCE, Operands, error, evaluate, oracle, sample
+from support.table import TOLERANCE, Operands, error, evaluate, oracle, sample, widened
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -71,6 +74,26 @@ def case(
     return moved(operands)
 
 
+def packed_case(
+    lengths: Sequence[int], kind: str, *, G: int | None = None, H: int = 2, state: bool = True, **options: Any
+) -> tuple[Operands, Tensor]:
+    """Operands of packed sequences, with G key heads and a state per sequence, and their bounds."""
+    operands, bounds = case(T=sum(lengths), kind=kind, H=H, **options), bounds_of(lengths)
+    one = operands["initial_state"].detach()
+    if state:
+        scales = torch.linspace(1, -1, len(lengths), device=DEVICE).view(-1, 1, 1, 1)
+        operands["initial_state"] = (one * scales).requires_grad_()
+    else:
+        del operands["initial_state"]
+    for name in "qk" if G else "":
+        operands[name] = operands[name].detach()[:, :, :G].clone().requires_grad_()
+    return operands, bounds
+
+
+def bounds_of(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], device=DEVICE, dtype=torch.int32)
+
+
 def made_complex(operands: Operands, names: str) -> None:
     """Give some operands imaginary parts, and make the initial state complex."""
     generator = torch.Generator().manual_seed(4)
@@ -97,8 +120,14 @@ def assert_plans_backward(backward: Any, operands: Operands) -> None:
     assert backward.plans == plans
 
 
-def assert_matches(operands: Operands, dtype: str = "float32") -> None:
-    got, reference = evaluate(attention, operands), oracle("linear_attention", operands)
+def assert_matches(operands: Operands, dtype: str = "float32", bounds: Tensor | None = None) -> None:
+    """bounds: of packed sequences."""
+    if bounds is None:
+        got, reference = evaluate(attention, operands), oracle("linear_attention", operands)
+    else:
+        definition = registry.recurrence("linear_attention").definition
+        got = evaluate(partial(attention, cu_seqlens=bounds), operands)
+        reference = evaluate(partial(definition, cu_seqlens=bounds), widened(operands))
     forward, gradient = HALF_TOLERANCE[dtype]
     summed = {
         name for name in ("log_a", "phase") if operands.get(name) is not None and operands[name].dim() <= 2

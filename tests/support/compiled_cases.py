@@ -224,7 +224,7 @@ def selective_scan_cases() -> Iterator[Case]:
     yield case("exp", BFLOAT, "spans", main=True)
     yield case("implicit", BFLOAT, "odd", main=True)
     for kind in ("options", "packed options", "zoh"):
-        yield case("exp", BFLOAT, kind)
+        yield case("exp", BFLOAT, kind, main="packed" in kind)
     for N in (64, 256):
         yield case("exp", BFLOAT, N=N)
     for gate in ("exp", "implicit"):
@@ -252,6 +252,9 @@ def ratio_scan_cases() -> Iterator[Case]:
 
 def linear_attention_cases() -> Iterator[Case]:
     B, T, H = 1, 128, 2
+    packed = {"cu_seqlens": torch.tensor([0, 50, T])}
+    main = {("bf16", gate) for gate in ("key", "key complex", "scalar", "key value complex")}
+    main |= {("fp32", "key packed")}
     for K, V, data, gate in (
         (128, 128, BFLOAT, "key"),
         (128, 128, BFLOAT, "key complex"),
@@ -264,8 +267,13 @@ def linear_attention_cases() -> Iterator[Case]:
         (64, 64, HALF, "none"),
         (128, 128, FLOAT, "key"),
         (64, 64, FLOAT, "scalar"),
+        (128, 128, BFLOAT, "key packed"),
+        (64, 64, BFLOAT, "key complex packed"),
+        (128, 129, BFLOAT, "scalar packed"),
+        (64, 64, BFLOAT, "key value packed"),
+        (64, 64, FLOAT, "key packed"),
     ):
-        heads = 1 if "shared" in gate else H
+        heads, options = 1 if "shared" in gate else H, {}
         operands: dict[str, Operand] = dict.fromkeys("qk", ((B, T, heads, K), data))
         operands |= {"v": ((B, T, H, V), data), "initial_state": ((B, H, K, V), FLOAT)}
         if gate != "none":
@@ -274,17 +282,21 @@ def linear_attention_cases() -> Iterator[Case]:
             operands["log_b"] = ((B, T, H, V), FLOAT)
         if "complex" in gate:
             operands["phase"] = ((B, T, H, K), FLOAT)
+        if "packed" in gate:
+            operands["initial_state"] = ((2, H, K, V), FLOAT)
+            options = packed
         yield TritonCase(
             "linear_attention/triton",
             f"{SHORT[data]} K{K} V{V} {gate}",
             operands,
-            main=data is BFLOAT and gate in ("key", "key complex", "scalar", "key value complex"),
+            options=options,
+            main=(SHORT[data], gate) in main,
             processors=H * V // 64,  # more programs than these have fewer stages
         )
         if gate in ("key", "scalar", "scalar shared") and data is BFLOAT and V % 2 == 0:
             name = f"{SHORT[data]} K{K} V{V} {gate} chunks"
-            main = gate != "scalar"
-            yield TritonCase("linear_attention/triton", name, operands, main=main, changes={"walk": 0})
+            every = gate != "scalar"
+            yield TritonCase("linear_attention/triton", name, operands, main=every, changes={"walk": 0})
         if data is BFLOAT and gate == "key":
             one = dict.fromkeys("qkv", ((B, 1, H, K), data))
             one |= {"log_a": ((B, 1, H, K), FLOAT), "initial_state": operands["initial_state"]}
@@ -292,6 +304,8 @@ def linear_attention_cases() -> Iterator[Case]:
     before = dict.fromkeys("qkv", ((B, T, H, 128), BFLOAT)) | {"bonus": ((H, 128), FLOAT)}
     options = {"read": "pre"}
     yield TritonCase("linear_attention/triton", "bf16 K128 V128 bonus", before, options=options, main=True)
+    name = "bf16 K128 V128 bonus packed"
+    yield TritonCase("linear_attention/triton", name, before, options=options | packed)
     before = dict.fromkeys("qkv", ((B, T, H, 64), BFLOAT)) | {"initial_state": ((B, H, 64, 64), FLOAT)}
     yield TritonCase("linear_attention/triton", "bf16 K64 V64 pre", before, options=options)
 

@@ -27,6 +27,7 @@ from .blocks import (
     locate_heads_first,
 )
 from .chunks import COUNTS
+from .sequences import chunk_steps
 
 LEAST = tl.constexpr(-1e4)  # a log gate below makes its chunk wide, and a factor of 0, as this one does
 
@@ -75,7 +76,7 @@ def sums_of_rows(x, C: tl.constexpr, PARTS: tl.constexpr, BK: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_anchor(
-    q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT,
+    q, k, log_a, phase, angles, late, early, factors, wide, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
     CONST: tl.constexpr, LATE: tl.constexpr, EARLY: tl.constexpr, COPY: tl.constexpr, LIMIT: tl.constexpr,
     TURN: tl.constexpr, FROM: tl.constexpr, KP: tl.constexpr, FIXED: tl.constexpr, LEAD: tl.constexpr,
@@ -101,12 +102,18 @@ def la_anchor(
     """
     _, chunk, bh = locate_heads_first(H, NT, 1)
     at = bh * NT + chunk
-    token = head_offset(bh, T, H) + chunk * C * H
+    row = head_offset(bh, T, H)
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            tl.store(wide + at, 0)
+            return
+    token = row + start * H
     stride = gate_stride(H, KG, KEY, CONST)
-    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
+    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
     rows, keys = tl.arange(0, C), tl.arange(0, BK)
     steps, channels = rows % PARTS * (C // PARTS) + rows // PARTS, keys[None, :]
-    inside = tl.broadcast_to((steps < T - chunk * C)[:, None], (C, BK))
+    inside = tl.broadcast_to((steps < end - start)[:, None], (C, BK))
     if KG < BK:
         inside = inside & (channels < KG)
     step = steps[:, None]
@@ -147,9 +154,9 @@ def la_anchor(
         columns = channels if KP > 1 else channels * 0
         row = bh % H * KP if FIXED else (token + step * H) * KP
         turns = turns_of(tl.load(phase + row + columns, mask=inside, other=0.0))
-        start = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
+        before_chunk = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=channels < KG, other=0.0)
         turned, _, before = sums_of_rows(turns, C, PARTS, BK)
-        turned = tl.reshape(turned + before[None, :, :], (C, BK)) + start * 0.15915494309189535
+        turned = tl.reshape(turned + before[None, :, :], (C, BK)) + before_chunk * 0.15915494309189535
         cos, sin = cos_sin_of_turns(turned, NVIDIA)
     if LATE:
         factor = exp2(sums, NVIDIA)
@@ -161,7 +168,7 @@ def la_anchor(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_spans(
-    log_a, spans, resets, edges, wide, T, H, NT,
+    log_a, spans, resets, edges, wide, T, H, NT, places,
     K: tl.constexpr, C: tl.constexpr, CONST: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """Sums of scalar log gates from the chunk's middle to each step, and the resets up to it.
@@ -171,10 +178,11 @@ def la_spans(
     the rest stays small and a difference of two is exact enough.
     """
     _, chunk, bh = locate(H, NT, 1)
+    start, end = chunk_steps(chunk, T, NT, places, C)
     steps = tl.arange(0, C)
-    t = chunk * C + steps
+    t = start + steps
     base, stride = gate_base(log_a, bh, T, H, K, SCALAR, CONST), gate_stride(H, K, SCALAR, CONST)
-    gates = tl.load(base + t * stride, mask=t < T, other=0.0)
+    gates = tl.load(base + t * stride, mask=t < end, other=0.0)
     reset = gates < RESET
     gates = tl.where(reset, 0.0, gates)
     begins = steps < C // 2

@@ -150,12 +150,12 @@ def total_decay(log_a, start, T, stride, cols, K: tl.constexpr, C: tl.constexpr,
 
 
 @triton.jit
-def some_wide(wide, bh, chunks, NT):
-    """Whether a head has a wide chunk. wide: (B·H, chunks) int32; chunks: NT, as a bound of loops."""
+def some_wide(wide, origin, count, chunks):
+    """Whether one of so many int32 flags from `origin` on is set. chunks: the count, as a bound of loops."""
     flags = tl.zeros((FLAGS,), dtype=tl.int32)
     for begin in range(0, chunks, FLAGS):
         chunk = begin + tl.arange(0, FLAGS)
-        flags += tl.load(wide + bh * NT + chunk, mask=chunk < NT, other=0)
+        flags += tl.load(wide + origin + chunk, mask=chunk < count, other=0)
     return tl.max(flags, axis=0) > 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.packed import counted
 from .blocks import (
     KEY,
     NONE,
@@ -23,32 +24,37 @@ from .blocks import (
     store_starts,
     total_decay,
 )
+from .sequences import chunk_steps, sequence_of
 
 COUNTS = ("T", "H", "NT")
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_scores(
-    x, y, log_a, scores, T, H, NT,
+    x, y, log_a, scores, T, H, NT, places,
     K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """scores[i, j] = (x_i · y_j) · decay from j to i for j ≤ i, else 0; per head and chunk, (C, C)."""
     _, chunk, bh = locate(H, NT, 1)
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
     row = head_offset(bh, T, H)
     steps = tl.arange(0, C)
-    t = chunk * C + steps
+    t = start + steps
     acc = tl.zeros((C, C), dtype=tl.float32)
     for first in range(0, K, BK):
         cols = first + tl.arange(0, BK)
-        x_tile = load_rows(x + row * K, t, T, H * K, cols, K)
-        y_tile = load_rows(y + row * K, t, T, H * K, cols, K)
+        x_tile = load_rows(x + row * K, t, end, H * K, cols, K)
+        y_tile = load_rows(y + row * K, t, end, H * K, cols, K)
         acc = tl.dot(x_tile, tl.trans(y_tile), acc, input_precision=PRECISION)
     lower = steps[:, None] >= steps[None, :]
     if GATE == SCALAR:
         gates = tl.load(
             gate_base(log_a, bh, T, H, K, GATE, CONST) + t * gate_stride(H, K, GATE, CONST),
-            mask=t < T, other=0.0,
+            mask=t < end, other=0.0,
         )  # fmt: skip
         reset = gates < RESET
         # resets are counted, not summed: the span of the rest stays small, so a difference is exact enough
@@ -73,43 +79,47 @@ def la_scores(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_increment(
-    x, y, log_a, increments, totals, T, H, NT,
+    x, y, log_a, increments, totals, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ_t (x_t ⊙ decay to the chunk's end) y_tᵀ; REVERSE: from its start. Also the chunk's log decay."""
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK) * tl.cdiv(V, BV))
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
     row = head_offset(bh, T, H)
-    t = chunk * C + tl.arange(0, C)
+    t = start + tl.arange(0, C)
     keys = (tile // tl.cdiv(V, BV)) * BK + tl.arange(0, BK)
     values = (tile % tl.cdiv(V, BV)) * BV + tl.arange(0, BV)
-    x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
-    y_tile = load_rows(y + row * V, t, T, H * V, values, V)
+    x_tile = load_rows(x + row * K, t, end, H * K, keys, K)
+    y_tile = load_rows(y + row * V, t, end, H * V, values, V)
     if GATE != NONE:
         base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
         gated = gate_columns(keys, K, KG)
         # REVERSE: from the first step, whose own decay may leave too little for half types
-        factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, not REVERSE, REVERSE))
+        factor = tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, not REVERSE, REVERSE))
         x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
     acc = tl.dot(tl.trans(x_tile), y_tile, input_precision=PRECISION)
     if GATE != NONE and REVERSE:
-        first = first_decay(base, chunk * C, T, stride, gated, KG, GATE)
+        first = first_decay(base, start, end, stride, gated, KG, GATE)
         acc = acc * (first[:, None] if GATE == KEY else first)
     at = (bh * NT + chunk) * K * V + keys[:, None] * V + values[None, :]
     tl.store(increments + at, acc, mask=(keys < K)[:, None] & (values < V)[None, :])
     if GATE != NONE and not REVERSE:  # noqa: SIM102, as only this test is of constants
         if tile % tl.cdiv(V, BV) == 0:
-            total = total_decay(base, chunk * C, T, stride, gated, KG, C, GATE)
+            total = total_decay(base, start, end, stride, gated, KG, C, GATE)
             if GATE == KEY:
                 tl.store(totals + (bh * NT + chunk) * K + keys, total, mask=keys < K)
             else:
                 tl.store(totals + bh * NT + chunk, total)
 
 
-@triton.jit(do_not_specialize=("NT",))
+@triton.jit(do_not_specialize=COUNTS)
 def la_carry(
-    first, increments, totals, states, last, starts, boundary, turns, NT,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    first, increments, totals, states, last, starts, boundary, turns, T, H, NT, bounds,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, REVERSE: tl.constexpr, TURN: tl.constexpr, HAS_FIRST: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -127,8 +137,12 @@ def la_carry(
     state = tl.zeros((BK, BV), dtype=tl.float32)
     if HAS_FIRST:
         state += tl.load(first + bh * K * V + inside, mask=mask, other=0.0)
-    for step in tl.range(NT, num_stages=STAGES):
-        chunk = bh * NT + (NT - 1 - step if REVERSE else step)
+    count, origin = NT, bh * NT
+    if bounds is not None:
+        _, _, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
+        count = counted(chunks)
+    for step in tl.range(count, num_stages=STAGES):
+        chunk = origin + (count - 1 - step if REVERSE else step)
         tl.store(states + chunk * K * V + inside, state.to(states.dtype.element_ty), mask=mask)
         if GATE == KEY:
             gate = tl.load(totals + chunk * K + keys, mask=keys < K, other=0.0)
@@ -149,24 +163,28 @@ def la_carry(
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_output(
-    x, y, log_a, states, scores, out, T, H, NT,
+    x, y, log_a, states, scores, out, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """o = (x ⊙ decay from the chunk's start) S + scores y; REVERSE: decay to its end, transposed scores."""
     tile, chunk, bh = locate(H, NT, tl.cdiv(V, BV))
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
     row = head_offset(bh, T, H)
     steps = tl.arange(0, C)
-    t = chunk * C + steps
+    t = start + steps
     values = tile * BV + tl.arange(0, BV)
     acc = tl.zeros((C, BV), dtype=tl.float32)
     for first in range(0, K, BK):
         keys = first + tl.arange(0, BK)
-        x_tile = load_rows(x + row * K, t, T, H * K, keys, K)
+        x_tile = load_rows(x + row * K, t, end, H * K, keys, K)
         if GATE != NONE:
             base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
             gated = gate_columns(keys, K, KG)
-            factor = tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, REVERSE))
+            factor = tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, REVERSE))
             x_tile = (x_tile.to(tl.float32) * factor).to(x.dtype.element_ty)
         state = load_rows(states + (bh * NT + chunk) * K * V, keys, K, V, values, V)
         acc = tl.dot(x_tile, state, acc, input_precision=PRECISION)
@@ -175,16 +193,16 @@ def la_output(
     weights = tl.load(scores + at, mask=lower, other=0.0)
     if REVERSE:
         weights = tl.trans(weights)
-    y_tile = load_rows(y + row * V, t, T, H * V, values, V)
+    y_tile = load_rows(y + row * V, t, end, H * V, values, V)
     acc = tl.dot(weights, y_tile, acc, input_precision=PRECISION)
-    mask = (t < T)[:, None] & (values < V)[None, :]
+    mask = (t < end)[:, None] & (values < V)[None, :]
     tl.store(out + row * V + t[:, None] * H * V + values[None, :], acc.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_qk(
     q, k, v, do, log_a, states, adjoints, dscores, boundary, turns, block_boundary, block_turns, dq, dk,
-    dlog_a, dphase, T, H, NT,
+    dlog_a, dphase, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -195,37 +213,41 @@ def la_grad_qk(
     block_boundary (see `block_starts`). TURN: the same for the phase's gradient, dphase (B, T, H, K).
     """
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
     row = head_offset(bh, T, H)
     steps = tl.arange(0, C)
-    t = chunk * C + steps
+    t = start + steps
     keys = tile * BK + tl.arange(0, BK)
     at = (bh * NT + chunk) * K * V
     dq_tile = tl.zeros((C, BK), dtype=tl.float32)
     dk_tile = tl.zeros((C, BK), dtype=tl.float32)
     for first in range(0, V, BV):
         values = first + tl.arange(0, BV)
-        do_tile = load_rows(do + row * V, t, T, H * V, values, V)
+        do_tile = load_rows(do + row * V, t, end, H * V, values, V)
         state = load_rows(states + at, keys, K, V, values, V)
         dq_tile = tl.dot(do_tile, tl.trans(state), dq_tile, input_precision=PRECISION)
-        v_tile = load_rows(v + row * V, t, T, H * V, values, V)
+        v_tile = load_rows(v + row * V, t, end, H * V, values, V)
         adjoint = load_rows(adjoints + at, keys, K, V, values, V)
         dk_tile = tl.dot(v_tile, tl.trans(adjoint), dk_tile, input_precision=PRECISION)
     if GATE != NONE:
         base, stride = gate_base(log_a, bh, T, H, KG, GATE, CONST), gate_stride(H, KG, GATE, CONST)
         gated = gate_columns(keys, K, KG)
-        dq_tile = dq_tile * tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, False))
-        dk_tile = dk_tile * tl.exp(decay(base, chunk * C, T, stride, gated, KG, C, GATE, True))
-    mask = (t < T)[:, None] & (keys < K)[None, :]
+        dq_tile = dq_tile * tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, False))
+        dk_tile = dk_tile * tl.exp(decay(base, start, end, stride, gated, KG, C, GATE, True))
+    mask = (t < end)[:, None] & (keys < K)[None, :]
     rows = row * K + t[:, None] * H * K + keys[None, :]
-    q_tile = load_rows(q + row * K, t, T, H * K, keys, K)
-    k_tile = load_rows(k + row * K, t, T, H * K, keys, K)
+    q_tile = load_rows(q + row * K, t, end, H * K, keys, K)
+    k_tile = load_rows(k + row * K, t, end, H * K, keys, K)
     if GATE != NONE:
         carried = k_tile.to(tl.float32) * dk_tile
         ends = tl.load(boundary + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
     if TURN:
         partner, sign = partners(keys, K)
-        q_turned = load_rows(q + row * K, t, T, H * K, partner, K).to(tl.float32) * sign[None, :]
-        k_turned = load_rows(k + row * K, t, T, H * K, partner, K).to(tl.float32) * sign[None, :]
+        q_turned = load_rows(q + row * K, t, end, H * K, partner, K).to(tl.float32) * sign[None, :]
+        k_turned = load_rows(k + row * K, t, end, H * K, partner, K).to(tl.float32) * sign[None, :]
         turn_carried = -k_turned * dk_tile
         turn_ends = tl.load(turns + (bh * NT + chunk) * K + keys, mask=keys < K, other=0.0)
     if GATE == KEY:
@@ -246,8 +268,8 @@ def la_grad_qk(
             later = steps[:, None] <= steps[None, :]
             pairs = tl.where(later, local[None, :], tl.sum(carried, axis=1)[None, :])
             dgate = tl.sum(pairs, axis=1) + tl.sum(ends, axis=0)
-            dgate = tl.where(tl.load(base + t * stride, mask=t < T, other=0.0) == float("-inf"), 0.0, dgate)
-            tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < T)
+            dgate = tl.where(tl.load(base + t * stride, mask=t < end, other=0.0) == float("-inf"), 0.0, dgate)
+            tl.store(dlog_a + (row + t * H) * tl.cdiv(K, BK) + tile, dgate, mask=t < end)
         if TURN:
             local_turn = q_turned * dq_tile + k_turned * inner
             dturn = (

@@ -21,7 +21,7 @@ from .walking import Walk
 @planned
 def forward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, first: Slot | None,
-    *, keep: bool, pairs: bool,
+    bounds: Slot | None, *, keep: bool, pairs: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, S_T, the angles of the frame in which q and k were turned, and what a backward pass shares.
 
@@ -34,11 +34,13 @@ def forward_pass(
     both = pairs or phase is not None
     given, do = q.shape[-1], replace(v, aligned=True)
     channels = given * 2 if both and not pairs else given
-    schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels)
+    schedule = Walk.of(plan, q, v, log_a, pairs=both, width=width, channels=channels, bounds=bounds)
     angles = spin = None
     kept: tuple[Slot | None, ...] | None = None
     if phase is not None:
-        frames = Frames.of(plan, q, phase, channels // 2, steps=schedule.tiles.chunk)
+        frames = Frames.of(
+            plan, q, phase, channels // 2, steps=schedule.tiles.chunk, packing=schedule.packing
+        )
         angles = frames.angles()
         if schedule.fits and schedule.by_channel:
             spin = frames, angles
@@ -58,7 +60,7 @@ def forward_pass(
     if keep:
         plan.expect(
             backward_pass, q, k, v, log_a, phase, angles, totals, states, *kept, do, None,
-            cut=schedule.tiles, pairs=pairs, turning=phase is not None, channels=given,
+            bounds, cut=schedule.tiles, pairs=pairs, turning=phase is not None, channels=given,
         )  # fmt: skip
     return o, last, angles, schedule.tiles, q, k, v, totals, states, *kept
 
@@ -67,8 +69,8 @@ def forward_pass(
 def backward_pass(
     plan: Plan, q: Slot, k: Slot, v: Slot, log_a: Slot | None, phase: Slot | None, angles: Slot | None,
     totals: Slot | None, states: Slot, late: Slot | None, early: Slot | None, factors: Slot | None,
-    wide: Slot | None, do: Slot, dlast: Slot | None, *, cut: Tiles, pairs: bool, turning: bool,
-    channels: int,
+    wide: Slot | None, do: Slot, dlast: Slot | None, bounds: Slot | None, *, cut: Tiles, pairs: bool,
+    turning: bool, channels: int,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk, dv, d log_a and d phase or their parts, dS_0.
 
@@ -79,11 +81,14 @@ def backward_pass(
     walked = channels * 2 if both and not pairs else channels
     dlast = dlast and padded(plan, dlast, v.shape[-1])
     schedule = Walk.of(
-        plan, q, v, log_a, pairs=both, turning=turning, cut=cut, channels=walked, unrounded=phase is not None
-    )
+        plan, q, v, log_a, pairs=both, turning=turning, cut=cut, channels=walked, unrounded=phase is not None,
+        bounds=bounds,
+    )  # fmt: skip
+    if phase is not None:
+        frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk, packing=schedule.packing)
     if totals is None:
         if phase is not None and angles is not None and schedule.by_channel:
-            spin = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk), angles
+            spin = frames, angles
         dq, dk, dv, dlog_a, dphase, dfirst = schedule.backward(
             q, k, v, log_a, states, do, dlast, spin=spin, channels=channels,
             kept=(late, early, factors, wide) if late and early and factors and wide else None,
@@ -96,7 +101,6 @@ def backward_pass(
         dscores = schedule.scores(do, v, log_a, SCALAR if schedule.gate == SCALAR else NONE)
         dq, dk, dlog_a, dphase = schedule.grad_qk(q, k, v, do, log_a, states, adjoints, dscores, *edges)
     if spin is None and phase is not None and angles is not None:
-        frames = Frames.of(plan, q, phase, walked // 2, steps=cut.chunk)
         found = frames.turn_back(dq, dk, angles, channels, q.dtype, dlog_a, dphase)
         dq, dk, dlog_a, dphase = found
     return dq, dk, dv, None if log_a is None else dlog_a, dphase if turning else None, dfirst
@@ -109,6 +113,7 @@ class LinearAttention(torch.autograd.Function):
     log_a (float32) and phase: None, (H, K|1) or (B, T, H, K|1). pairs: q and k are (B, T, H, 2 K), complex
     channels as `_triton.turns` lays them out. With pairs or a phase, states are (B, H, 2 K, V); with a phase,
     S_T is seen from a frame that has turned by the last of the angles (B·H, frames + 1, K|1), else None.
+    bounds: of packed sequences, whose states are (n, H, K, V); see `sequences`.
     Keeps the operands and the states before each chunk (in the operands' dtype, T/chunk · K · V per head),
     recomputes the scores. With phases under key gates, it also keeps turned queries and keys (each T · 2 K
     per head), except in float16.
@@ -123,6 +128,7 @@ class LinearAttention(torch.autograd.Function):
         log_a: Tensor | None,
         phase: Tensor | None,
         first: Tensor | None,
+        bounds: Tensor | None,
         pairs: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.heads, ctx.channels, ctx.values = q.shape[2], q.shape[-1], v.shape[-1]
@@ -130,10 +136,11 @@ class LinearAttention(torch.autograd.Function):
         if expanded(q, k, v.shape[2]):
             q, k = q[:, :, :1].contiguous(), k[:, :, :1].contiguous()
         o, last, angles, cut, q, k, v, *kept = forward_pass(
-            q, k, v, log_a, phase, first, keep=True, pairs=pairs
+            q, k, v, log_a, phase, first, bounds, keep=True, pairs=pairs
         )
         last = narrowed(last, ctx.values)
-        ctx.save_for_backward(q, k, v, log_a, phase, angles, *kept, tie(last, operands, (q, k, v)))
+        tied = tie(last, operands, (q, k, v))
+        ctx.save_for_backward(bounds, q, k, v, log_a, phase, angles, *kept, tied)
         ctx.cut, ctx.pairs, ctx.has_first = cut, pairs, first is not None
         ctx.set_materialize_grads(False)
         if angles is not None:
@@ -145,24 +152,24 @@ class LinearAttention(torch.autograd.Function):
     def backward(
         ctx: Any, do: Tensor | None, dlast: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, log_a, phase, angles, totals, states, *kept, _ = ctx.saved_tensors
+        bounds, q, k, v, log_a, phase, angles, totals, states, *kept, _ = ctx.saved_tensors
         do = v.new_zeros(*v.shape[:-1], ctx.values) if do is None else packed(do)
         dlast = None if dlast is None else packed(dlast)
         dq, dk, dv, dlog_a, dphase, dfirst = backward_pass(
-            q, k, v, log_a, phase, angles, totals, states, *kept, do, dlast,
+            q, k, v, log_a, phase, angles, totals, states, *kept, do, dlast, bounds,
             cut=ctx.cut, pairs=ctx.pairs, turning=ctx.needs_input_grad[4], channels=ctx.channels,
         )  # fmt: skip
         dq, dk = (each if each.shape[2] == ctx.heads else shared_sum(each, ctx.heads) for each in (dq, dk))
         dv, dfirst = narrowed(dv, ctx.values), narrowed(dfirst, ctx.values) if ctx.has_first else None
-        return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None
+        return dq, dk, dv, whole(dlog_a, log_a), whole(dphase, phase), dfirst, None, None
 
 
 def attended(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, phase: Tensor | None, first: Tensor | None,
-    pairs: bool,
+    bounds: Tensor | None, pairs: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """The results of `LinearAttention`, without what a backward pass would need."""
-    o, last, angles, *_ = forward_pass(q, k, v, log_a, phase, first, keep=False, pairs=pairs)
+    o, last, angles, *_ = forward_pass(q, k, v, log_a, phase, first, bounds, keep=False, pairs=pairs)
     return narrowed(o, v.shape[-1]), narrowed(last, v.shape[-1]), angles
 
 

@@ -26,6 +26,7 @@ from .blocks import (
     total_decay,
 )
 from .chunks import COUNTS
+from .sequences import chunk_steps
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def from_middle(gates, LIMIT: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_scores_key(
-    q, k, log_a, wide, late, early, scores, T, H, NT,
+    q, k, log_a, wide, late, early, scores, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
     PRECISION: tl.constexpr, WALK: tl.constexpr, LEAD: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
@@ -60,61 +61,65 @@ def la_scores_key(
     if WALK:  # noqa: SIM102, as only this test is of constants
         if tl.load(wide + bh * NT + chunk) == 0:
             return
+    begin, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if begin >= end:
+            return
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, KG, KEY, CONST), gate_stride(H, KG, KEY, CONST)
     steps, keys = tl.arange(0, SUB), tl.arange(0, BK)
     gated = gate_columns(keys, K, KG)
     passed = tl.zeros((BK,), dtype=tl.float32)
     if WALK and LEAD:
-        lead = load_row(base, chunk * C, T, stride, gated, KG)
+        lead = load_row(base, begin, end, stride, gated, KG)
         passed -= tl.where(lead > LEAST, lead, 0.0)
     for block in range(part, C // SUB if WALK else part + 1):
-        start = chunk * C + block * SUB
+        start = begin + block * SUB
         out = scores + (bh * NT + chunk) * C * C + block * SUB * C
-        q_tile = load_rows(q + row, start + steps, T, H * K, keys, K).to(tl.float32)
+        q_tile = load_rows(q + row, start + steps, end, H * K, keys, K).to(tl.float32)
 
-        from_start = decay(base, start, T, stride, gated, KG, SUB, KEY, False)
+        from_start = decay(base, start, end, stride, gated, KG, SUB, KEY, False)
         if WALK:
             behind = tl.zeros((BK,), dtype=tl.float32)
             for ahead in range(1, C // SUB):
                 if block + ahead < C // SUB:
-                    behind += total_decay(base, start + ahead * SUB, T, stride, gated, KG, SUB, KEY)
+                    behind += total_decay(base, start + ahead * SUB, end, stride, gated, KG, SUB, KEY)
             t = start + steps
             rows = row + t[:, None] * H * K + keys[None, :]
-            inside = (t < T)[:, None] & (keys < K)[None, :]
+            inside = (t < end)[:, None] & (keys < K)[None, :]
             queries = q_tile * tl.exp(from_start + passed[None, :])
             tl.store(late + rows, queries.to(late.dtype.element_ty), mask=inside)
-            to_end = decay(base, start, T, stride, gated, KG, SUB, KEY, True) + behind[None, :]
-            written = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32) * tl.exp(to_end)
+            to_end = decay(base, start, end, stride, gated, KG, SUB, KEY, True) + behind[None, :]
+            written = load_rows(k + row, t, end, H * K, keys, K).to(tl.float32) * tl.exp(to_end)
             tl.store(early + rows, written.to(early.dtype.element_ty), mask=inside)
-            passed += total_decay(base, start, T, stride, gated, KG, SUB, KEY)
+            passed += total_decay(base, start, end, stride, gated, KG, SUB, KEY)
         late_tile = (q_tile * tl.exp(from_start)).to(q.dtype.element_ty)
         between = tl.zeros((BK,), dtype=tl.float32)
         for back in range(1, C // SUB):
             if back <= block:
                 other = start - back * SUB
-                to_end = decay(base, other, T, stride, gated, KG, SUB, KEY, True)
-                early_tile = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
+                to_end = decay(base, other, end, stride, gated, KG, SUB, KEY, True)
+                early_tile = load_rows(k + row, other + steps, end, H * K, keys, K).to(tl.float32)
                 early_tile = (early_tile * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
                 part_score = tl.dot(late_tile, tl.trans(early_tile), input_precision=PRECISION)
                 at = steps[:, None] * C + (block - back) * SUB + steps[None, :]
                 tl.store(out + at, part_score.to(scores.dtype.element_ty))
-                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
+                between += total_decay(base, other, end, stride, gated, KG, SUB, KEY)
 
-        sums, far = from_middle(load_rows(base, start + steps, T, stride, gated, KG), LIMIT)
+        sums, far = from_middle(load_rows(base, start + steps, end, stride, gated, KG), LIMIT)
         if far:
             decayed = q_tile  # q_i ⊙ decay from j to i, for rows i ≥ j
             for back in range(SUB):
                 j = SUB - 1 - back
-                k_row = load_row(k + row, start + j, T, H * K, keys, K)
+                k_row = load_row(k + row, start + j, end, H * K, keys, K)
                 column = tl.sum(decayed * k_row[None, :], axis=1)
                 at = steps * C + block * SUB + j
                 tl.store(out + at, column.to(scores.dtype.element_ty), mask=steps >= j)
-                gate = tl.exp(load_row(base, start + j, T, stride, gated, KG))
+                gate = tl.exp(load_row(base, start + j, end, stride, gated, KG))
                 decayed = tl.where((steps >= j)[:, None], decayed * gate[None, :], decayed)
         else:
             late_tile = (q_tile * tl.exp(sums)).to(q.dtype.element_ty)
-            early_tile = load_rows(k + row, start + steps, T, H * K, keys, K).to(tl.float32) * tl.exp(-sums)
+            early_tile = load_rows(k + row, start + steps, end, H * K, keys, K).to(tl.float32) * tl.exp(-sums)
             early_tile = early_tile.to(k.dtype.element_ty)
             same = tl.dot(late_tile, tl.trans(early_tile), input_precision=PRECISION)
             at = steps[:, None] * C + block * SUB + steps[None, :]
@@ -133,6 +138,7 @@ def of_gates(x, BOTH: tl.constexpr):
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_key(
     q, k, log_a, wide, dscores, boundary, turns, dq_states, dk_states, dq, dk, dlog_a, dphase, T, H, NT,
+    places,
     K: tl.constexpr, KG: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
     TURN: tl.constexpr, BOTH: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
@@ -146,6 +152,10 @@ def la_grad_key(
     tile, chunk, bh = locate(H, NT, tl.cdiv(K, BK))
     if WALK:  # noqa: SIM102, as only this test is of constants
         if tl.load(wide + bh * NT + chunk) == 0:
+            return
+    begin, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if begin >= end:
             return
     row = head_offset(bh, T, H) * K
     base, stride = gate_base(log_a, bh, T, H, KG, KEY, CONST), gate_stride(H, KG, KEY, CONST)
@@ -167,9 +177,9 @@ def la_grad_key(
 
     for after in range(C // SUB):
         block = C // SUB - 1 - after
-        start = chunk * C + block * SUB
+        start = begin + block * SUB
         t = start + steps
-        mask = (t < T)[:, None] & (keys < K)[None, :]
+        mask = (t < end)[:, None] & (keys < K)[None, :]
         rows = row + t[:, None] * H * K + keys[None, :]
 
         earlier = tl.zeros((SUB, BK), dtype=tl.float32)
@@ -177,33 +187,33 @@ def la_grad_key(
         for back in range(1, C // SUB):
             if back <= block:
                 other = start - back * SUB
-                to_end = decay(base, other, T, stride, gated, KG, SUB, KEY, True)
-                k_tile = load_rows(k + row, other + steps, T, H * K, keys, K).to(tl.float32)
+                to_end = decay(base, other, end, stride, gated, KG, SUB, KEY, True)
+                k_tile = load_rows(k + row, other + steps, end, H * K, keys, K).to(tl.float32)
                 k_tile = (k_tile * tl.exp(to_end + between[None, :])).to(k.dtype.element_ty)
                 at = (block * SUB + steps[:, None]) * C + (block - back) * SUB + steps[None, :]
                 earlier = tl.dot(tl.load(weights + at), k_tile, earlier, input_precision=PRECISION)
-                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
+                between += total_decay(base, other, end, stride, gated, KG, SUB, KEY)
         later = tl.zeros((SUB, BK), dtype=tl.float32)
         between = tl.zeros((BK,), dtype=tl.float32)
         for ahead in range(1, C // SUB):
             if ahead <= after:
                 other = start + ahead * SUB
-                from_start = decay(base, other, T, stride, gated, KG, SUB, KEY, False)
-                q_tile = load_rows(q + row, other + steps, T, H * K, keys, K).to(tl.float32)
+                from_start = decay(base, other, end, stride, gated, KG, SUB, KEY, False)
+                q_tile = load_rows(q + row, other + steps, end, H * K, keys, K).to(tl.float32)
                 q_tile = (q_tile * tl.exp(from_start + between[None, :])).to(q.dtype.element_ty)
                 at = ((block + ahead) * SUB + steps[None, :]) * C + block * SUB + steps[:, None]
                 later = tl.dot(tl.load(weights + at), q_tile, later, input_precision=PRECISION)
-                between += total_decay(base, other, T, stride, gated, KG, SUB, KEY)
+                between += total_decay(base, other, end, stride, gated, KG, SUB, KEY)
 
-        from_start = decay(base, start, T, stride, gated, KG, SUB, KEY, False)
-        to_end = decay(base, start, T, stride, gated, KG, SUB, KEY, True)
+        from_start = decay(base, start, end, stride, gated, KG, SUB, KEY, False)
+        to_end = decay(base, start, end, stride, gated, KG, SUB, KEY, True)
         dq_tile = tl.load(dq_states + rows, mask=mask, other=0.0).to(tl.float32)
         dq_tile += earlier * tl.exp(from_start)
         inner = later * tl.exp(to_end)
 
-        q_tile = load_rows(q + row, t, T, H * K, keys, K).to(tl.float32)
-        k_tile = load_rows(k + row, t, T, H * K, keys, K).to(tl.float32)
-        gates = load_rows(base, t, T, stride, gated, KG)
+        q_tile = load_rows(q + row, t, end, H * K, keys, K).to(tl.float32)
+        k_tile = load_rows(k + row, t, end, H * K, keys, K).to(tl.float32)
+        gates = load_rows(base, t, end, stride, gated, KG)
         diagonal = weights + block * SUB * (C + 1)
         sums, far = from_middle(gates, LIMIT)
         if far:
@@ -211,16 +221,16 @@ def la_grad_key(
             for back in range(SUB):
                 j = SUB - 1 - back
                 d = tl.load(diagonal + steps * C + j, mask=steps > j, other=0.0).to(tl.float32)
-                k_row = load_row(k + row, start + j, T, H * K, keys, K)
+                k_row = load_row(k + row, start + j, end, H * K, keys, K)
                 dq_tile += d[:, None] * k_row[None, :] * factor
-                gate = tl.exp(load_row(base, start + j, T, stride, gated, KG))
+                gate = tl.exp(load_row(base, start + j, end, stride, gated, KG))
                 factor = tl.where((steps >= j)[:, None], factor * gate[None, :], factor)
             factor = tl.full((SUB, BK), 1.0, dtype=tl.float32)  # decay from row j to i
             for i in range(SUB):
-                gate = tl.exp(load_row(base, start + i, T, stride, gated, KG))
+                gate = tl.exp(load_row(base, start + i, end, stride, gated, KG))
                 factor = tl.where((steps < i)[:, None], factor * gate[None, :], factor)
                 d = tl.load(diagonal + i * C + steps, mask=steps < i, other=0.0).to(tl.float32)
-                q_row = load_row(q + row, start + i, T, H * K, keys, K)
+                q_row = load_row(q + row, start + i, end, H * K, keys, K)
                 inner += d[:, None] * q_row[None, :] * factor
         else:
             from_mid, to_mid = tl.exp(sums), tl.exp(-sums)
@@ -236,14 +246,14 @@ def la_grad_key(
         dk_before = tl.load(dk_states + rows - H * K, mask=before, other=0.0).to(tl.float32)
         carried = tl.load(k + rows - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
         carried = of_gates(carried, BOTH)
-        begin = tl.load(boundary + starts + block * width, mask=gate_keys < width, other=0.0) + carry
-        dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
+        before_block = tl.load(boundary + starts + block * width, mask=gate_keys < width, other=0.0) + carry
+        dgate = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + before_block[None, :]
         carry += tl.sum(local, axis=0)
         gate_rows, gate_mask = rows, mask
         if BOTH:
             gate_rows = gate_row + t[:, None] * H * KG + gate_keys[None, :]
-            gate_mask = (t < T)[:, None] & (gate_keys < KG)[None, :]
-            gates = load_rows(base, t, T, stride, gate_keys, KG)
+            gate_mask = (t < end)[:, None] & (gate_keys < KG)[None, :]
+            gates = load_rows(base, t, end, stride, gate_keys, KG)
         tl.store(dlog_a + gate_rows, tl.where(gates == float("-inf"), 0.0, dgate), mask=gate_mask)
         if TURN:
             across = row + t[:, None] * H * K + partner[None, :]
@@ -252,8 +262,12 @@ def la_grad_key(
             local = of_gates(q_turned * dq_tile + k_turned * inner, BOTH)
             carried = tl.load(k + across - H * K, mask=before, other=0.0).to(tl.float32) * dk_before
             carried = of_gates(carried * -sign[None, :], BOTH)
-            begin = tl.load(turns + starts + block * width, mask=gate_keys < width, other=0.0) + turn_carry
-            dturn = tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + begin[None, :]
+            before_block = (
+                tl.load(turns + starts + block * width, mask=gate_keys < width, other=0.0) + turn_carry
+            )
+            dturn = (
+                tl.cumsum(local, axis=0, reverse=True) + tl.cumsum(carried, axis=0) + before_block[None, :]
+            )
             turn_carry += tl.sum(local, axis=0)
             tl.store(dphase + gate_rows, dturn, mask=gate_mask)
         same = tl.load(diagonal + steps * (C + 1)).to(tl.float32)[:, None]

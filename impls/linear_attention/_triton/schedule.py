@@ -13,6 +13,7 @@ from ..._triton.plan import Plan, Slot
 from . import blocks
 from .chunks import la_carry, la_grad_qk, la_increment, la_output, la_scores
 from .pairs import la_grad_key, la_scores_key
+from .sequences import Packing
 from .tiles import Tiles, tiles, values_at_once, width_of
 
 NONE, SCALAR, KEY = blocks.NONE.value, blocks.SCALAR.value, blocks.KEY.value
@@ -31,6 +32,7 @@ class Schedule:
 
     K: channels of q and k. gated: channels of key gates, half of K for complex channels. turning: whether the
     gradient of phases is wanted. unrounded: whether dq and dk are to be turned back, and float32 until then.
+    packing: of packed sequences, else None.
     """
 
     plan: Plan
@@ -46,23 +48,26 @@ class Schedule:
     tiles: Tiles
     turning: bool
     unrounded: bool
+    packing: Packing | None
 
     @classmethod
     def of(
         cls, plan: Plan, q: Slot, v: Slot, log_a: Slot | None, *,
         pairs: bool, turning: bool = False, cut: Tiles | None = None, width: int | None = None,
-        channels: int | None = None, unrounded: bool = False,
+        channels: int | None = None, unrounded: bool = False, bounds: Slot | None = None,
     ) -> Self:  # fmt: skip
         """pairs: whether channels are complex. cut: block sizes, where they are not those in force.
 
         width: of values, where these are to be padded. channels: of q and k, where these are to be turned.
+        bounds: of packed sequences.
         """
         B, T, H, K = *v.shape[:3], channels or q.shape[-1]
         V, gated = width or v.shape[-1], K // 2 if pairs else K
         gate = NONE if log_a is None else KEY if log_a.shape[-1] == gated and gated > 1 else SCALAR
         chosen = tiles(K, V, wide=q.dtype == torch.float32)  # records say what backward runs with, too
-        const = log_a is not None and log_a.dim() == 2
-        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut or chosen, turning, unrounded)
+        const, cut = log_a is not None and log_a.dim() == 2, cut or chosen
+        packing = Packing.of(plan, bounds, T, cut.chunk)
+        return cls(plan, B, T, H, K, V, gate, gated, const, q.dtype, cut, turning, unrounded, packing)
 
     @property
     def gradients_dtype(self) -> torch.dtype:
@@ -71,7 +76,22 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
+        """Chunks of a head, or places for those of its packed sequences."""
+        return self.packing.count if self.packing else self.longest
+
+    @property
+    def longest(self) -> int:
+        """The most chunks that a sequence can have."""
         return triton.cdiv(self.T, self.tiles.chunk)
+
+    @property
+    def sequences(self) -> int:
+        return self.packing.sequences if self.packing else self.B
+
+    @property
+    def heads(self) -> int:
+        """Heads of all sequences."""
+        return self.sequences * self.H
 
     @property
     def programs(self) -> int:
@@ -83,8 +103,14 @@ class Schedule:
         return self.gate == KEY
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        return self.T, self.H, self.chunks
+    def sizes(self) -> tuple[int, int, int, Slot | None]:
+        """What kernels over all chunks take to find theirs."""
+        return self.T, self.H, self.chunks, self.packing and self.packing.places
+
+    @property
+    def walk_sizes(self) -> tuple[int, int, int, Slot | None]:
+        """What kernels that take the chunks of a sequence in order take to find it."""
+        return self.T, self.H, self.chunks, self.packing and self.packing.bounds
 
     width = staticmethod(width_of)
 
@@ -103,6 +129,10 @@ class Schedule:
     def per_chunk(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Slot:
         """Room for a tensor of some sizes per chunk of each head."""
         return self.plan.empty((self.B * self.H, self.chunks, *sizes), dtype)
+
+    def per_sequence(self) -> Slot:
+        """Room for a state of each head and sequence."""
+        return self.plan.empty((self.sequences, self.H, self.K, self.V), torch.float32)
 
     def scores(self, x: Slot, y: Slot, log_a: Slot | None, gate: int) -> Slot:
         """(x_i · y_j) ⊙ decay, (B·H, chunks, C, C); gate NONE leaves the decay out."""
@@ -155,15 +185,16 @@ class Schedule:
 
     def carry(
         self, first: Slot | None, increments: Slot, totals: Slot, dtype: torch.dtype,
-        starts: Slot | None = None,
+        starts: Slot | None = None, *, segments: bool = False,
     ) -> tuple[Slot, Slot, Slot, Slot]:  # fmt: skip
         """States (given the forward's states `starts`: adjoints) at chunk edges, last, boundary, turns.
 
-        increments: (B·H, chunks, K, V) float32, or those of other pieces of time with their totals.
+        increments: (B·H, chunks, K, V) float32, or those of as many segments of each sequence.
         """
         reverse = starts is not None
         states = self.plan.like(increments, dtype)
-        last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
+        last, count = self.per_sequence(), increments.shape[1]
+        T, H, _, bounds = self.walk_sizes
         edges = increments.shape[:3] if reverse and self.gate != NONE else (1,)
         boundary = self.plan.empty(edges, torch.float32)
         turn = reverse and self.turning
@@ -171,10 +202,11 @@ class Schedule:
         BV = self.width(self.V, 1 << 30)
         BK = max(1, min(triton.next_power_of_2(self.K), self.tiles.carry // BV))
         self.plan.launch(
-            la_carry, (self.B * self.H * triton.cdiv(self.K, BK),),
+            la_carry, (self.heads * triton.cdiv(self.K, BK),),
             increments if first is None else first, increments, totals, states, last,
             states if starts is None else starts, boundary, turns,
-            loop_bound(increments.shape[1]), K=self.K, V=self.V, BK=BK, BV=BV,
+            T, H, loop_bound(count), None if segments else bounds, K=self.K, V=self.V, C=self.tiles.chunk,
+            BK=BK, BV=BV,
             GATE=self.gate, REVERSE=reverse, TURN=turn, HAS_FIRST=first is not None, STAGES=4, num_warps=4,
         )  # fmt: skip
         return states, last, boundary, turns

@@ -16,8 +16,10 @@ import triton
 import triton.language as tl
 
 from ..._triton.host import loop_bound
+from ..._triton.packed import counted
 from ..._triton.plan import Plan, Slot
-from .blocks import gate_columns, head_offset, partners, some_wide
+from .blocks import gate_columns, partners, some_wide
+from .sequences import Packing, sequence_of
 
 CELLS = 2048  # of the state in a program of one warp
 BLOCK = tl.constexpr(64)  # steps that `la_gates` adds up at once
@@ -26,10 +28,10 @@ STRIP = 32  # channels of a program of `la_gates`
 
 @triton.jit(do_not_specialize=("T", "H"))
 def la_steps(
-    x, w, y, x_gate, y_gate, stepped, first, out, parts, last, T, H, NT, STEPS, CHUNKS, x_state, y_state,
-    X: tl.constexpr, Y: tl.constexpr, XG: tl.constexpr, YG: tl.constexpr, BX: tl.constexpr, BY: tl.constexpr,
-    X_CONST: tl.constexpr, Y_CONST: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
-    PARTS: tl.constexpr, LAST: tl.constexpr, HELD: tl.constexpr, SOME: tl.constexpr,
+    x, w, y, x_gate, y_gate, stepped, first, out, parts, last, T, H, NT, bounds, STEPS, CHUNKS, x_state,
+    y_state, C: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, XG: tl.constexpr, YG: tl.constexpr,
+    BX: tl.constexpr, BY: tl.constexpr, X_CONST: tl.constexpr, Y_CONST: tl.constexpr, REVERSE: tl.constexpr,
+    HAS_FIRST: tl.constexpr, PARTS: tl.constexpr, LAST: tl.constexpr, HELD: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
     """out_t = Σ_c x_tc S_tc of the states S_t = (a_t b_tᵀ) ⊙ S_{t-1} + w_t y_tᵀ.
 
@@ -42,8 +44,11 @@ def la_steps(
     """
     strip = tl.program_id(0) % tl.cdiv(Y, BY)
     bh = (tl.program_id(0) // tl.cdiv(Y, BY)).to(tl.int64)
+    start, T, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
+    if bounds is not None:
+        STEPS, CHUNKS = counted(T), counted(chunks)
     if SOME:  # noqa: SIM102, as only this test is of constants
-        if not some_wide(stepped, bh, CHUNKS, NT):
+        if not some_wide(stepped, origin, chunks, CHUNKS):
             return
     xs, ys = tl.arange(0, BX), strip * BY + tl.arange(0, BY)
     has_x, has_y = xs < X, ys < Y
@@ -52,7 +57,6 @@ def la_steps(
     state = tl.zeros((BX, BY), dtype=tl.float32)
     if HAS_FIRST:
         state += tl.load(first + cells, mask=mask, other=0.0)
-    start = head_offset(bh, T, H)
     for step in range(STEPS):
         t = T - 1 - step if REVERSE else step
         row = start + t * H
@@ -97,8 +101,8 @@ def gates(at, channels, N: tl.constexpr, NG: tl.constexpr):
 
 @triton.jit(do_not_specialize=("T", "H"))
 def la_gates(
-    x, w, dx, dw, gate, held, dlast, dgate, stepped, T, H, NT, PASSES, CHUNKS, n_state, m_state,
-    N: tl.constexpr, M: tl.constexpr, NG: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    x, w, dx, dw, gate, held, dlast, dgate, stepped, T, H, NT, bounds, PASSES, CHUNKS, n_state, m_state,
+    C: tl.constexpr, N: tl.constexpr, M: tl.constexpr, NG: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
     CONST: tl.constexpr, HAS_LAST: tl.constexpr, TURN: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
     """The gradient of log gates by channel: Σ_{s ≥ t} (x_s dx_s - w_s dw_s) + ends, float32 (B, T, H, N).
@@ -111,8 +115,13 @@ def la_gates(
     """
     strip = tl.program_id(0) % tl.cdiv(N, BN)
     bh = (tl.program_id(0) // tl.cdiv(N, BN)).to(tl.int64)
+    start, T, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
+    if bounds is not None:
+        if T == 0:  # and no state was held
+            return
+        PASSES, CHUNKS = counted(tl.cdiv(T, BLOCK)), counted(chunks)
     if SOME:  # noqa: SIM102, as only this test is of constants
-        if not some_wide(stepped, bh, CHUNKS, NT):
+        if not some_wide(stepped, origin, chunks, CHUNKS):
             return
     channels, steps = strip * BN + tl.arange(0, BN), tl.arange(0, BLOCK)
     total = tl.zeros((BN,), dtype=tl.float64)
@@ -127,7 +136,6 @@ def la_gates(
         before = tl.load(held + cells + source[:, None] * n_state, mask=mask, other=0.0) * sign[:, None]
         after = tl.load(dlast + cells + channels[:, None] * n_state, mask=mask, other=0.0)
         total += tl.sum(before * after, axis=1).to(tl.float64)
-    start = head_offset(bh, T, H)
     for part in range(PASSES):
         t = (PASSES - 1 - part) * BLOCK + steps
         inside = (t < T)[:, None] & (channels < N)[None, :]
@@ -161,7 +169,7 @@ class Steps:
     """The launches of one call with value gates.
 
     log_a: (H, KG|1) or (B, T, H, KG|1), where KG is K, or half of it for complex channels.
-    stepped: (B·H, chunks), flags of the heads to take; None takes all.
+    stepped: (B·H, chunks), flags of the heads to take; None takes all. packing: in the same chunks.
     """
 
     plan: Plan
@@ -170,16 +178,29 @@ class Steps:
     H: int
     log_a: Slot | None
     log_b: Slot
+    packing: Packing | None
     stepped: Slot | None = None
 
     @classmethod
-    def of(cls, plan: Plan, q: Slot, log_a: Slot | None, log_b: Slot, stepped: Slot | None = None) -> Self:
+    def of(
+        cls, plan: Plan, q: Slot, log_a: Slot | None, log_b: Slot, packing: Packing | None,
+        stepped: Slot | None = None,
+    ) -> Self:  # fmt: skip
         B, T, H = q.shape[:3]
-        return cls(plan, B, T, H, log_a, log_b, stepped)
+        return cls(plan, B, T, H, log_a, log_b, packing, stepped)
+
+    @property
+    def heads(self) -> int:
+        """Heads of all sequences."""
+        return self.H * (self.packing.sequences if self.packing else self.B)
 
     @property
     def chunks(self) -> int:
         return 1 if self.stepped is None else self.stepped.shape[1]
+
+    @property
+    def sizes(self) -> tuple[int, int, int, Slot | None]:
+        return self.T, self.H, self.chunks, self.packing and self.packing.bounds
 
     def walk(
         self, x: Slot, w: Slot, y: Slot, first: Slot | None, out: Slot, *, across: bool = False,
@@ -194,13 +215,13 @@ class Steps:
         BX = triton.next_power_of_2(X)
         BY = max(1, min(CELLS // BX, triton.next_power_of_2(Y)))
         self.plan.launch(
-            la_steps, (self.B * self.H * triton.cdiv(Y, BY),), x, w, y, x_gate or x, y_gate or y,
+            la_steps, (self.heads * triton.cdiv(Y, BY),), x, w, y, x_gate or x, y_gate or y,
             self.stepped or x, first or x, out, parts or out, last or held or out,
-            self.T, self.H, self.chunks, loop_bound(self.T), loop_bound(self.chunks),
-            *((1, X) if across else (Y, 1)), X=X, Y=Y, XG=channels(x_gate), YG=channels(y_gate), BX=BX, BY=BY,
-            X_CONST=constant(x_gate), Y_CONST=constant(y_gate), REVERSE=reverse, HAS_FIRST=first is not None,
-            PARTS=parts is not None, LAST=last is not None, HELD=held is not None,
-            SOME=self.stepped is not None, num_warps=1,
+            *self.sizes, loop_bound(self.T), loop_bound(self.chunks), *((1, X) if across else (Y, 1)),
+            C=self.packing.C if self.packing else 1, X=X, Y=Y, XG=channels(x_gate), YG=channels(y_gate),
+            BX=BX, BY=BY, X_CONST=constant(x_gate), Y_CONST=constant(y_gate), REVERSE=reverse,
+            HAS_FIRST=first is not None, PARTS=parts is not None, LAST=last is not None,
+            HELD=held is not None, SOME=self.stepped is not None, num_warps=1,
         )  # fmt: skip
 
     def gates(
@@ -212,9 +233,10 @@ class Steps:
         M = K if across else V
         BN, BM = min(STRIP, triton.next_power_of_2(N)), triton.next_power_of_2(M)
         self.plan.launch(
-            la_gates, (self.B * self.H * triton.cdiv(N, BN),), x, w, dx, dw, gate, held, dlast or held, dgate,
-            self.stepped or x, self.T, self.H, self.chunks, loop_bound(triton.cdiv(self.T, BLOCK.value)),
-            loop_bound(self.chunks), *((1, V) if across else (V, 1)), N=N, M=M, NG=channels(gate), BN=BN,
+            la_gates, (self.heads * triton.cdiv(N, BN),), x, w, dx, dw, gate, held, dlast or held, dgate,
+            self.stepped or x, *self.sizes, loop_bound(triton.cdiv(self.T, BLOCK.value)),
+            loop_bound(self.chunks), *((1, V) if across else (V, 1)),
+            C=self.packing.C if self.packing else 1, N=N, M=M, NG=channels(gate), BN=BN,
             BM=BM, CONST=constant(gate), HAS_LAST=dlast is not None, TURN=turn, SOME=self.stepped is not None,
             num_warps=4,
         )  # fmt: skip

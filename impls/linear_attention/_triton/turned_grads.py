@@ -19,13 +19,14 @@ from .blocks import (
     store_starts,
 )
 from .chunks import COUNTS
+from .sequences import chunk_steps
 from .walk_grads import summed
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grads_turned(
     x, w, k, v, do, log_a, phase, angles, factors, wide, states, adjoints, dscores, boundary, turns,
-    dq_states, dk_states, dq, dk, dlog_a, dphase, T, H, NT,
+    dq_states, dk_states, dq, dk, dlog_a, dphase, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, KP: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, TO: tl.constexpr, CONST: tl.constexpr, FIXED: tl.constexpr, TURN: tl.constexpr,
     PRECISION: tl.constexpr, PART: tl.constexpr, NVIDIA: tl.constexpr,
@@ -40,7 +41,11 @@ def la_grads_turned(
     channels and not turned back, and boundary and turns, (B·H, chunks, C / SUB, KG), are sums of both parts.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(KG, BK))
-    begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
+    begin, left = head_offset(bh, T, H) + start * H, end - start
     steps = tl.arange(0, C)
     keys = tile * BK + tl.arange(0, BK)
     at = bh * NT + chunk
@@ -76,7 +81,7 @@ def la_grads_turned(
     ends = ends * between
     turn_ends = turn_ends * between
     stride = gate_stride(H, KG, KEY, CONST)
-    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
+    base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
     if tl.load(wide + at) != 0:
         cells = at * C * C + steps[:, None] * C + steps[None, :]
         tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
@@ -130,10 +135,10 @@ def la_grads_turned(
     columns = keys if KP > 1 else keys * 0
     row = bh % H * KP if FIXED else begin * KP + steps[:, None] * (H * KP)
     angle = tl.load(phase + row + columns[None, :], mask=inside, other=0.0)
-    start = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=keys < KG, other=0.0)
+    before_chunk = tl.load(angles + (bh * (NT + 1) + chunk) * KP + columns, mask=keys < KG, other=0.0)
     # two numbers of float16 hold 22 bits of a turn
     turned = summed(earlier.to(tl.float16), turns_of(angle), tl.float16)
-    cos, sin = cos_sin_of_turns(turned + start[None, :] * 0.15915494309189535, NVIDIA)
+    cos, sin = cos_sin_of_turns(turned + before_chunk[None, :] * 0.15915494309189535, NVIDIA)
     rows = begin * TO + (steps[:, None] * (H * TO) + keys[None, :])
     factor = tl.exp(sums)
     store_back(dq, rows, dx_re * factor, dx_im * factor, cos, sin, inside, KG, TO)

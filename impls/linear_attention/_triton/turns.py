@@ -21,21 +21,24 @@ import triton.language as tl
 
 from ..._triton.arithmetic import cos_sin
 from ..._triton.host import loop_bound
+from ..._triton.packed import counted
 from ..._triton.plan import Plan, Slot
 from .blocks import head_offset, locate, locate_heads_first
 from .chunks import COUNTS
+from .sequences import Packing, chunk_steps, sequence_of
 
 ANGLES = tl.constexpr(32)  # angles that one pass of `la_frames` makes
 STRIP = 32  # channels of a program of `la_frames`
 
 
 @triton.jit(do_not_specialize=COUNTS)
-def la_phases(phase, sums, T, H, NT, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr):
+def la_phases(phase, sums, T, H, NT, places, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr):
     """Sum up the phases of each frame: sums (B·H, frames, K) float64 of phase (B, T, H, K)."""
     _, frame, bh = locate_heads_first(H, NT, 1)
     keys = tl.arange(0, BK)
-    row = phase + (head_offset(bh, T, H) + frame * FRAME * H) * K + keys
-    left = T - frame * FRAME
+    start, end = chunk_steps(frame, T, NT, places, FRAME)
+    row = phase + (head_offset(bh, T, H) + start * H) * K + keys
+    left = end - start
     total = tl.zeros((BK,), dtype=tl.float64)
     for step in range(FRAME):
         total += tl.load(row + step * (H * K), mask=(keys < K) & (step < left), other=0.0).to(tl.float64)
@@ -44,14 +47,18 @@ def la_phases(phase, sums, T, H, NT, K: tl.constexpr, FRAME: tl.constexpr, BK: t
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_frames(
-    given, angles, T, H, NT, PASSES, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr,
+    given, angles, T, H, NT, bounds, PASSES, K: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr,
     CONST: tl.constexpr,
 ):  # fmt: skip
     """Φ before each frame and after the last step: angles (B·H, frames + 1, K), within ±π.
 
+    Of packed sequences those after the last step follow all others, (sequences · H, K).
     given: what `la_phases` wrote; CONST: the phases (H, K) that all steps share.
     """
     strip, _, bh = locate(H, 1, tl.cdiv(K, BK))
+    _, steps, frames, origin = sequence_of(bh, T, H, NT, bounds, FRAME)
+    if bounds is not None:
+        PASSES = counted(tl.cdiv(frames + 1, ANGLES))
     keys = strip * BK + tl.arange(0, BK)
     numbers = tl.arange(0, ANGLES)
     total = tl.zeros((BK,), dtype=tl.float64)
@@ -59,24 +66,26 @@ def la_frames(
         each = tl.load(given + bh % H * K + keys, mask=keys < K, other=0.0).to(tl.float64)
     for part in range(PASSES):
         frame = part * ANGLES + numbers
-        inside = (frame <= NT)[:, None] & (keys < K)[None, :]
+        inside = (frame <= frames)[:, None] & (keys < K)[None, :]
         if CONST:
-            sums = tl.minimum(frame * FRAME, T).to(tl.float64)[:, None] * each[None, :]
+            sums = tl.minimum(frame * FRAME, steps).to(tl.float64)[:, None] * each[None, :]
         else:
-            before = (frame > 0) & (frame <= NT)
-            cells = given + (bh * NT + frame[:, None] - 1) * K + keys[None, :]
+            before = (frame > 0) & (frame <= frames)
+            cells = given + (origin + frame[:, None] - 1) * K + keys[None, :]
             added = tl.load(cells, mask=before[:, None] & (keys < K)[None, :], other=0.0)
             sums = total[None, :] + tl.cumsum(added, axis=0)
             total += tl.sum(added, axis=0)
         rest = sums - 6.283185307179586 * tl.floor(sums * 0.15915494309189535 + 0.5)
-        tl.store(
-            angles + (bh * (NT + 1) + frame[:, None]) * K + keys[None, :], rest.to(tl.float32), mask=inside
-        )
+        row = bh * (NT + 1) + frame
+        if bounds is not None:
+            row = tl.where(frame < frames, origin + bh % H + frame, H * (NT + 1) + bh)
+        tl.store(angles + row[:, None] * K + keys[None, :], rest.to(tl.float32), mask=inside)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_turn(
     q, k, phase, angles, wide, dlog_a, dphase, q_turned, k_turned, dlog_a_summed, dphase_summed, T, H, NT,
+    places,
     K: tl.constexpr, KP: tl.constexpr, FRAME: tl.constexpr, BK: tl.constexpr, CONST: tl.constexpr,
     FROM: tl.constexpr, TO: tl.constexpr, BACK: tl.constexpr, WIDE: tl.constexpr, GATES: tl.constexpr,
     PHASES: tl.constexpr,
@@ -92,11 +101,15 @@ def la_turn(
     if WIDE:  # noqa: SIM102, as only this test is of constants
         if tl.load(wide + bh * NT + frame) == 0:
             return
+    start, end = chunk_steps(frame, T, NT, places, FRAME)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
     keys = tl.arange(0, BK)
     columns = keys if KP > 1 else keys * 0
     inside = keys < K
     angle = tl.load(angles + (bh * (NT + 1) + frame) * KP + columns, mask=inside, other=0.0).to(tl.float64)
-    row, left = head_offset(bh, T, H) + frame * FRAME * H, T - frame * FRAME
+    row, left = head_offset(bh, T, H) + start * H, end - start
     phases = phase + (bh % H if CONST else row) * KP + columns
     for step in range(FRAME):
         inside = (keys < K) & (step < left)
@@ -139,7 +152,7 @@ def turn(x, source, turned, target, cos, sin, inside, K: tl.constexpr, FROM: tl.
 class Frames:
     """The frame of one call's complex gates. phase: (H, K|1) or (B, T, H, K|1), contiguous.
 
-    steps: between two angles in memory.
+    steps: between two angles in memory. packing: in frames, which are the chunks of so many steps.
     """
 
     plan: Plan
@@ -149,12 +162,13 @@ class Frames:
     K: int
     phase: Slot
     steps: int
+    packing: Packing | None = None
 
     @classmethod
-    def of(cls, plan: Plan, q: Slot, phase: Slot, K: int, *, steps: int) -> Self:
+    def of(cls, plan: Plan, q: Slot, phase: Slot, K: int, *, steps: int, packing: Packing | None) -> Self:
         """K: channels of the gate; q may have imaginary parts beside them."""
         B, T, H, _ = q.shape
-        return cls(plan, B, T, H, K, phase, steps)
+        return cls(plan, B, T, H, K, phase, steps, packing)
 
     @property
     def const(self) -> bool:
@@ -162,28 +176,31 @@ class Frames:
 
     @property
     def count(self) -> int:
-        return triton.cdiv(self.T, self.steps)
+        return self.packing.count if self.packing else triton.cdiv(self.T, self.steps)
 
     @property
     def programs(self) -> int:
         return self.B * self.H * self.count
 
     def angles(self) -> Slot:
-        """Φ before each frame and after the last step: (B·H, frames + 1, K|1), within ±π."""
+        """Φ before each frame and after the last step: (B·H, frames + 1, K|1), within ±π; see `la_frames`."""
         width, sizes = self.phase.shape[-1], (self.T, self.H, self.count)
-        sums = self.phase
+        packing, sums, sequences = self.packing, self.phase, self.B
+        shape: tuple[int, ...] = (self.B * self.H, self.count + 1, width)
+        if packing is not None:
+            sequences, shape = packing.sequences, (self.H * (self.count + 1 + packing.sequences), width)
         if not self.const:
             sums = self.plan.empty((self.B * self.H, self.count, width), torch.float64)
             self.plan.launch(
-                la_phases, (self.programs,), self.phase, sums, *sizes, K=width, FRAME=self.steps,
-                BK=triton.next_power_of_2(width), num_warps=warps(width),
+                la_phases, (self.programs,), self.phase, sums, *sizes, packing and packing.places, K=width,
+                FRAME=self.steps, BK=triton.next_power_of_2(width), num_warps=warps(width),
             )  # fmt: skip
-        angles = self.plan.empty((self.B * self.H, self.count + 1, width), torch.float32)
+        angles = self.plan.empty(shape, torch.float32)
         BK = min(STRIP, triton.next_power_of_2(width))
         self.plan.launch(
-            la_frames, (self.B * self.H * triton.cdiv(width, BK),), sums, angles, *sizes,
-            loop_bound(triton.cdiv(self.count + 1, ANGLES.value)), K=width, FRAME=self.steps, BK=BK,
-            CONST=self.const, num_warps=1,
+            la_frames, (sequences * self.H * triton.cdiv(width, BK),), sums, angles, *sizes,
+            packing and packing.bounds, loop_bound(triton.cdiv(self.count + 1, ANGLES.value)), K=width,
+            FRAME=self.steps, BK=BK, CONST=self.const, num_warps=1,
         )  # fmt: skip
         return angles
 
@@ -229,6 +246,7 @@ class Frames:
         self.plan.launch(
             la_turn, (self.programs,), *given, self.phase, angles, wide or q, gates or q, phases or q,
             *results, summed[0] or q, summed[1] or q, self.T, self.H, self.count,
+            self.packing and self.packing.places,
             K=self.K, KP=self.phase.shape[-1], FRAME=self.steps, BK=triton.next_power_of_2(self.K),
             CONST=self.const, FROM=q.shape[-1], TO=results[0].shape[-1], BACK=reverse, WIDE=wide is not None,
             GATES=gates is not None, PHASES=phases is not None, num_warps=warps(self.K),

@@ -21,6 +21,7 @@ from ..._triton.plan import Slot
 from .blocks import head_offset, load_chunk, load_rows, locate_heads_first
 from .chunks import COUNTS
 from .schedule import NONE
+from .sequences import chunk_steps
 from .steps import Steps
 from .walk_grads import summed
 from .walking import Prepared, Walk, part
@@ -28,7 +29,7 @@ from .walking import Prepared, Walk, part
 
 @triton.jit(do_not_specialize=COUNTS)
 def la_grad_values(
-    o, do, v, dv, early_keys, factors, wide, states, adjoints, dlog_b, T, H, NT,
+    o, do, v, dv, early_keys, factors, wide, states, adjoints, dlog_b, T, H, NT, places,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     KEYED: tl.constexpr, PRECISION: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
@@ -38,7 +39,11 @@ def la_grad_values(
     of a reverse walk.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(V, BV))
-    begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
+    begin, left = head_offset(bh, T, H) + start * H, end - start
     at = bh * NT + chunk
     steps, values = tl.arange(0, C), tile * BV + tl.arange(0, BV)
     through = tl.zeros((C, BV), dtype=tl.float32)
@@ -105,14 +110,14 @@ class Valued(Walk):
         by_value: whether d log_b will be wanted.
         """
         if not self.walks:
-            o, last = self.plan.like(v), self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
-            Steps.of(self.plan, q, log_a, log_b).walk(q, k, v, first, o, last=last)
+            o, last = self.plan.like(v), self.per_sequence()
+            Steps.of(self.plan, q, log_a, log_b, self.packing).walk(q, k, v, first, o, last=last)
             return o, last, None, None
         _, early, columns, wide = self.fade(None, v, log_b)
         ready = replace(self.prepare(q, k, log_a), columns=columns)
         faded, last, states = self.walk(ready, early, first, reverse=False, keep=keep, exact=by_value)
         o, *_ = self.fade(faded, None, log_b)
-        Steps.of(self.plan, q, log_a, log_b, wide).walk(q, k, v, first, o, last=last)
+        Steps.of(self.plan, q, log_a, log_b, self.packing, wide).walk(q, k, v, first, o, last=last)
         return o, last, states if keep else None, faded if by_value else None
 
     def backward_valued(
@@ -129,7 +134,7 @@ class Valued(Walk):
         if states is None:
             dq, dk = self.plan.like(q, self.gradients_dtype), self.plan.like(k, self.gradients_dtype)
             dv = self.plan.like(v)
-            dfirst = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
+            dfirst = self.per_sequence()
             dlog_a = self.plan.empty((self.B, self.T, self.H, self.K), torch.float32) if by_key else dq
             dphase = self.turned()
         else:
@@ -163,7 +168,8 @@ class Valued(Walk):
         gates: tuple[Slot | None, Slot | None, Slot],
     ) -> None:  # fmt: skip
         """Make the gradients of the heads that were not walked, where the others' are."""
-        steps, (dq, dk, dv, dfirst) = Steps.of(self.plan, q, log_a, log_b, wide), found
+        steps = Steps.of(self.plan, q, log_a, log_b, self.packing, wide)
+        dq, dk, dv, dfirst = found
         dlog_a, dlog_b, dphase = gates
 
         def parts(x: Slot, wanted: bool) -> Slot | None:

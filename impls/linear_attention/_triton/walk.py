@@ -24,9 +24,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.packed import counted
 from .anchors import linked, load_spans
-from .blocks import FLAGS, KEY, NONE, SCALAR, head_offset, load_rows, locate
+from .blocks import FLAGS, KEY, NONE, SCALAR, load_rows, locate
 from .heads import key_head_offset
+from .sequences import sequence_of
 
 BOTH, PLAIN, EXACT_ALONE = WALKS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # that a kernel has
 
@@ -93,7 +95,8 @@ def add_chunk(
 @triton.jit(do_not_specialize=("T", "H", "NT", "NS", "PER"))
 def la_walk(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
-    T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    T, H, NT, bounds, NS, PER,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
     EMIT: tl.constexpr, KEEP: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
     SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, EXACT_STAGES: tl.constexpr,
@@ -102,8 +105,9 @@ def la_walk(
     """o from queries x, keys w and values y; REVERSE: dv from keys x, queries w and do y, from the end back.
 
     NS segments of PER chunks each, in the order of the walk, start from `first` (B·H, NS, K, V) and end in
-    `last`. EMIT: write `out`; otherwise `through` (B·H, NS, K|1), the log of a segment's decay.
-    KEEP: write the state that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
+    `last`. A packed sequence has NS segments, too, of as many chunks as that takes.
+    EMIT: write `out`; otherwise `through` (B·H, NS, K|1), the log of a segment's decay. KEEP: write the state
+    that each chunk reads, (B·H, chunks, K, V), in the dtype of the operands.
     VALUED: value gates have their decay in y and out (see `valued`), and in columns what factors is for keys.
     FADED: y has the decay of scalar gates from the chunk's middle in it, where the chunk is not wide. TAIL:
     width of the tile for the columns behind the last whole strip, or 0; never with VALUED. SHARED: heads per
@@ -113,40 +117,48 @@ def la_walk(
     far = False
     if GATE == SCALAR or (GATE == KEY and EMIT):
         _, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
+        _, _, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
+        most = PER
+        if bounds is not None:
+            most = counted(tl.cdiv(chunks, NS))
         flags = tl.zeros((FLAGS,), dtype=tl.int32)
-        for begin in range(0, PER, FLAGS):
+        for begin in range(0, most, FLAGS):
             inner = begin + tl.arange(0, FLAGS)
-            number = segment * PER + inner
-            chunk = NT - 1 - number if REVERSE else number
-            flags += tl.load(wide + bh * NT + chunk, mask=(inner < PER) & (number < NT), other=0)
+            number = segment * most + inner
+            chunk = chunks - 1 - number if REVERSE else number
+            at = wide + (bh * NT if bounds is None else origin) + chunk
+            flags += tl.load(at, mask=(inner < most) & (number < chunks), other=0)
         far = tl.max(flags, axis=0) > 0
     if far:
         if KINDS != PLAIN:
             walk_segment(
                 x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
-                through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
-                True, VALUED, FADED, SHARED, PRECISION, EXACT_STAGES,
+                through, T, H, NT, bounds, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT,
+                KEEP, True, VALUED, FADED, SHARED, PRECISION, EXACT_STAGES,
             )  # fmt: skip
     else:
         if KINDS != EXACT_ALONE:
             walk_segment(
                 x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last,
-                through, T, H, NT, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT, KEEP,
-                False, VALUED, FADED, SHARED, PRECISION, STAGES,
+                through, T, H, NT, bounds, NS, PER, K, V, C, BK, BV, TAIL, GATE, REVERSE, HAS_FIRST, EMIT,
+                KEEP, False, VALUED, FADED, SHARED, PRECISION, STAGES,
             )  # fmt: skip
 
 
 @triton.jit
 def walk_segment(
     x, w, y, spans, resets, edges, factors, wide, scores, columns, first, out, states, last, through,
-    T, H, NT, NS, PER, K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    T, H, NT, bounds, NS, PER,
+    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     TAIL: tl.constexpr, GATE: tl.constexpr, REVERSE: tl.constexpr, HAS_FIRST: tl.constexpr,
     EMIT: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr, VALUED: tl.constexpr, FADED: tl.constexpr,
     SHARED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The walk of a program through its segment. EXACT: see the module; the rest as in `la_walk`."""
     tile, segment, bh = locate(H, NS, tl.cdiv(V - TAIL, BV))
-    row = head_offset(bh, T, H)
+    row, stop, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
+    if bounds is not None:
+        PER = counted(tl.cdiv(chunks, NS))
     steps, keys = tl.arange(0, C), tl.arange(0, BK)
     values = tile * BV + tl.arange(0, BV)
     inside = keys[:, None] * V + values[None, :]
@@ -171,17 +183,19 @@ def walk_segment(
     key_row, key_heads = row, heads
     if SHARED > 1:
         key_row, key_heads = key_head_offset(bh, T, H, SHARED), heads // SHARED
+        if bounds is not None:
+            key_row = row // H * key_heads + bh % H // SHARED
     for step in tl.range(PER, num_stages=STAGES):
         number = segment * PER + step
-        live = number < NT
-        chunk = tl.where(live, NT - 1 - number if REVERSE else number, NT)
-        at = bh * NT + chunk
+        live = number < chunks
+        chunk = tl.where(live, chunks - 1 - number if REVERSE else number, chunks)
+        at = (bh * NT if bounds is None else origin) + chunk
         t = (chunk * C).to(tl.int32) + steps if TAIL else chunk * C + steps
-        x_tile = load_rows(x + key_row * K, t, T, key_heads * K, keys, K)
-        w_tile = load_rows(w + key_row * K, t, T, key_heads * K, keys, K)
-        y_tile = load_rows(y + row * V, t, T, heads * V, values, V)
+        x_tile = load_rows(x + key_row * K, t, stop, key_heads * K, keys, K)
+        w_tile = load_rows(w + key_row * K, t, stop, key_heads * K, keys, K)
+        y_tile = load_rows(y + row * V, t, stop, heads * V, values, V)
         if TAIL:
-            y_rest = load_rows(y + row * V, t, T, heads * V, rest_values, V)
+            y_rest = load_rows(y + row * V, t, stop, heads * V, rest_values, V)
         decay = ()
         if GATE == KEY:
             some = (keys < K) & live
@@ -261,14 +275,14 @@ def walk_segment(
             if EMIT:
                 acc = read_state(x_tile, held_rest, weights, y_rest, decay, GATE, REVERSE, EXACT, PRECISION)
                 rows = row * V + t[:, None] * (heads * V) + rest_values[None, :]
-                outside = (t < T)[:, None] & ((rest_values < V) & (tile == 0))[None, :]
+                outside = (t < stop)[:, None] & ((rest_values < V) & (tile == 0))[None, :]
                 tl.store(out + rows, acc.to(out.dtype.element_ty), mask=outside)
             rest = add_chunk(rest, w_tile, y_rest, decay, GATE, REVERSE, EXACT, EMIT, PRECISION)
         if EMIT:
             acc = read_state(x_tile, held, weights, y_tile, decay, GATE, REVERSE, EXACT, PRECISION)
             by_row = t[:, None] * (heads * V) if TAIL else t[:, None] * H * V
             rows = row * V + by_row + values[None, :]
-            outside = (t < T)[:, None] & (values < V)[None, :]
+            outside = (t < stop)[:, None] & (values < V)[None, :]
             tl.store(out + rows, acc.to(out.dtype.element_ty), mask=outside)
         state = add_chunk(state, w_tile, y_tile, decay, GATE, REVERSE, EXACT, EMIT, PRECISION)
     if GATE == KEY:

@@ -24,6 +24,7 @@ from .blocks import (
 )
 from .chunks import COUNTS
 from .heads import key_head_offset
+from .sequences import chunk_steps
 
 
 @triton.jit
@@ -40,7 +41,7 @@ def summed(ones, x, PART: tl.constexpr):
 @triton.jit(do_not_specialize=COUNTS)
 def la_grads(
     x, w, k, v, do, log_a, spans, resets, edges, factors, wide, states, adjoints, dscores, boundary, turns,
-    dq, dk, dlog_a, dphase, T, H, NT,
+    dq, dk, dlog_a, dphase, T, H, NT, places,
     K: tl.constexpr, KG: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GATE: tl.constexpr, CONST: tl.constexpr, TURN: tl.constexpr, FADED: tl.constexpr, SHARED: tl.constexpr,
     PRECISION: tl.constexpr, PART: tl.constexpr,
@@ -56,7 +57,11 @@ def la_grads(
     key head, 1 for key gates; dq and dk are those of each head.
     """
     tile, chunk, bh = locate_heads_first(H, NT, tl.cdiv(K, BK))
-    begin, left = head_offset(bh, T, H) + chunk * C * H, T - chunk * C
+    start, end = chunk_steps(chunk, T, NT, places, C)
+    if places is not None:  # noqa: SIM102, as only this test is of constants
+        if start >= end:
+            return
+    begin, left = head_offset(bh, T, H) + start * H, end - start
     steps = tl.arange(0, C)
     keys = tile * BK + tl.arange(0, BK)
     at = bh * NT + chunk
@@ -84,7 +89,7 @@ def la_grads(
     key_begin, key_heads = begin, H
     if SHARED > 1:
         key_heads = H // SHARED
-        key_begin = key_head_offset(bh, T, H, SHARED) + chunk * C * key_heads
+        key_begin = key_head_offset(bh, T, H, SHARED) + start * key_heads
     x_tile = load_chunk(x + key_begin * K, left, key_heads * K, keys, C, K)
     w_tile = load_chunk(w + key_begin * K, left, key_heads * K, keys, C, K)
     dscore = tl.where(steps[:, None] >= steps[None, :], dscore, 0.0)
@@ -97,7 +102,7 @@ def la_grads(
             turn_ends = turn_ends * between
         gated = gate_columns(keys, K, KG)
         stride = gate_stride(H, KG, KEY, CONST)
-        base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + chunk * C * stride
+        base = gate_base(log_a, bh, T, H, KG, KEY, CONST) + start * stride
         if tl.load(wide + at) != 0:
             cells = at * C * C + steps[:, None] * C + steps[None, :]
             tl.store(dscores + cells, dscore.to(dscores.dtype.element_ty), mask=tile == 0)
@@ -126,7 +131,7 @@ def la_grads(
         dx = dx * from_start[:, None]
         dw = dw * to_end[:, None]
         total = linked(span_start, 0, span_end, reset_end)
-        end = tl.sum(total * ends, axis=0)
+        through = tl.sum(total * ends, axis=0)
         carried = tl.sum(w_tile.to(tl.float32) * dw, axis=1)
         if TURN:
             turned = load_chunk(w + begin * K, left, H * K, partner, C, K).to(tl.float32) * -sign[None, :]
@@ -153,9 +158,9 @@ def la_grads(
         local = tl.sum(x_tile.to(tl.float32) * dx - w_tile.to(tl.float32) * inner, axis=1)
         # a sum over steps, and no scan: Triton cannot lay those out on sm_100
         pairs = tl.where(steps[:, None] <= steps[None, :], local[None, :], carried[None, :])
-        dgate = tl.sum(pairs, axis=1) + end
+        dgate = tl.sum(pairs, axis=1) + through
         stride = gate_stride(H, K, SCALAR, CONST)
-        base = gate_base(log_a, bh, T, H, K, SCALAR, CONST) + chunk * C * stride
+        base = gate_base(log_a, bh, T, H, K, SCALAR, CONST) + start * stride
         gates = tl.load(base + steps * stride, mask=steps < left, other=0.0)
         dgate = tl.where(gates == float("-inf"), 0.0, dgate)
         tl.store(dlog_a + (begin + steps * H) * tl.cdiv(K, BK) + tile, dgate, mask=steps < left)

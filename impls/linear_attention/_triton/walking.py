@@ -74,10 +74,10 @@ class Walk(Schedule):
 
     @property
     def segments(self) -> tuple[int, int]:
-        """How many segments a head has, and their chunks: as many as fill the device."""
+        """How many segments a sequence has, and their chunks, at most: as many as fill the device."""
         wanted = 1 if self.halved else self.room // self.walkers(self.BW)
-        length = triton.cdiv(self.chunks, max(1, min(wanted, self.chunks)))
-        return triton.cdiv(self.chunks, length), length
+        length = triton.cdiv(self.longest, max(1, min(wanted, self.longest)))
+        return triton.cdiv(self.longest, length), length
 
     @property
     def room(self) -> int:
@@ -86,7 +86,7 @@ class Walk(Schedule):
 
     def walkers(self, width: int) -> int:
         """Count the programs that walk in strips of some width through uncut heads, at least one."""
-        return max(1, self.B * self.H * self.strips(width))
+        return max(1, self.heads * self.strips(width))
 
     @cached_property
     def halved(self) -> bool:
@@ -97,8 +97,9 @@ class Walk(Schedule):
         width, _ = self.widest
         if width < 64 or 2 * self.walkers(width) > self.room or self.walkers(width // 2) > self.room:
             return False
-        segments = min(self.room // self.walkers(width), self.chunks)
-        return self.chunks * (1 - TWICE / segments) <= CUT
+        chunks = triton.cdiv(self.longest * self.B, self.sequences)  # of a sequence, if all are as long
+        segments = min(self.room // self.walkers(width), chunks)
+        return chunks * (1 - TWICE / segments) <= CUT
 
     @cached_property
     def fuller(self) -> Self:
@@ -215,11 +216,11 @@ class Walk(Schedule):
         return Prepared(late, early, factors=factors, wide=wide, scores=scores, turned=turned)
 
     def bring(self, ready: Prepared, y: Slot, *, reverse: bool) -> tuple[Prepared, Slot]:
-        """Pad v, or (reverse) do, to the walk's width, and bring the decay of scalar gates in with it."""
-        if y.shape[-1] == self.V or ready.spans is None or ready.wide is None:
+        """Pad v, or (reverse) do, to the walk's width, and bring scalar decay in with it, unless packed."""
+        if self.packing or y.shape[-1] == self.V or ready.spans is None or ready.wide is None:
             return ready, padded(self.plan, y, self.V)
         spans, wide, C = ready.spans, ready.wide, self.tiles.chunk
-        taken = faded(self.plan, y, self.V, spans, wide, C, self.sizes, reverse)
+        taken = faded(self.plan, y, self.V, spans, wide, C, self.sizes[:3], reverse)
         return replace(ready, faded=True), taken
 
     def anchor(
@@ -250,17 +251,17 @@ class Walk(Schedule):
         """
         if keep and ready.columns is None and self.fuller is not self:
             return self.fuller.walk(ready, y, first, reverse=reverse, keep=keep, exact=exact)
-        count, length = self.segments if ready.columns is None else (1, self.chunks)
+        count, length = self.segments if ready.columns is None else (1, self.longest)
         out = self.plan.like(y, torch.float32 if exact else None)
         if count == 1:
-            last = self.plan.empty((self.B, self.H, self.K, self.V), torch.float32)
+            last = self.per_sequence()
             states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
             self._walk(ready, y, first, out, states, last, last, 1, length, reverse, keep)
             return out, last, states
-        ends = self.plan.empty((self.B * self.H, count, self.K, self.V), torch.float32)
-        through = self.plan.empty((self.B * self.H, count, self.K if self.gate == KEY else 1), torch.float32)
+        ends = self.plan.empty((self.heads, count, self.K, self.V), torch.float32)
+        through = self.plan.empty((self.heads, count, self.K if self.gate == KEY else 1), torch.float32)
         self._walk(ready, y, None, None, ends, ends, through, count, length, reverse, False)
-        starts, last, *_ = self.carry(first, ends, through, torch.float32)
+        starts, last, *_ = self.carry(first, ends, through, torch.float32, segments=True)
         states = self.per_chunk(self.K, self.V, dtype=y.dtype) if keep else last
         self._walk(ready, y, starts, out, states, ends, through, count, length, reverse, keep)
         return out, last, states
@@ -277,9 +278,9 @@ class Walk(Schedule):
         for kinds in self.kinds(out is not None):
             stages = exact_stages if kinds == EXACT_ALONE else self.stages
             self.plan.launch(
-                la_walk, (self.B * self.H * count * self.strips(self.BW),),
+                la_walk, (self.heads * count * self.strips(self.BW),),
                 x, w, y, *absent, x if first is None else first, y if out is None else out, states, last,
-                through, *self.sizes, count, loop_bound(length),
+                through, *self.walk_sizes, count, loop_bound(length),
                 K=self.K, V=self.V, C=self.tiles.chunk, BK=self.width(self.K, 1 << 30), BV=self.BW,
                 TAIL=self.tail(self.BW), GATE=self.gate, REVERSE=reverse, HAS_FIRST=first is not None,
                 EMIT=out is not None, KEEP=keep, VALUED=ready.columns is not None, FADED=ready.faded,

@@ -26,6 +26,7 @@ class Saved(NamedTuple):
     skip: Tensor | None
     z: Tensor | None
     bias: Tensor | None
+    bounds: Tensor | None
     checkpoints: Tensor | None
 
 
@@ -38,17 +39,18 @@ class SelectiveScan(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, delta: Tensor, k: Tensor, q: Tensor, A: Tensor | None, state: Tensor | None,
-        skip: Tensor | None, z: Tensor | None, bias: Tensor | None, call: Call, saves: bool,
+        skip: Tensor | None, z: Tensor | None, bias: Tensor | None, bounds: Tensor | None, call: Call,
+        saves: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         operands = (x, delta, state, skip, z, bias)
         x, delta, state, skip, z, bias = contiguous(x), contiguous(delta), *map(dense, (state, skip, z, bias))
-        final = None if call.bounds is None else _final(x, k, state, call.bounds)
+        final = None if bounds is None else _final(x, k, state, bounds)
         o, final, checkpoints, ctx.compiled = forward_pass(
-            x, delta, whole_words(k), whole_words(q), dense(A), state, skip, z, bias, final,
+            x, delta, whole_words(k), whole_words(q), dense(A), state, skip, z, bias, final, bounds,
             N=k.shape[-1], call=call, saves=saves,
         )  # fmt: skip
         if checkpoints is not None:
-            saved = Saved(x, delta, k, q, A, skip, z, bias, checkpoints)
+            saved = Saved(x, delta, k, q, A, skip, z, bias, bounds, checkpoints)
             ctx.save_for_backward(*saved, tie(final, operands, saved))
             ctx.call = call
         return o, final
@@ -58,19 +60,20 @@ class SelectiveScan(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         wait(ctx.compiled)
         *saved, _ = ctx.saved_tensors
-        return *gradients(ctx.call, Saved(*saved), do, dfinal, ctx.needs_input_grad[5]), None, None
+        return *gradients(ctx.call, Saved(*saved), do, dfinal, ctx.needs_input_grad[5]), None, None, None
 
 
 def gradients(
     call: Call, saved: Saved, do: Tensor, dfinal: Tensor, to_state: bool
 ) -> tuple[Tensor | None, ...]:
     """Gradients of x, Δ, k, q, A, S_0 (None unless `to_state`), skip, z, bias, from those of o and S_T."""
-    x, delta, k, q, A, skip, z, bias, checkpoints = saved
+    x, delta, k, q, A, skip, z, bias, bounds, checkpoints = saved
     dfinal = contiguous(dfinal)
     part = Gradients(
         *backward_pass(
             x, delta, whole_words(k), whole_words(q), dense(A), skip, z, bias, checkpoints,
-            contiguous(do), dfinal, None if call.bounds is None else dfinal.clone(), N=k.shape[2], call=call,
+            contiguous(do), dfinal, None if bounds is None else dfinal.clone(), bounds,
+            N=k.shape[2], call=call,
         )
     )  # fmt: skip
     dk, dq = part.kq.sum(1).unbind(3)
@@ -99,8 +102,8 @@ def _states_of(sums: Tensor, like: Tensor) -> Tensor:
     return sums.to(like.dtype).flatten(2)[..., : like.shape[2]]
 
 
-def _final(x: Tensor, k: Tensor, state: Tensor | None, bounds: tuple[int, ...]) -> Tensor:
+def _final(x: Tensor, k: Tensor, state: Tensor | None, bounds: Tensor) -> Tensor:
     """Room for packed sequences' final states; one without steps keeps its own, since no program sees it."""
     if state is not None:
         return state.clone()
-    return x.new_zeros(len(bounds) - 1, x.shape[2], k.shape[2], dtype=torch.float32)
+    return x.new_zeros(bounds.shape[0] - 1, x.shape[2], k.shape[2], dtype=torch.float32)

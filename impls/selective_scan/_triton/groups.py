@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-import triton
 import triton.language as tl
 
+from ..._triton.arithmetic import COMPILED
+
 COUNTS = ("T", "length", "segments", "checkpoints", "blocks", "stretches")  # not to be specialised
-COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 class Operands(NamedTuple):

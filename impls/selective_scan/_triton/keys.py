@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .groups import COMPILED
+from ..._triton.arithmetic import COMPILED
 
 # A thread's R words are one load by hand: the compiler's analysis of memory accesses takes most of its time,
 # which grows with their number.

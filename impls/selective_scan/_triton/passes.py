@@ -22,7 +22,7 @@ FLOAT = torch.float32
 @planned
 def forward_pass(
     plan: Plan, x: Slot, delta: Slot, k: Slot, q: Slot, A: Slot | None, state: Slot | None,
-    skip: Slot | None, z: Slot | None, bias: Slot | None, final: Slot | None, *,
+    skip: Slot | None, z: Slot | None, bias: Slot | None, final: Slot | None, bounds: Slot | None, *,
     N: int, call: Call, saves: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """o, the final states; where it `saves`, checkpoints (B, checkpoints, states, D) and a job for `wait`.
@@ -31,8 +31,8 @@ def forward_pass(
     final: given for packed sequences, since no program sees one without steps.
     """
     operands, fused = Operands(x, delta, k, q, A), Fused(skip, z, bias)
-    schedule = Schedule.of("forward", call, x, k, q, N, fused, operands[:4])
-    table = keep_table(plan, schedule)
+    schedule = Schedule.of("forward", call, x, k, q, N, fused, operands[:4], sequences_of(bounds))
+    table = table_of(plan, schedule, bounds)
     o = plan.like(x)
     final = final or plan.empty((schedule.B, schedule.D, N), FLOAT)
     planes = (schedule.B, schedule.checkpoints, schedule.rows, schedule.D)
@@ -49,8 +49,22 @@ def forward_pass(
         plan.launch(selective_scan_forward, (schedule.programs,), fused=fused, table=table, **common)
     job = None
     if saved is not None and on_gpu(x):
-        dstate = None if call.bounds is None else final
-        given = (x, delta, k, q, A, skip, z, bias, saved, o, final, dstate)  # gradients are like o and final
+        dstate = final if call.packed else None
+        given = (
+            x,
+            delta,
+            k,
+            q,
+            A,
+            skip,
+            z,
+            bias,
+            saved,
+            o,
+            final,
+            dstate,
+            bounds,
+        )  # gradients like o and final
         keys = tuple(None if slot is None else slot.key for slot in given)
         job = start((call, N, *keys), lambda: partial(backward_pass.prepare, *given, N=N, call=call))
     return o, final, saved, job
@@ -63,15 +77,16 @@ def on_gpu(x: Slot) -> bool:
 @planned
 def backward_pass(
     plan: Plan, x: Slot, delta: Slot, k: Slot, q: Slot, A: Slot | None, skip: Slot | None, z: Slot | None,
-    bias: Slot | None, saved: Slot, do: Slot, dfinal: Slot, dstate: Slot | None, *, N: int, call: Call,
+    bias: Slot | None, saved: Slot, do: Slot, dfinal: Slot, dstate: Slot | None, bounds: Slot | None, *,
+    N: int, call: Call,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """The fields of `groups.Gradients`: sums over channels, batches and segments are left to do.
 
     Operands as `forward_pass` takes them. dstate: given for packed sequences.
     """
     operands, fused = Operands(x, delta, k, q, A), Fused(skip, z, bias)
-    schedule = Schedule.of("backward", call, x, k, q, N, fused, (*operands[:4], do))
-    table = keep_table(plan, schedule)
+    schedule = Schedule.of("backward", call, x, k, q, N, fused, (*operands[:4], do), sequences_of(bounds))
+    table = table_of(plan, schedule, bounds)
     cut, blocks, per_channel = (
         schedule.cut,
         schedule.channel_blocks,
@@ -99,9 +114,15 @@ def backward_pass(
     return gradients
 
 
-def keep_table(plan: Plan, schedule: Schedule) -> Slot | None:
-    """The table of packed sequences' segments."""
-    return None if schedule.packed is None else plan.constant(schedule.packed.table)
+def table_of(plan: Plan, schedule: Schedule, bounds: Slot | None) -> Slot | None:
+    """Launch what finds the segments of packed sequences."""
+    if schedule.packed is None or bounds is None:
+        return None
+    return schedule.packed.table(plan, bounds)
+
+
+def sequences_of(bounds: Slot | None) -> int:
+    return 0 if bounds is None else bounds.shape[0] - 1
 
 
 def summarise(
@@ -113,11 +134,11 @@ def summarise(
     operands: reverse, with the gradient of o as x. fused: reverse, without skip; forward, without z too.
     """
     packed = schedule.packed
-    rows = None if packed is None else packed.preceded if reverse else packed.followed
-    count = schedule.B * (schedule.segments - 1) if rows is None else len(rows)
+    count = schedule.B * (schedule.segments - 1)
+    if packed is not None:
+        count = packed.segments if packed.several else 0
     if count == 0:
         return None
-    inner = None if rows is None else plan.constant(rows)
     planes = (schedule.B, schedule.segments, schedule.rows, schedule.D)
     sums = (schedule.B, schedule.segments, schedule.D)
     summaries = Summaries(
@@ -132,5 +153,5 @@ def summarise(
         plan.launch(selective_scan_summary_streamed, (count * own.channel_blocks,), **common)
     else:
         grid = (count * own.channel_blocks,)
-        plan.launch(selective_scan_summary, grid, fused=fused, table=table, inner=inner, **common)
+        plan.launch(selective_scan_summary, grid, fused=fused, table=table, **common)
     return summaries

@@ -27,16 +27,16 @@ NOTHING_FUSED = Fused()
 
 
 class Call(NamedTuple):
-    """Options of a call beside its tensors. bounds: of packed sequences, see `packed.Packed.of`."""
+    """Options of a call beside its tensors. packed: whether time holds several sequences."""
 
     gate: str
     zoh: bool = False
     softplus: bool = False
-    bounds: tuple[int, ...] | None = None
+    packed: bool = False
 
     def plain(self, fused: Fused) -> bool:
         """Whether nothing is fused around the recurrence."""
-        return self.bounds is None and not (self.zoh or self.softplus) and fused == NOTHING_FUSED
+        return not (self.packed or self.zoh or self.softplus) and fused == NOTHING_FUSED
 
     def work(self, fused: Fused) -> str:
         """The gate, or "fused": a part of the table's keys."""
@@ -58,7 +58,7 @@ class Schedule:
     """Sizes of a call, tile sizes of a pass, and the length of the segments of time that its programs walk.
 
     wide: whether k or q is float32. streams: whether operands can come by way of shared memory; they do where
-    the tiles say so. packed: where the segments of packed sequences lie, else None.
+    the tiles say so. packed: room for packed sequences, else None.
     """
 
     B: int
@@ -76,9 +76,9 @@ class Schedule:
     @classmethod
     def of(
         cls, pass_: str, call: Call, x: Slot, k: Slot, q: Slot, N: int, fused: Fused = NOTHING_FUSED,
-        data: Sequence[Slot] = (),
+        data: Sequence[Slot] = (), sequences: int = 0,
     ) -> Schedule:  # fmt: skip
-        """data: what would come by way of shared memory; nothing if empty."""
+        """data: what would come by way of shared memory; nothing if empty. sequences: packed ones."""
         B, T, D = x.shape
         work, wide = call.work(fused), max(k.element_size(), q.element_size()) == 4
         streams = bool(data) and streamable(call, N, fused, data)
@@ -103,7 +103,7 @@ class Schedule:
         elif cut is None:
             cut = tiles(pass_ + "_spans", N, work, wide=wide)
         length = triton.cdiv(checkpoints, segments) * CHECKPOINT
-        packed = Packed.of(call.bounds, length, CHECKPOINT, cut.steps) if call.bounds else None
+        packed = Packed(T, sequences, length, CHECKPOINT, cut.steps) if call.packed else None
         return cls(B, T, D, N, call, fused, wide, streams, cut, length, packed)
 
     def of_summary(self, pass_: str) -> Schedule:
@@ -118,12 +118,12 @@ class Schedule:
 
     @property
     def segments(self) -> int:
-        """Segments per batch element, or of all packed sequences."""
+        """Segments per batch element, or places for those of all packed sequences."""
         return self.packed.segments if self.packed else triton.cdiv(self.T, self.length)
 
     @property
     def checkpoints(self) -> int:
-        """Checkpoints per batch element, or of all packed sequences."""
+        """Checkpoints per batch element, or places for those of all packed sequences."""
         return self.packed.checkpoints if self.packed else triton.cdiv(self.T, CHECKPOINT)
 
     @property

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..._triton.arithmetic import exp2
-from .groups import COMPILED
+from ..._triton.arithmetic import COMPILED, exp2
+from ..._triton.packed import counted
 from .states import constant, load_plane, load_state
 
 
@@ -38,7 +38,7 @@ class Segment(NamedTuple):
 
 @triton.jit
 def segment_at(index, T, length, segments, checkpoints, table):
-    """The index-th segment; table: those of packed sequences, see `packed.Packed`."""
+    """The index-th segment; table: those of packed sequences, see `packed.selective_scan_segments`."""
     if table is None:
         before = index % segments
         sequence = (index // segments).to(tl.int64)
@@ -60,10 +60,9 @@ def segment_at(index, T, length, segments, checkpoints, table):
 
 @triton.jit
 def limit(count, at, steps: tl.constexpr, PACKED: tl.constexpr):
-    """Cap `count` at the number of stretches of `steps` steps that a packed segment has."""
-    if PACKED and COMPILED:
-        # The interpreter takes no such bound; there the steps from the segment's end on do nothing.
-        count = tl.minimum(count, tl.cdiv(at.end - at.first, steps).to(tl.int32))
+    """Count the stretches of `steps` steps that a packed segment has; of others, `count`."""
+    if PACKED:
+        count = counted(tl.cdiv(at.end - at.first, steps).to(tl.int32))
     return count
 
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ..._triton.arithmetic import HUGE, exp2
-from .groups import COMPILED
+from ..._triton.arithmetic import COMPILED, HUGE, exp2
 from .states import load_state
 from .zoh import LOG2_E, inverse_rates, zoh_factors
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .groups import COMPILED, COUNTS
+from ..._triton.arithmetic import COMPILED
+from .groups import COUNTS
 from .keys import per_word, unpack
 from .lane_sums import over_groups
 from .segments import fold, segment_at
@@ -64,7 +65,7 @@ def selective_scan_summary_streamed(
 ):  # fmt: skip
     """Walk one segment as `selective_scan_summary` does; a sequence's last segment may be shorter."""
     channels, index = split_program(TASK.D, TILE)
-    at = inner_segment(index, T, length, segments, None, None, REVERSE)
+    at = inner_segment(index, T, length, segments, None, REVERSE)
     if COMPILED:  # the interpreter takes no such bound: there all segments are as long
         blocks = (tl.minimum(T - at.first, length) // TILE.STEPS).to(tl.int32)
     start = at.token + at.first

@@ -20,7 +20,7 @@ from .zoh import finite_size
 
 @triton.jit(do_not_specialize=COUNTS)
 def selective_scan_summary(
-    operands, fused, table, inner, summaries, T, length, segments, blocks,
+    operands, fused, table, summaries, T, length, segments, blocks,
     REVERSE: tl.constexpr, TASK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Walk one segment of time of a batch element from no state, for a block of channels.
@@ -28,10 +28,13 @@ def selective_scan_summary(
     Forward S ← a ⊙ S + (Δ x) ⊗ k, in all segments but a sequence's last. REVERSE, in descending time,
     S ← a ⊙ (S + x ⊗ q), in all but the first; x is then the gradient of o, without the output gate's factor.
 
-    table, inner: segments of packed sequences, and which of them to walk; else None.
+    table: segments of packed sequences, else None. There, a program has any segment, and may end at once.
     """
     channels, index = split_program(TASK.D, TILE)
-    at = inner_segment(index, T, length, segments, table, inner, REVERSE)
+    at = inner_segment(index, T, length, segments, table, REVERSE)
+    if TASK.PACKED:  # noqa: SIM102, as only this test is of constants
+        if at.after <= 0:
+            return
     lanes = lanes_of(channels, TASK.D, TILE.EVEN, TILE)
     fixed = load_fixed(operands.A, fused, lanes, TASK, TILE.STATES)
     S, product, total = constant(0.0, TILE), constant(1.0, TILE), zeros(TILE)
@@ -51,8 +54,11 @@ def selective_scan_summary(
 
 
 @triton.jit
-def inner_segment(index, T, length, segments, table, inner, REVERSE: tl.constexpr):
-    """The index-th segment that others follow (REVERSE: precede)."""
+def inner_segment(index, T, length, segments, table, REVERSE: tl.constexpr):
+    """The index-th segment that others follow (REVERSE: precede), or of packed sequences the index-th of all.
+
+    after: there, how many do.
+    """
     if table is None:
         place = index % (segments - 1) + (1 if REVERSE else 0)
         batch = (index // (segments - 1)).to(tl.int64)
@@ -60,12 +66,14 @@ def inner_segment(index, T, length, segments, table, inner, REVERSE: tl.constexp
         row = batch * segments + place
         first = (place * length).to(tl.int64)
         end = tl.minimum(first + length, T)
+        others = row
     else:
-        row = tl.load(inner + index)
+        row = index.to(tl.int64)
         first = tl.load(table + row)
         end = tl.load(table + segments + row)
+        others = tl.load(table + (3 if REVERSE else 4) * segments + row)
         token = first * 0
-    return Segment(row, row, row, row, token, first, end, row, row)
+    return Segment(row, row, others, row, token, first, end, row, row)
 
 
 @triton.jit
