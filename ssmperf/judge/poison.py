@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ssmperf.operands.dtypes import differentiable
+
 _UNINITIALISED = (
     "aten::empty",
     "aten::new_empty",
@@ -67,6 +69,7 @@ def poisoned(device: torch.device, *, like: Sequence[Tensor]) -> Iterator[None]:
         with _FillEmpty():  # type: ignore[no-untyped-call]
             yield
         return
-    blocks = [torch.full_like(tensor, float("nan")) for tensor in like for _ in range(2)]
+    numbers = [tensor for tensor in like if differentiable(tensor)]
+    blocks = [torch.full_like(tensor, float("nan")) for tensor in numbers for _ in range(2)]
     del blocks
     yield
