@@ -16,7 +16,7 @@ from ssmperf.diagnosis.explain import added, evidence_of, findings_of
 from ssmperf.diagnosis.findings import Finding
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 from ssmperf.judge.answer import call_backend
-from ssmperf.judge.calls.checks import check_calls
+from ssmperf.judge.calls.checks import check_calls, refuses_all
 from ssmperf.judge.calls.probe import CallProbe, has_probe
 from ssmperf.judge.checked import Checked
 from ssmperf.judge.known_answers import judge_analytic, judge_identity, prepare_analytic, rehearse
@@ -124,7 +124,13 @@ def _promises(case: Case, device: str) -> Iterator[Checked]:
         return error_bound(backend, recurrence, subject_of(case, device), operands, dtype)
 
     if has_probe(case):
-        yield from check_calls(backend, CallProbe(case, device), partial(bound, dtype=case.dtype))
+        own = partial(bound, dtype=case.dtype)
+        found = list(check_calls(backend, CallProbe(case, device), own))
+        yield from (
+            check_calls(backend, CallProbe(case, device, own_sizes=True), own)
+            if refuses_all(found)
+            else found
+        )
     if has_properties(case):
         dtype = widest(backend)
         yield from check_properties(backend, Probe(case, dtype, device), partial(bound, dtype=dtype))

@@ -17,7 +17,7 @@ from ssmperf.cases.record import Record
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer, call_backend
-from ssmperf.judge.calls.checks import check_calls
+from ssmperf.judge.calls.checks import check_calls, refuses_all
 from ssmperf.judge.calls.probe import CallProbe, key_of
 from ssmperf.judge.checked import Checked
 from ssmperf.judge.tolerance import is_approximate
@@ -175,13 +175,21 @@ class Context:
         backend = self.backend(case)
         if backend.of != case.recurrence:  # it may know the operands of its model alone
             return []
-        kind = key_of(case)
+        found = self._checked(case, backend, bound, own_sizes=False)
+        if refuses_all(found):
+            found = self._checked(case, backend, bound, own_sizes=True)
+        return found
+
+    def _checked(
+        self, case: Case, backend: Backend, bound: Callable[..., float | None], *, own_sizes: bool
+    ) -> list[Checked]:
+        kind = key_of(case, own_sizes=own_sizes)
         if (kind, backend.name) not in self._calls:
             self.on_phase("oracle")
             if kind not in self._probes:
                 while len(self._probes) >= MOST_PROBES:
                     self._probes.pop(next(iter(self._probes)))
-                self._probes[kind] = CallProbe(case, self.device)
+                self._probes[kind] = CallProbe(case, self.device, own_sizes=own_sizes)
             self._calls[kind, backend.name] = list(check_calls(backend, self._probes[kind], bound))
             self.on_phase("backend")
         return self._calls[kind, backend.name]

@@ -45,7 +45,8 @@ def cause(case: Case, operands: tuple[str, ...]) -> str:
         constant = [name for name in operands if name not in call.wanted]
         if len(call.wanted) == 1:
             return f"right where all gradients are wanted, wrong where that of {call.wanted[0]} alone is"
-        return f"right where all gradients are wanted, wrong where {', '.join(constant)} is a constant"
+        are = "is a constant" if len(constant) == 1 else "are constants"
+        return f"right where all gradients are wanted, wrong where {', '.join(constant)} {are}"
     for name, view in call.views.items():
         where = INCOMING[name]
         if view == "missing":

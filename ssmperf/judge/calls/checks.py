@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -32,6 +32,11 @@ Bound = Callable[[Any], float | None]
 def check_calls(backend: Backend, probe: CallProbe, bound: Bound) -> Iterator[Checked]:
     """Judge every form of a call in turn; one that the backend refuses does not apply, and no other."""
     return Trials(backend, probe, bound).findings()
+
+
+def refuses_all(found: Sequence[Checked]) -> bool:
+    """Tell whether a backend refuses even a plain call of these sizes."""
+    return len(found) == 1 and found[0].error is None
 
 
 class Trials:
