@@ -87,7 +87,8 @@ def verify(
         initial_state: True or False, whether the calls start from a random state; "both" judges both.
         packing: lengths of sequences packed into one, such as `[1300, 547, 0, 1]` or "1024x8".
         call: words such as "read=pre bonus dy:expanded grad=k,v" (see `ssmperf.cases.calls.call`). With
-            neither packing nor words, other forms of the call are judged, too: as `correctness` does.
+            neither packing nor words, other forms of the call are judged, too, as `correctness` does, where
+            calls with and without a state are; the report has a verdict on them if one is wrong.
         sizes: sizes of dimensions by letter, such as T=3000; G is the number of key heads. Others are small.
 
     Returns:
@@ -117,10 +118,12 @@ def verify(
                 verdicts[label] = _judge(Judging(case, context, with_state=with_state), selection)
             except Unsupported as refusal:
                 not_covered[label] = message_of(refusal) or "it gave no reason"
-        for case in cases:
+        for case in cases if initial_state == BOTH else ():
             own = [verdicts[label] for state in states if (label := _label(case, state)) in verdicts]
             if own and all(each.status is Status.OK for each in own) and has_probe(case):
-                verdicts[case.operand_source + OTHER_CALLS] = _other_calls(Judging(case, context))
+                other = _other_calls(Judging(case, context))
+                if other.status is not Status.OK:
+                    verdicts[case.operand_source + OTHER_CALLS] = other
     kinds = names(gates) if of == recurrence.name else None  # a model has one
     asked = (*(names(regime) or ()), *(kinds or ()))
     return Verification(of, entry.name, cases[0], verdicts, not_covered, asked)

@@ -27,6 +27,7 @@ from support.table import Operands, error, evaluate
 from torch import Tensor
 
 from ssmperf import UsageError, registry
+from ssmperf.judge.loops.recording import no_waiting
 
 LENGTHS = (13, 0, 1, C, C + 1, 7, 0)
 OTHERS = (0, C + 3, 0, 1, C - 1, 0, 19)  # of as many steps
@@ -255,11 +256,8 @@ def test_a_second_call_does_not_wait_for_the_device(kind: str, dtype: str, optio
     weights = [torch.ones_like(x) for x in attention(**operands, cu_seqlens=bounds_of(lengths))]
     bounds = [bounds_of(lengths), bounds_of(lengths[::-1])]
     both_passes(attention, operands, bounds[0], weights)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         both_passes(attention, operands, bounds[1], weights)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu

@@ -27,6 +27,8 @@ OTHERS: dict[str, Any] = {
     "timing": "end-to-end",
     "level": "block",
     "seed": 1,
+    "packing": "5,0,2",
+    "call": "bonus",
     "suite": "memory",
 }
 

@@ -14,12 +14,14 @@ from ssmperf.execute.request import names
 from ssmperf.plan.sizes import parse_one, spread
 
 TEXTS = st.text(max_size=20)
-SHAPES = st.dictionaries(st.sampled_from(DIMENSIONS), st.integers(1, 2**40), min_size=1).map(Shape)
+LETTERS = tuple(letter for letter in DIMENSIONS if letter != "G")  # which divides H
+SHAPES = st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 2**40), min_size=1).map(Shape)
 NONSENSE = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=8,
 )
+FORMS = {"packing": ("none", "5,0,2", "3x4"), "call": ("none", "bonus read=pre", "grad=k,v autocast")}
 NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -30,6 +32,8 @@ def cases(draw: st.DrawFn) -> Case:
     for name, declared in axes().items():
         if declared.valid is not None:
             chosen[name] = draw(st.sampled_from(declared.valid))
+        elif name in FORMS:
+            chosen[name] = draw(st.sampled_from(FORMS[name]))
         elif isinstance(declared.default, int):
             chosen[name] = draw(st.integers(0, 2**63 - 1))
         else:

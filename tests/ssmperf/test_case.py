@@ -28,6 +28,8 @@ CHANGES = {
     "cache": "hot",
     "timing": "end-to-end",
     "level": "block",
+    "packing": "5,0,2",
+    "call": "bonus read=pre",
     "seed": 1,
 }
 

@@ -53,7 +53,7 @@ BAD = {
     "unknown axis": (["--axis", "Q=4"], "unknown axis 'Q': hgrn has B, T, C"),
     "unknown axis of several models": (
         ["--models", "hgrn,mingru,gla", "--axis", "Q=4"],
-        "hgrn and mingru have B, T, C; gla has B, T, H, K, V",
+        "hgrn and mingru have B, T, C; gla has B, T, H, G, K, V",
     ),
     "unknown axis of an unknown model": (["--models", "hgrm", "--axis", "Q=4"], "valid: B, T"),
     "axis of another recurrence": (

@@ -52,6 +52,8 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor) -> Any:  # type: ignore[override]
         Scan.seen.append(("gradient", tuple(grad.shape), grad.stride(1)))
+        if torch.is_grad_enabled():
+            raise ssmperf.Unsupported("no second derivatives")
         leaves = [x if x is None else x.detach().requires_grad_() for x in ctx.saved_tensors]
         with torch.enable_grad():
             ends = registry.recurrence("scan").definition(*leaves)

@@ -55,6 +55,8 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         wanted = [each for each in ctx.inputs if each is not None]
+        if torch.is_grad_enabled():
+            raise ssmperf.Unsupported("Scan has no second derivatives")
         found = iter(torch.autograd.grad(ctx.results, wanted, gradients))
         return tuple(None if each is None else next(found) for each in ctx.inputs)
 
