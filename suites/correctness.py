@@ -40,6 +40,7 @@ from ssmperf import (
 from .known_answers import has_known_answer, judge_known_answer, known_answer_cases
 
 REGIMES_IN_HALF_PRECISION = ("sigmoid",)
+REGIMES_OF_CALLS = ("sigmoid",)  # whose kinds of gates stand for those of other regimes
 LONGEST_BATCH = 1024  # above this T, the batch is a single sequence
 MOST_SEQUENCES = 3  # of a preset's shape, since all are computed alike
 LARGEST_STATE = 3 * 128 * 128  # elements of the K × V states of a sequence's heads, where it has several
@@ -131,10 +132,12 @@ def judge_sampled(case: Case, context: Context) -> Record:
         numbers["error_lowering"] = lowered.error
         if not lowered.holds:
             verdict = replace(verdict, status=Status.WRONG, reason=lowered.reason)
-    for applies, judge in ((has_probe, judge_calls), (has_properties, judge_properties)):
-        if verdict.status is Status.OK and applies(case):
-            verdict, found = judge(case, context, verdict)
-            numbers |= found
+    if verdict.status is Status.OK and judges_calls(case, context):
+        verdict, found = judge_calls(case, context, verdict)
+        numbers |= found
+    if verdict.status is Status.OK and has_properties(case):
+        verdict, found = judge_properties(case, context, verdict)
+        numbers |= found
     return context.record(case, verdict, **numbers)
 
 
@@ -158,6 +161,12 @@ def judge_properties(case: Case, context: Context, verdict: Verdict) -> tuple[Ve
         "failed_property": failed.name if failed else None,
         "properties_not_applicable": {f.name: f.reason for f in found if f.error is None},
     }
+
+
+def judges_calls(case: Case, context: Context) -> bool:
+    """Tell whether forms of the call are judged: in one regime, unless backends or sizes are named."""
+    regime, _ = split_source(case.operand_source)
+    return has_probe(case) and (case.model is not None or regime in REGIMES_OF_CALLS or context.specific)
 
 
 def judge_calls(case: Case, context: Context, verdict: Verdict) -> tuple[Verdict, dict[str, Any]]:

@@ -190,7 +190,9 @@ class Context:
                 while len(self._probes) >= MOST_PROBES:
                     self._probes.pop(next(iter(self._probes)))
                 self._probes[kind] = CallProbe(case, self.device, own_sizes=own_sizes)
-            self._calls[kind, backend.name] = list(check_calls(backend, self._probes[kind], bound))
+            few = backend.compiles_per_shape and case.device == "cuda" and not self.specific
+            found = check_calls(backend, self._probes[kind], bound, few_shapes=few)
+            self._calls[kind, backend.name] = list(found)
             self.on_phase("backend")
         return self._calls[kind, backend.name]
 

@@ -30,9 +30,14 @@ PRECISE = ("float32", "float64")  # dtypes in which second derivatives are compa
 Bound = Callable[[Any], float | None]
 
 
-def check_calls(backend: Backend, probe: CallProbe, bound: Bound) -> Iterator[Checked]:
-    """Judge every form of a call in turn; one that the backend refuses does not apply, and no other."""
-    return Trials(backend, probe, bound).findings()
+def check_calls(
+    backend: Backend, probe: CallProbe, bound: Bound, *, few_shapes: bool = False
+) -> Iterator[Checked]:
+    """Judge every form of a call in turn; one that the backend refuses does not apply, and no other.
+
+    few_shapes: leave out the forms with other shapes, for a backend that is compiled for each.
+    """
+    return Trials(backend, probe, bound).findings(few_shapes)
 
 
 def refuses_all(found: Sequence[Checked]) -> bool:
@@ -50,7 +55,7 @@ class Trials:
         self.gradients = probe.case.gradients and "forward_backward" in backend.passes
         self.judge = cache(self._judge)
 
-    def findings(self) -> Iterator[Checked]:
+    def findings(self, few_shapes: bool) -> Iterator[Checked]:
         length = next((T for T in LENGTHS if not (self.backend.lengths and self.backend.lengths(T))), None)
         if length is None:
             return
@@ -64,7 +69,7 @@ class Trials:
             yield _finding(words_of(plain), verdict, f"at T = {length}: {verdict.reason}")
             return
         operands = tuple(self.probe.values(plain).varying)
-        for case in forms(self.probe, length, operands, gradients=self.gradients):
+        for case in forms(self.probe, length, operands, gradients=self.gradients, few_shapes=few_shapes):
             yield self.finding(case, operands)
         foreign = registry.is_peer(self.backend.of, self.backend.name)  # whose authors promise no second ones
         if self.gradients and plain.dtype in PRECISE and not foreign:

@@ -89,10 +89,12 @@ def _answered(call: Call) -> str:
     return str(replace(call, views=views, wanted=None))
 
 
-def forms(probe: CallProbe, length: int, operands: tuple[str, ...], *, gradients: bool) -> Iterator[Case]:
+def forms(
+    probe: CallProbe, length: int, operands: tuple[str, ...], *, gradients: bool, few_shapes: bool
+) -> Iterator[Case]:
     """List the cases that differ from a plain one in one form of the call.
 
-    operands: those that can be differentiated.
+    operands: those that can be differentiated. few_shapes: whether all shapes are those of the plain case.
     """
     case, recurrence = probe.plain(length), probe.recurrence
     if gradients:
@@ -109,9 +111,9 @@ def forms(probe: CallProbe, length: int, operands: tuple[str, ...], *, gradients
                 yield replace(case, call=f"grad={','.join(wanted)}")
     for words in recurrence.calls:
         yield replace(case, call=words)
-    if recurrence.shares_heads:
+    if recurrence.shares_heads and not few_shapes:
         yield replace(case, shape=case.shape.with_(**SHARED))
-    if recurrence.packs:
+    if recurrence.packs and not few_shapes:
         yield with_packing(case, PACKED)
     yield replace(case, call="autocast")
 
