@@ -12,6 +12,7 @@ from ssmperf.cases.calls.call import Call, parse
 from ssmperf.cases.calls.packing import lengths_of
 from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.shape import Shape
+from ssmperf.judge.calls import second
 from ssmperf.judge.reference import Reference, make_reference
 from ssmperf.operands.subject import OperationSubject
 from ssmperf.operands.values import Values
@@ -38,6 +39,7 @@ class CallProbe:
         self.case, self.device = probed(case, own_sizes=own_sizes), device
         self.values = cache(self._values)
         self.reference = cache(self._reference)
+        self.second = cache(self._second)
 
     def plain(self, length: int) -> Case:
         """Make the case of a plain call of some length."""
@@ -54,6 +56,9 @@ class CallProbe:
         subject = OperationSubject(case, self.device)
         found = make_reference(subject, definition, self.values(case), gradients=gradients)
         return replace(found, row_axes={})  # a wrong form is far off; rows of so few steps hold chance
+
+    def _second(self, case: Case, definition: Callable[..., Any]) -> second.Exact:
+        return second.exact_second(definition, self.values(case), case.dtype)
 
 
 def probed(case: Case, *, own_sizes: bool = False) -> Case:

@@ -12,6 +12,8 @@ from ssmperf.judge.tolerance import perturb, relative_error, tolerance
 from ssmperf.operands.dtypes import dtype_of, widen
 from ssmperf.operands.values import Values
 
+Exact = tuple[Mapping[str, Tensor], Mapping[str, float]]  # second derivatives, and the tolerance of each
+
 NAME = "second derivatives"
 # A loss that is linear in the results is the trap: its gradient at them needs no gradient itself.
 MORE = 4.0  # tolerance of a second derivative, in those of a first one: it sums products of three factors
@@ -54,9 +56,7 @@ def _weights(gradient: Tensor) -> Tensor:
     return drawn.to(gradient.dtype)
 
 
-def exact_second(
-    definition: Callable[..., Any], values: Values, dtype: str
-) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+def exact_second(definition: Callable[..., Any], values: Values, dtype: str) -> Exact:
     """Compute second derivatives in float64, and the tolerance of each in a dtype."""
     low = torch.promote_types(dtype_of(dtype), torch.float32)
     exact = second_derivatives(definition, _cast(values, values.operands, torch.float64))
