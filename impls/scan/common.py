@@ -148,20 +148,22 @@ def bounds_on_device(
     B, T = v.shape[:2]
     _check_packed(cu_seqlens, B, T)
     _check_states(cu_seqlens, state, initial_state)
+    if is_on_host(cu_seqlens):
+        if _capturing(v):
+            raise UsageError("cu_seqlens lies on the CPU, and a CUDA graph would keep its values")
+        _listed(cu_seqlens, T)
+        return cu_seqlens.contiguous().to(v.device, non_blocking=True)
     kind = (cu_seqlens.device, cu_seqlens.shape[0], T)
-    on_host = is_on_host(cu_seqlens)
-    if not on_host and kind in _checked:
-        return cu_seqlens.contiguous()
-    capturing = v.is_cuda and torch.cuda.is_current_stream_capturing()
-    if on_host and capturing:
-        raise UsageError("cu_seqlens lies on the CPU, and a CUDA graph would keep its values")
-    if not capturing:
+    if kind not in _checked and not _capturing(v):
         _listed(cu_seqlens, T)
         if len(_checked) >= MOST_CHECKED:
             _checked.clear()
         _checked.add(kind)
-    cu_seqlens = cu_seqlens.contiguous()
-    return cu_seqlens.to(v.device, non_blocking=True) if on_host else cu_seqlens
+    return cu_seqlens.contiguous()
+
+
+def _capturing(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def is_on_host(x: Tensor) -> bool:

@@ -186,6 +186,11 @@ class Case:
         return self.pass_ == "decode"
 
     @property
+    def plain(self) -> bool:
+        """Whether nothing is packed, no words change the call, and there are as many key heads as heads."""
+        return self.packing == UNPACKED and self.call == PLAIN and "G" not in self.shape
+
+    @property
     def subject(self) -> str:
         """The model's name, or the recurrence with the source of its operands, as text."""
         return self.model or f"{self.recurrence}[{self.operand_source}]"

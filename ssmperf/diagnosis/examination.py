@@ -16,7 +16,7 @@ from ssmperf.diagnosis.explain import added, evidence_of, findings_of
 from ssmperf.diagnosis.findings import Finding
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 from ssmperf.judge.answer import call_backend
-from ssmperf.judge.calls.checks import check_calls, refuses_all
+from ssmperf.judge.calls.checks import at_taken_sizes, check_calls
 from ssmperf.judge.calls.probe import CallProbe, has_probe
 from ssmperf.judge.checked import Checked
 from ssmperf.judge.known_answers import judge_analytic, judge_identity, prepare_analytic, rehearse
@@ -125,11 +125,8 @@ def _promises(case: Case, device: str) -> Iterator[Checked]:
 
     if has_probe(case):
         own = partial(bound, dtype=case.dtype)
-        found = list(check_calls(backend, CallProbe(case, device), own))
-        yield from (
-            check_calls(backend, CallProbe(case, device, own_sizes=True), own)
-            if refuses_all(found)
-            else found
+        yield from at_taken_sizes(
+            lambda sizes: list(check_calls(backend, CallProbe(case, device, own_sizes=sizes), own))
         )
     if has_properties(case):
         dtype = widest(backend)

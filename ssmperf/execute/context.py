@@ -17,7 +17,7 @@ from ssmperf.cases.record import Record
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
 from ssmperf.judge.answer import Answer, call_backend
-from ssmperf.judge.calls.checks import check_calls, refuses_all
+from ssmperf.judge.calls.checks import at_taken_sizes, check_calls
 from ssmperf.judge.calls.probe import CallProbe, key_of
 from ssmperf.judge.checked import Checked
 from ssmperf.judge.tolerance import is_approximate
@@ -167,7 +167,7 @@ class Context:
             self.host_load.read()
             self.on_phase("backend")
 
-    def calls_judged(self, case: Case, bound: Callable[..., float | None]) -> list[Checked]:
+    def calls_judged(self, case: Case, bound: Callable[..., float | None]) -> Sequence[Checked]:
         """Judge the further promises of a case's backend, once for all cases of one kind of operands.
 
         bound: operands -> the error that the backend declares for them.
@@ -175,10 +175,7 @@ class Context:
         backend = self.backend(case)
         if backend.of != case.recurrence:  # it may know the operands of its model alone
             return []
-        found = self._checked(case, backend, bound, own_sizes=False)
-        if refuses_all(found):
-            found = self._checked(case, backend, bound, own_sizes=True)
-        return found
+        return at_taken_sizes(lambda sizes: self._checked(case, backend, bound, own_sizes=sizes))
 
     def _checked(
         self, case: Case, backend: Backend, bound: Callable[..., float | None], *, own_sizes: bool

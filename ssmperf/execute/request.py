@@ -198,9 +198,8 @@ def select(
         if choices.get(keyword, fields[keyword].argument_default) != fields[keyword].argument_default:
             raise UsageError(f"{fields[keyword].label} is given by --axis and by {fields[keyword].option}")
         choices[keyword] = text
-    choices |= {
-        keyword: read_lengths_file(choices[keyword]) for keyword in ("packing",) if keyword in choices
-    }
+    if "packing" in choices:
+        choices["packing"] = read_lengths_file(choices["packing"])
     values = {
         fields[keyword].name: _values(fields[keyword], value) if fields[keyword].many else value
         for keyword, value in choices.items()

@@ -111,9 +111,8 @@ class Trial:
 def has_properties(case: Case) -> bool:
     """Tell whether properties are checked: for a bare recurrence, in some regimes, not in half precision."""
     regime, _ = split_source(case.operand_source)
-    plain = case.packing == "none" and case.call == "none" and "G" not in case.shape
     precise = case.dtype in ("float32", "float64")
-    return case.model is None and regime in REGIMES and precise and plain and not case.decodes
+    return case.model is None and regime in REGIMES and precise and case.plain and not case.decodes
 
 
 def widest(backend: Backend) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
-from ssmperf.operands.calls.memory import write
+from ssmperf.operands.calls.memory import held_by, write
 from ssmperf.operands.time_axis import with_time
 from ssmperf.operands.values import Values
 
@@ -100,9 +100,9 @@ class Variation:
     def base(self) -> Values:
         """Make the values that belong to the first base."""
         if self.pass_ == BACKWARD:
-            return Values(self.second.operands, self.first.grad_output, self.second.grad_state)
+            return replace(self.second, grad_output=self.first.grad_output)
         operands = {**self.second.operands, **{name: self.first.operands[name] for name in self._varied}}
-        return Values(operands, self.second.grad_output, self.second.grad_state)
+        return replace(self.second, operands=operands)
 
     def values(self, drawn: Draw) -> Values:
         """Make the values of a call in new memory."""
@@ -125,9 +125,8 @@ class Variation:
                     pair = self.first.operands[name], self.second.operands[name]
                     _combine(buffers.operands[name], *pair, drawn.weights)
             if self.pass_ == BOTH:
-                _combine(
-                    buffers.grad_output, self.second.grad_output, self.second.grad_output, (drawn.scale, 0.0)
-                )
+                into, gradient = held_by(buffers.grad_output, self.second.grad_output)
+                torch.mul(gradient, drawn.scale, out=into)
 
     def restore(self, buffers: Values) -> None:
         """Write the second base again, as far as a mixture has changed it."""
@@ -188,9 +187,7 @@ def _moved(gate: Tensor, seed: int) -> Tensor:
 
 
 def _combine(into: Tensor, first: Tensor, second: Tensor, weights: tuple[float, float]) -> None:
-    if 0 in into.stride():  # expanded memory
-        write(first * weights[0] + second * weights[1], into)
-        return
+    into, first, second = held_by(into, first, second)
     torch.mul(first, weights[0], out=into)
     into.add_(second, alpha=weights[1])
 

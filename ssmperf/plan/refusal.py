@@ -92,7 +92,7 @@ def form_problem(case: Case, recurrence: Recurrence) -> str | None:
     """Say why a case's packing, words or key heads mean nothing for it, or return None."""
     call = parse(case.call)
     lengths = lengths_of(case.packing)
-    if case.level == "block" and (lengths or not call.plain or "G" in case.shape):
+    if case.level == "block" and not case.plain:
         return "no packing, words or key heads at level block: the block makes the operands"
     if lengths is not None:
         if not recurrence.packs:

@@ -50,21 +50,8 @@ def forward_pass(
     job = None
     if saved is not None and on_gpu(x):
         dstate = final if call.packed else None
-        given = (
-            x,
-            delta,
-            k,
-            q,
-            A,
-            skip,
-            z,
-            bias,
-            saved,
-            o,
-            final,
-            dstate,
-            bounds,
-        )  # gradients like o and final
+        # gradients are like o and final
+        given = (x, delta, k, q, A, skip, z, bias, saved, o, final, dstate, bounds)
         keys = tuple(None if slot is None else slot.key for slot in given)
         job = start((call, N, *keys), lambda: partial(backward_pass.prepare, *given, N=N, call=call))
     return o, final, saved, job

@@ -18,7 +18,7 @@ from ssmperf.errors import Unsupported, UsageError
 from ssmperf.judge.calls import second
 from ssmperf.judge.calls.causes import alone, cause, explained, words_of
 from ssmperf.judge.calls.probe import LENGTHS, CallProbe, forms
-from ssmperf.judge.checked import Checked
+from ssmperf.judge.checked import Checked, worst
 from ssmperf.judge.tolerance import relative_error
 from ssmperf.judge.verdict import Verdict, judge_call
 from ssmperf.operands.contract import well_formed
@@ -40,9 +40,13 @@ def check_calls(
     return Trials(backend, probe, bound).findings(few_shapes)
 
 
-def refuses_all(found: Sequence[Checked]) -> bool:
-    """Tell whether a backend refuses even a plain call of these sizes."""
-    return len(found) == 1 and found[0].error is None
+def at_taken_sizes(check: Callable[[bool], Sequence[Checked]]) -> Sequence[Checked]:
+    """Check calls of the smallest sizes, or of the case's own if the backend refuses even a plain call there.
+
+    check: whether sizes are the case's own -> what `check_calls` finds.
+    """
+    found = check(False)
+    return check(True) if len(found) == 1 and found[0].error is None else found
 
 
 class Trials:
@@ -150,8 +154,6 @@ class Trials:
 def _finding(words: str, verdict: Verdict, reason: str | None) -> Checked:
     """Give the finding of a verdict, with the error that comes nearest to its tolerance."""
     if verdict.status is not Status.OK:
-        worst = max(verdict.errors.values(), default=math.nan)
-        return Checked(words, worst, None, reason, Status.WRONG)
-    pairs = [(error, verdict.tolerances[name]) for name, error in verdict.errors.items()]
-    error, limit = max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else math.inf)
-    return Checked(words, error, limit)
+        error = max(verdict.errors.values(), default=math.nan)
+        return Checked(words, error, None, reason, Status.WRONG)
+    return worst(words, ((error, verdict.tolerances[name]) for name, error in verdict.errors.items()))

@@ -8,7 +8,9 @@ from functools import cache
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.cases.calls.call import NONE as PLAIN
 from ssmperf.cases.calls.call import Call, parse
+from ssmperf.cases.calls.packing import NONE as UNPACKED
 from ssmperf.cases.calls.packing import lengths_of
 from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.shape import Shape
@@ -69,15 +71,14 @@ def probed(case: Case, *, own_sizes: bool = False) -> Case:
     shape = Shape({**sizes, "B": BATCH, **({"H": HEADS} if "H" in sizes else {})})
     source = f"{REGIME}/{kind}" if kind else REGIME
     return replace(
-        case, model=None, shape=shape, operand_source=source, cache="hot", packing="none", call="none"
+        case, model=None, shape=shape, operand_source=source, cache="hot", packing=UNPACKED, call=PLAIN
     )
 
 
 def has_probe(case: Case) -> bool:
     """Tell whether a case has further promises to judge: it is plain, and its kind of gate is known."""
     known = case.model is not None or is_regime(case.operand_source)
-    plain = parse(case.call).plain and case.packing == "none" and "G" not in case.shape
-    return known and plain and case.level == "op" and not case.decodes
+    return known and case.plain and case.level == "op" and not case.decodes
 
 
 def key_of(case: Case, *, own_sizes: bool) -> tuple[object, ...]:

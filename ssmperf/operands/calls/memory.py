@@ -45,9 +45,17 @@ def copied(x: Tensor) -> Tensor:
 
 def write(values: Tensor, into: Tensor) -> None:
     """Copy values into a tensor, of which an expanded one holds fewer."""
-    base = _shown(into)
-    slices = tuple(slice(0, count) for count in base.shape)
-    base.copy_(values[slices])
+    held, own = held_by(into, values)
+    held.copy_(own)
+
+
+def held_by(into: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    """Give the part of a tensor that holds its numbers, and the same part of others of its shape."""
+    held = _shown(into)
+    if held is into:
+        return into, *values
+    slices = tuple(slice(0, count) for count in held.shape)
+    return held, *(each[slices] for each in values)
 
 
 def _shown(x: Tensor) -> Tensor:
