@@ -273,7 +273,6 @@ def timed_record(
     if latency is not None and latency < floor:
         reason = f"{latency:.3g} s is below the floor of {floor:.3g} s: it cannot have done the work"
         return context.record(case, Verdict(Status.WRONG, reason, verdict.errors, verdict.tolerances))
-    first = context.first_call_s.get((case.backend, case.operand_key, case.pass_))
     rates = _rates(case, context, cost, latency)
     if (rates.get("limit_fraction") or 0.0) > 1.0:
         doubts = [*doubts, "it is faster than the limit of the device says"]
@@ -284,7 +283,7 @@ def timed_record(
         **rates,
         **extra,
         doubts=list(doubts),
-        first_call_s=first,
+        first_call_s=context.first_call_s(case),
     )
 
 

@@ -30,6 +30,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values
 from ssmperf.plan.command import command_that_repeats
+from ssmperf.plan.refusal import gate_kind
 from ssmperf.processes.cores import one_core
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
@@ -85,7 +86,7 @@ class Context:
     unfinished: folder for `kept`; None if nothing is to be kept.
     specific: whether the run names backends or sizes; a suite then leaves out nothing to save time.
     spoiled: set by a suite whose case may have damaged this process, or left memory behind.
-    first_call_s: seconds of each backend's first call in this process, compilation included.
+    first_calls_s: seconds of each backend's first calls in this process, compilation included.
     """
 
     device: str
@@ -104,7 +105,7 @@ class Context:
     unfinished: Path | None = None
     specific: bool = False
     spoiled: bool = False
-    first_call_s: dict[tuple[object, ...], float] = field(default_factory=dict)
+    first_calls_s: dict[tuple[object, ...], float] = field(default_factory=dict)
     _waited_s: float = 0.0  # for the partner
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _shared_by: tuple[object, ...] | None = None  # the operand key of everything in _shared
@@ -282,16 +283,16 @@ class Context:
         return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
 
     def time_first_call(self, case: Case, values: Values, expected: Contract) -> Answer | None:
-        """Time the backend's first call on these shapes, backward pass included, once per process.
+        """Time the backend's first call on operands of this kind and shape, backward pass included.
 
         Returns:
-            Its answer; None if it was called before.
+            Its answer; None if it was called before in this process.
 
         Raises:
             BrokenContract: the result is not as `expected`, which a backward pass could not start from.
         """
-        key = (case.backend, case.operand_key, case.pass_)
-        if key in self.first_call_s:
+        key = _kind(case)
+        if key in self.first_calls_s:
             return None
         compute = well_formed(self.backend(case).function)  # for a layer, which takes the result apart
         function = well_formed(self.subject(case).function(compute, dtype_of(case.dtype)), expected=expected)
@@ -299,8 +300,12 @@ class Context:
         answer = call_backend(function, values, expected, gradients=case.gradients, poison=False)
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
-        self.first_call_s[key] = time.perf_counter() - begin
+        self.first_calls_s[key] = time.perf_counter() - begin
         return answer
+
+    def first_call_s(self, case: Case) -> float | None:
+        """Give the seconds of the backend's first call on operands of a case's kind and shape."""
+        return self.first_calls_s.get(_kind(case))
 
     def record(self, case: Case, verdict: Verdict, /, **numbers: Any) -> Record:
         """Make a record with the verdict's errors and tolerances, and the command that repeats the case.
@@ -338,3 +343,9 @@ class Context:
         if case.cache not in self._stopwatches:
             self._stopwatches[case.cache] = Stopwatch.of(self.device, case.cache, graphs=self.graphs)
         return self._stopwatches[case.cache]
+
+
+def _kind(case: Case) -> tuple[object, ...]:
+    """Give the key of a backend's calls that need the same kernels: other values need nothing new."""
+    source = gate_kind(case) or case.operand_source
+    return (case.backend, replace(case, operand_source=source).operand_key, case.pass_)

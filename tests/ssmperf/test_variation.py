@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +63,15 @@ def test_the_first_base_is_what_the_judge_evaluates() -> None:
     written, base = variation.values(FIRST), variation.base()
     for name, value in base.tensors.items():
         torch.testing.assert_close(written.operands[name], value)
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward", BOTH])
+def test_the_bases_are_called_as_the_case_says(pass_: str) -> None:
+    _, variation = made("scan", pass_)
+    form: dict[str, Any] = {"wanted": ("x",), "missing": frozenset({"final_state"}), "autocast": True}
+    first, second = (replace(each, **form) for each in (variation.first, variation.second))
+    base = replace(variation, first=first, second=second).base()
+    assert {name: getattr(base, name) for name in form} == form
 
 
 @pytest.mark.parametrize("linear", [True, False])
