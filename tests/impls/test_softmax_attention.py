@@ -207,3 +207,25 @@ def test_a_kernel_that_torch_does_not_have_is_refused(said: str, monkeypatch: py
     backend = registry.backend("softmax_attention", "torch_sdpa")
     with pytest.raises(Unsupported if "cutlass" in said else RuntimeError, match=said):
         backend.function(**operands("none", S=0))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_torch_sdpa_reads_gradients_of_any_memory(dtype: torch.dtype) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def drawn(*sizes: int) -> Tensor:
+        return torch.randn(2, 67, 3, *sizes, device="cuda", generator=generator).to(dtype)
+
+    leaves = [drawn(64).mul_(0.1).requires_grad_() for _ in range(3)]
+    output, _ = registry.backend("softmax_attention", "torch_sdpa").function(*leaves)
+    gradient = drawn(64)
+    heads_first = gradient.transpose(1, 2).contiguous().transpose(1, 2)
+    sliced = torch.cat([gradient, gradient], -1)[..., :64]
+    transposed = gradient.transpose(-1, -2).contiguous().transpose(-1, -2)
+    expected = torch.autograd.grad(output, leaves, gradient, retain_graph=True)
+    for other in (heads_first, sliced, transposed):
+        found = torch.autograd.grad(output, leaves, other, retain_graph=True)
+        for got, wanted in zip(found, expected, strict=True):
+            assert error(got.double(), wanted.double()) < 0.01  # as they add up in no fixed order

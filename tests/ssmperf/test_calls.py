@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Shape, UsageError, registry
 from ssmperf.cli import main
+from ssmperf.execute.context import Context, Settings
+from ssmperf.execute.judging import Judging
+from ssmperf.registry import tables
 
 PLUGIN = Path(__file__).parents[1] / "support" / "broken_calls.py"
 # backend -> its recurrence, a model and a regime in which it runs, and the words of its cause
@@ -229,3 +234,32 @@ def test_packed_grouped_calls_are_timed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert {record.status for record in run.records} == {"ok"}
     assert all(record.numbers["latency_s"] > 0 for record in run.records)
+
+
+def test_the_first_call_on_operands_of_each_kind_and_shape_is_judged_beside_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[bool] = []
+    backend = registry.backend("scan", "sequential")
+
+    def counted(*operands: Any, **options: Any) -> Any:
+        calls.append(torch.is_grad_enabled())
+        return backend.function(*operands, **options)
+
+    monkeypatch.setitem(tables.entries["backend"], "scan/sequential", replace(backend, function=counted))
+    context = Context("cpu", "env", Settings(), ceilings=None)  # type: ignore[arg-type]
+
+    def passes(source: str, T: int) -> int:
+        """Count the calls with gradients for a case."""
+        shape = Shape(B=1, T=T, C=4)
+        case = Case(
+            "correctness", "scan", "sequential", shape, operand_source=source, pass_="forward_backward"
+        )
+        calls.clear()
+        assert Judging(case, context).first()[0].status == "ok"
+        return sum(calls)
+
+    assert passes("sigmoid/data", 9) == 3  # the first one, a later one, and one on other values
+    assert passes("gla/data", 9) == 1
+    assert passes("gla/data", 10) == 3
+    assert passes("gla/const", 9) == 3

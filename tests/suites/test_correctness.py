@@ -378,29 +378,3 @@ def test_models_keep_the_sizes_of_a_head_and_the_length_of_their_preset() -> Non
                 assert heads == full["H"] or (heads + 1) * head > 3 * 128**2
     chosen = plan(device=on_gpu, models=("gla",), sizes=(Sizes("H", (16,)), Sizes("B", (4,)))).to_run
     assert {(case.shape["B"], case.shape["H"]) for case in chosen} == {(4, 16)}
-
-
-def test_the_first_call_on_operands_of_each_kind_and_shape_is_judged_beside_a_later_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[bool] = []
-    sequential = registry.backend("scan", "sequential").function
-
-    def counted(*operands: Any, **options: Any) -> Any:
-        calls.append(torch.is_grad_enabled())
-        return sequential(*operands, **options)
-
-    with_backend(monkeypatch, "scan", "sequential", function=counted)
-    context = new_context()
-
-    def passes(**choices: Any) -> int:
-        """Count the calls with gradients for a case."""
-        (case,) = plan(models=("scan",), backends=("sequential",), dtypes=("float32",), **choices).to_run
-        calls.clear()
-        assert Judging(case, context).first()[0].status is Status.OK
-        return sum(calls)
-
-    assert passes(regimes=("sigmoid/data",)) == 3  # the first one, a later one, and one on other values
-    assert passes(regimes=("gla/data",)) == 1
-    assert passes(regimes=("gla/data",), sizes=(Sizes("T", (19,)),)) == 3
-    assert passes(regimes=("gla/const",)) == 3
