@@ -17,6 +17,8 @@ from ssmperf import Case, Shape, UsageError, registry
 from ssmperf.cli import main
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.judging import Judging
+from ssmperf.execute.request import select
+from ssmperf.plan.plan import make_plan
 from ssmperf.registry import tables
 
 PLUGIN = Path(__file__).parents[1] / "support" / "broken_calls.py"
@@ -204,18 +206,10 @@ def test_a_form_that_no_selected_recurrence_has_is_refused(
 def test_a_file_of_lengths_and_a_list_are_the_same_packing(tmp_path: Path) -> None:
     file = tmp_path / "lengths.json"
     file.write_text("[13, 0, 1, 1, 1]")
-    plans = [
-        ssmperf.run(
-            "correctness",
-            models="gla",
-            backends="sequential",
-            device="cpu",
-            packing=packing,
-            out=tmp_path / name,
-        )
-        for name, packing in (("file", f"@{file}"), ("list", [13, 0, 1, 1, 1]), ("text", "13,0,1x3"))
-    ]
-    cases = {record.case for run in plans for record in run.records}
+    cases: set[Case] = set()
+    for packing in (f"@{file}", [13, 0, 1, 1, 1], "13,0,1x3"):
+        selection, _ = select(device="cpu", models="gla", backends="sequential", packing=packing)
+        cases |= {planned.case for planned in make_plan(selection, ["correctness"]).cases}
     (case,) = cases
     assert (case.packing, case.shape["T"], case.shape["B"]) == ("13,0,1x3", 16, 1)
     assert Case.from_json(case.to_json()) == case
