@@ -155,6 +155,19 @@ def confirm(
     ]  # fmt: skip
 
 
+def interval(log_ratios: Sequence[float], level: float) -> tuple[float, float]:
+    """Compute an interval of the centre of one case's pairs, in logs.
+
+    level: the largest probability with which each end may fail. Where so few pairs cannot show that, the
+        interval is infinite: six pairs are the fewest for 0.0167.
+    """
+    values = np.asarray(log_ratios, dtype=np.float64)[None, :]
+    if level * 2 ** values.shape[1] < 1:
+        return -math.inf, math.inf
+    low, high = _intervals(values, level)
+    return float(low[0]), float(high[0])
+
+
 def _adjusted(fresh: Array, prior: Array, degrees: float) -> Array:
     """Compute the adjusted p of every case: one-sided, for an increase.
 
@@ -213,17 +226,17 @@ def _flips(n: int) -> Array:
     return signs
 
 
-def _intervals(values: Array) -> tuple[Array, Array]:
+def _intervals(values: Array, level: float = SIGNIFICANCE) -> tuple[Array, Array]:
     """Compute an interval of each case's centre, (cases,) and (cases,), in logs.
 
     The centre of a symmetric distribution is equally likely to lie in any gap between the sorted means of all
-    subsets of the pairs (Hartigan 1969). Each end is the subset mean that leaves out at most 5 %. The lower
-    end is above zero where the flip test of this case alone has p ≤ 0.05.
+    subsets of the pairs (Hartigan 1969). Each end is the subset mean that leaves out at most the level. The
+    lower end is above zero where the flip test of this case alone has p ≤ level.
     """
     chosen = (_flips(values.shape[1])[:, 1:] < 0).astype(np.float64)
     chosen = chosen[:, chosen.any(axis=0)]
     means = np.sort(values @ chosen / chosen.sum(axis=0), axis=1)
-    depth = max(1, math.floor(SIGNIFICANCE * (means.shape[1] + 1)))
+    depth = max(1, math.floor(level * (means.shape[1] + 1)))
     return means[:, depth - 1].copy(), means[:, -depth].copy()
 
 

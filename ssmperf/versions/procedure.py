@@ -6,11 +6,12 @@ random order. The statistics are in `ssmperf.measure.paired`.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
 import math
 import random
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.errors import UnreadableRun, UsageError, VersionFailed
+from ssmperf.cases.record import Record
+from ssmperf.errors import UsageError, VersionFailed
 from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
@@ -30,12 +31,11 @@ from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
-from ssmperf.trial import nonce
-from ssmperf.versions.side_process import SideProcess
+from ssmperf.versions.side_process import SideProcess, pass_on
 from ssmperf.versions.sides import Side, install
+from ssmperf.versions.state import PLAN_FILE, start, write_state
 from ssmperf.versions.turns import can_take_turns, run_in_turns
 
-PLAN_FILE = "ab.json"
 MOST_PAIRS = 100
 
 
@@ -123,7 +123,36 @@ def compare_versions(
         VersionEnded: a side ended.
     """
     check_unsure(unsure)  # before anything is measured
-    state = _start(wanted, out, resume=resume)
+    most = paired.fresh_pairs(10**9) if wanted.fresh is None else wanted.fresh
+    with open_pairs(wanted, out, wanted.first + most, resume=resume, progress=progress) as pairs:
+        pairs.measure_first()
+        values = pairs.values(pairs.common, range(wanted.first))
+        screened: list[str] = []
+        if values:
+            flags = paired.screen(_ratios(values), wanted.threshold)
+            screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
+        fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
+        more = {"screened": screened, "fresh_pairs": fresh if screened else 0}
+        write_state(out / PLAN_FILE, {**pairs.state, **more})
+        pairs.measure_fresh(screened, fresh)
+        sides = pairs.sides
+    base, new = (store.load(out / name) for name in ("base", "new"))
+    found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
+    return replace(found, versions=(sides["base"].label, sides["new"].label))
+
+
+@contextlib.contextmanager
+def open_pairs(
+    wanted: Versions, out: Path, rounds: int, *, resume: bool, progress: Progress | None
+) -> Iterator[Pairs]:
+    """Install both versions and start their processes, which measure pairs until the end of the block.
+
+    rounds: the most that either side will measure.
+
+    Raises:
+        UsageError, VersionFailed, VersionEnded: as `compare_versions`.
+    """
+    state = start(wanted.to_json(), out, resume=resume)
     sides = {
         name: install(text, name, wanted.plugins)
         for name, text in (("base", wanted.base), ("new", wanted.new))
@@ -137,19 +166,8 @@ def compare_versions(
         )
     state |= {"sides": described}
     write_state(out / PLAN_FILE, state)
-    with _Pairs(wanted, sides, out, state["nonce"], progress or Silent()) as pairs:
-        pairs.measure_first()
-        values = pairs.values(pairs.common, range(wanted.first))
-        screened: list[str] = []
-        if values:
-            flags = paired.screen(_ratios(values), wanted.threshold)
-            screened = [id_ for id_, flag in zip(values, flags, strict=True) if flag]
-        fresh = paired.fresh_pairs(len(values)) if wanted.fresh is None else wanted.fresh
-        write_state(out / PLAN_FILE, {**state, "screened": screened, "fresh_pairs": fresh if screened else 0})
-        pairs.measure_fresh(screened, fresh)
-    base, new = (store.load(out / name) for name in ("base", "new"))
-    found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
-    return replace(found, versions=(sides["base"].label, sides["new"].label))
+    with Pairs(wanted, sides, out, state, rounds, progress or Silent()) as pairs:
+        yield pairs
 
 
 def conclude(
@@ -227,70 +245,29 @@ def _ratios(values: Mapping[str, tuple[list[float], list[float]]], pairs: int = 
     return np.array(rows, dtype=np.float64) if rows else np.zeros((0, pairs))
 
 
-def _start(wanted: Versions, out: Path, *, resume: bool) -> dict[str, Any]:
-    """Make the first `ab.json` of a comparison, or read that of the one to resume."""
-    file = out / PLAN_FILE
-    described = json.loads(json.dumps(wanted.to_json()))  # as it is in the file: tuples are lists there
-    if file.exists() and resume:
-        try:
-            state = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise UnreadableRun(f"cannot read {file}: {error}") from error
-        if not isinstance(state, dict) or not isinstance(state.get("nonce"), str):
-            raise UnreadableRun(f"{file} is damaged: it is no object with a nonce")
-        changed = [name for name, value in described.items() if state.get(name) != value]
-        if changed:
-            raise UsageError(
-                f"the comparison in {out} was begun with another {', '.join(changed)}: pass the same, or "
-                "another --out"
-            )
-        return dict(state)
-    try:
-        if out.exists() and any(out.iterdir()):
-            raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
-    except OSError as error:
-        raise UsageError(f"cannot write the folder {out}: {error.strerror or error}") from error
-    given = wanted.arguments.get("nonce")
-    return {**described, "nonce": given or nonce.as_text(nonce.fresh())}
-
-
-def write_state(file: Path, state: Mapping[str, Any]) -> None:
-    """Write the state of a comparison or a search as JSON; the file is always a whole one.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    temporary = file.with_name(f"{file.name}.tmp")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(state, indent=1) + "\n")
-        temporary.replace(file)
-    except OSError as error:
-        raise UsageError(f"cannot write to {file.parent}: {error.strerror or error}") from error
-
-
 @dataclass
-class _Pairs:
-    """Measures pairs of rounds of two sides."""
+class Pairs:
+    """Measures pairs of rounds of two sides. Make it by `open_pairs`.
+
+    state: what `ab.json` has. rounds: the most of a side. common: ids of the cases that both sides have.
+    """
 
     wanted: Versions
     sides: Mapping[str, Side]
     out: Path
-    secret: str
+    state: Mapping[str, Any]
+    rounds: int
     progress: Progress
     processes: dict[str, SideProcess] = field(default_factory=dict)
     common: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> _Pairs:
-        fresh = paired.fresh_pairs(10**9) if self.wanted.fresh is None else self.wanted.fresh
-        rounds = self.wanted.first + fresh
-        arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": rounds}
+    def __enter__(self) -> Pairs:
+        arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": self.rounds}
+        hear = functools.partial(pass_on, self.progress)
         ends = socket.socketpair()
         try:
             for (name, side), end in zip(self.sides.items(), ends, strict=True):
-                self.processes[name] = SideProcess(
-                    name, side, self.out / name, arguments, self._hear, end.fileno()
-                )
+                self.processes[name] = SideProcess(name, side, self.out / name, arguments, hear, end.fileno())
         except BaseException:
             self._end()
             raise
@@ -342,6 +319,21 @@ class _Pairs:
         for number in range(self.wanted.first, self.wanted.first + pairs if screened else 0):
             self._run_pair(number, dict.fromkeys(self.processes, screened))
 
+    def measure(self, id_: str, numbers: Iterable[int]) -> tuple[list[float], list[float]] | None:
+        """Measure one case in these rounds, unless that was done; None if it is not ok in one of them."""
+        wanted = list(numbers)
+        missing = [number for number in wanted if not self.values([id_], [number])]
+        self.progress.drop(-2 * sum(number >= self.wanted.first for number in missing))
+        for number in missing:
+            self._run_pair(number, dict.fromkeys(self.processes, (id_,)))
+            if not self.values([id_], [number]):
+                return None
+        return self.values([id_], wanted)[id_]
+
+    @property
+    def secret(self) -> str:
+        return str(self.state["nonce"])
+
     def _run_pair(self, number: int, ids: Mapping[str, Sequence[str]]) -> None:
         """Measure a round of either side. Both start their processes before the first of them measures."""
         for name, process in self.processes.items():
@@ -377,14 +369,6 @@ class _Pairs:
     def _chosen(self, cases: Mapping[str, Case]) -> list[str]:
         beginnings = self.wanted.cases
         return [id_ for id_ in cases if not beginnings or id_.startswith(beginnings)]
-
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        if "start" in message:
-            case = Case.from_json(message["start"])
-            self.progress.start(case, case.device)
-        elif "record" in message:
-            case, status = Case.from_json(message["record"]), Status(message["status"])
-            self.progress.finish(Record(case, status, message["reason"]))
 
     def _end(self) -> None:
         for process in self.processes.values():

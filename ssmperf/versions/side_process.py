@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
 from ssmperf.errors import VersionEnded, VersionFailed
+from ssmperf.execute.run import Progress
 from ssmperf.machine.activity import SIDE
 from ssmperf.versions.sides import Side
 
@@ -18,6 +20,16 @@ TAIL_BYTES = 4096
 CLOSE_S = 30.0
 
 Heard = Callable[[Mapping[str, Any]], None]
+
+
+def pass_on(progress: Progress, message: Mapping[str, Any]) -> None:
+    """Tell a progress what a message says about a case."""
+    if "start" in message:
+        case = Case.from_json(message["start"])
+        progress.start(case, case.device)
+    elif "record" in message:
+        case, status = Case.from_json(message["record"]), Status(message["status"])
+        progress.finish(Record(case, status, message["reason"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,7 @@ class SideProcess:
     name: "base" or "new". run_folder: folder of its run; its log lies beside it.
     arguments: those of `Request.of`, without folder and tag.
     on_message: called with each message about a case.
-    partner: the descriptor of its end of a socket to the other side's process.
+    partner: the descriptor of its end of a socket to the other side's process; None if there is no other one.
     cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
     takes_turns: whether a round may stop before each case; older versions cannot.
     alternates: whether it can take samples of a case in turns with the other side; older versions cannot.
@@ -52,7 +64,7 @@ class SideProcess:
         run_folder: Path,
         arguments: Mapping[str, Any],
         on_message: Heard,
-        partner: int,
+        partner: int | None,
     ) -> None:
         self.name, self.side, self.run_folder, self.on_message = name, side, run_folder, on_message
         self.log = run_folder.with_suffix(".log")
@@ -70,10 +82,11 @@ class SideProcess:
                 stderr=log,
                 env=side.environment,
                 text=True,
-                pass_fds=(partner,),
+                pass_fds=() if partner is None else (partner,),
             )
         try:
-            self._send({"plugins": list(side.plugins), "request": request, "partner": partner})
+            common = {} if partner is None else {"partner": partner}
+            self._send({"plugins": list(side.plugins), "request": request, **common})
             answer = self._until("cases")
         except BaseException:
             self.kill()

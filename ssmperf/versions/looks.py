@@ -1,0 +1,104 @@
+"""Measure one case of two versions in pairs of rounds, until the interval of its ratio settles a question.
+
+The pairs are looked at three times at most: when there are so many as asked for, twice and four times as
+many. Whoever may stop at any of several looks needs intervals that hold at all of them. So an end may fail at
+each look with a third of 5 %: with a probability of at least 95 %, the low ends of all looks lie below the
+truth, and with the same one the high ends above it. Fewer than six pairs show no interval at that level.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssmperf.cases.record import Status
+from ssmperf.errors import SsmperfError
+from ssmperf.execute.run import Progress
+from ssmperf.measure import paired
+from ssmperf.runs import store
+from ssmperf.versions.procedure import Versions, open_pairs
+
+LOOKS = (1, 2, 4)  # times as many pairs as at first
+LEVEL = paired.SIGNIFICANCE / len(LOOKS)  # with which each end of an interval may fail at each look
+
+
+class NotMeasured(SsmperfError):
+    """The case was not ok in a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The ratio new / base of a case, from pairs of rounds.
+
+    low, high: the ends of its interval; 0 and infinite if so few pairs show none.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+Settled = Callable[[Ratio], bool]
+
+
+def settle(measure: Callable[[int], Sequence[float]], pairs: int, settled: Settled, *, exact: bool) -> Ratio:
+    """Look at a growing number of pairs until they settle a question, or there are four times as many.
+
+    measure: returns the natural logs of the ratios of so many pairs; those of an earlier call come first.
+    exact: whether the numbers have no noise, such as bytes; their interval is their range.
+    """
+    for times in LOOKS:
+        logs = measure(pairs * times)
+        low, high = (min(logs), max(logs)) if exact else paired.interval(logs, LEVEL)
+        found = Ratio(math.exp(sum(logs) / len(logs)), math.exp(low), math.exp(high), len(logs))
+        if settled(found):
+            break
+    return found
+
+
+def measure_case(
+    wanted: Versions,
+    out: Path,
+    id_: str,
+    pairs: int,
+    settled: Settled,
+    *,
+    exact: bool,
+    begin: int = 0,
+    progress: Progress | None = None,
+) -> Ratio:
+    """Measure one case of two versions until a question is settled. What the folder has is not repeated.
+
+    out: the folder, as of `compare_versions`. begin: number of the first pair that counts.
+
+    Raises:
+        NotMeasured: the case was not ok in some round of either version.
+        UsageError, VersionFailed, VersionEnded: as `compare_versions`.
+    """
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(
+            open_pairs(wanted, out, begin + pairs * LOOKS[-1], resume=True, progress=progress)
+        )
+        if begin:  # the comparison of all cases was measured before
+            opened.progress.drop(2 * wanted.first * len(opened.common))
+
+        def measure(count: int) -> list[float]:
+            values = opened.measure(id_, range(begin, begin + count))
+            if values is None:
+                raise NotMeasured(_failure(out, id_))
+            return [math.log(new / base) for base, new in zip(*values, strict=True)]
+
+        return settle(measure, pairs, settled, exact=exact)
+
+
+def _failure(out: Path, id_: str) -> str:
+    """Say in which version a case was not ok, and why."""
+    for side, text in (("new", ""), ("base", "its base is ")):
+        for record in store.load(out / side).rounds.get(id_, ()):
+            if record.status is not Status.OK:
+                return f"{text}{record.status}: {record.reason}"
+    return "it has not the number by which its suite ranks"
