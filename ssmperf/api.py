@@ -23,7 +23,8 @@ from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction, narrowed
 from ssmperf.runs.store import Run
 from ssmperf.trends.history import History, trace
-from ssmperf.versions.bisection import Bisected, OnJudged, OnStep
+from ssmperf.versions.bisected import Bisected
+from ssmperf.versions.bisection import OnJudged, OnStep
 from ssmperf.versions.bisection import bisect as bisected
 from ssmperf.versions.procedure import Versions, compare_versions
 from ssmperf.versions.remeasure import remeasure as remeasured
@@ -263,10 +264,10 @@ def bisect(
     bad: str,
     *,
     case: Names,
-    suite: Names = "throughput",
+    suite: Names | None = None,
     plugin: File | Sequence[File] = (),
     pairs: str | None = None,
-    threshold: str | float | None = None,
+    threshold: str | float = THRESHOLD,
     out: File | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -274,40 +275,36 @@ def bisect(
     on_judged: OnJudged | None = None,
     **choices: Any,
 ) -> Bisected:
-    """Find the commit that made a case slower, by `git bisect` with `ssmperf.ab` against the good commit.
+    """Find the commit that made a case slower, or wrong, by `git bisect`.
 
     Args:
         good, bad: git refs of the repository in the current folder; `good` is an ancestor of `bad`.
-        case: id of the case, or how it begins.
-        suite, choices, pairs: cases to measure, and how, as for `ssmperf.ab`.
-        threshold: largest change from `good` that counts as the same. None means half of the change between
-            the ends, and at least 5 %.
+        case: id of the case, or how it begins. Of several, the search follows one that became wrong, or else
+            the one with the largest slow-down between the ends.
+        suite, choices: cases to measure, and how, as for `ssmperf.ab`. A suite of None is `throughput`, and
+            `correctness` if an id is named.
+        pairs: those of the comparison of the ends, as for `ssmperf.ab`. Each commit is measured in as many
+            pairs as the second number says, and in up to four times as many.
+        threshold: the least slow-down between the ends that is searched for.
         plugin: plug-in files; those that `bad` has in its tree are taken from the tree of each candidate.
         out: the search's folder; None makes a new one under `runs/`. resume: continue the search in it.
         progress: receives the progress of each comparison. on_step: called with each candidate, the number
             of commits left and of comparisons left. on_judged: called with each candidate and its judgement.
 
     Returns:
-        `.first`, the first slow commit, or several if those between could not be judged; `.judgement` with
-        its ratio and interval; `.judged`, all judgements by commit; `.conclusion`, `.exit_code`.
+        `.named`, the first slow or wrong commit, if it is shown to be; `.first`, the commits among which it
+        is; `.direct`, comparisons with its parents; `.further`, what is known of other slow-downs; `.judged`,
+        all judgements by commit; `.conclusion`, `.exit_code`.
 
     Raises:
-        UsageError: a ref is no commit, `bad` is not slower than `good`, or the request is wrong.
+        UsageError: a ref is no commit, `bad` is not slower than `good`, nor wrong, or the request is wrong.
         SsmperfError: `bad` cannot be compared with `good`.
     """
     folder = Path(out) if out is not None else run_folder(None, ("bisect",), resume=resume)
-    wanted = Versions.of(
-        good, bad, suite, choices, _paths(plugin), case, pairs, THRESHOLD if threshold is None else threshold
-    )
-    return bisected(
-        wanted,
-        folder,
-        halfway=threshold is None,
-        resume=resume,
-        progress=progress,
-        on_step=on_step,
-        on_judged=on_judged,
-    )
+    if suite is None:
+        suite = ("throughput", "correctness") if case else "throughput"
+    wanted = Versions.of(good, bad, suite, choices, _paths(plugin), case, pairs, threshold)
+    return bisected(wanted, folder, resume=resume, progress=progress, on_step=on_step, on_judged=on_judged)
 
 
 def history(

@@ -20,7 +20,6 @@ from ssmperf.terminal.options import (
     Preset,
     Samples,
     Sizes,
-    Suite,
     Threshold,
     Time,
     Timeout,
@@ -104,7 +103,10 @@ def bisect(
     good: Annotated[str, typer.Option(help="A git ref at which the case was fast.")],
     bad: Annotated[str, typer.Option(help="A later one at which it is slow.")],
     case: Annotated[str, typer.Option(help="Id of the case, or how it begins.")],
-    suite: Suite = "throughput",
+    suite: Annotated[
+        str | None,
+        typer.Option(help="Suites, separated by commas. Default: throughput, and correctness for an id."),
+    ] = None,
     models: Models = None,
     backends: Backends = None,
     preset: Preset = None,
@@ -119,15 +121,15 @@ def bisect(
         ),
     ] = None,
     pairs: Annotated[
-        str | None, typer.Option(help="Pairs of rounds per commit, and fresh ones if it stands out: 5+7.")
-    ] = None,
-    threshold: Annotated[
         str | None,
         typer.Option(
-            help="Largest change from the good commit that counts as the same. Default: half of the change "
-            "between the ends, at least 5%."
+            help="Pairs of rounds of the ends, first and fresh: 5+7. Commits are measured in as many fresh "
+            "ones, and in up to four times as many if these do not tell."
         ),
     ] = None,
+    threshold: Annotated[
+        str, typer.Option(help="Least slow-down between the ends that is searched for: 5% or 0.05.")
+    ] = "5%",
     timeout: Timeout = 180.0,
     time: Time = None,
     precision: Precision = None,
@@ -140,11 +142,12 @@ def bisect(
     debug: Debug = False,
     **axes: Any,
 ) -> None:
-    """Find the commit that made a case slower, by git bisect with `ab` as the judge.
+    """Find the commit that made a case slower, or wrong, by git bisect.
 
-    Both ends are compared first. A commit that cannot be installed, gives wrong answers, or is ambiguous is
-    skipped. The search runs in a temporary worktree: files, index and HEAD stay as they are. Exits with 0 if
-    it found the commit, and with 4 if several may be it.
+    Both ends are compared first. A commit that cannot be installed, or cannot be told from the middle of the
+    ends, is skipped. A commit is named only if it is slower than its parent, too. The search runs in a
+    temporary worktree: files, index and HEAD stay as they are. Exits with 0 if it found the commit, and with
+    4 and the commits that are left if it could not tell.
     """
     from ssmperf import api
     from ssmperf.execute import request

@@ -1,39 +1,38 @@
-"""Find the commit that made a case slower: `git bisect`, in which `ab` against the good commit is the judge.
+"""Find the commit that made a case slower, or wrong: `git bisect` with judgements that may say "skip".
 
-What an exit code of `ab` means for the search, in the codes of `git bisect run`: a candidate that is not
-slower is good (0), a slower one is bad (1). One whose answer is wrong, or that the noise does not allow to
-judge (3 and 4), is skipped (125), and so is one that cannot be installed or does not have the case. A request
-that is wrong for the good commit already (2) ends the search (128).
+The ends are compared first, which fixes the case to follow. A commit is good if the whole interval of its
+ratio against the good end lies below the midpoint of the ends' ratios, and bad if the whole interval lies
+above; else more pairs are measured (`looks`), and then it is skipped. A case that became wrong is judged once
+per commit.
+
+A search that trusts its judgements names an innocent commit if one of them is wrong. So what is left at its
+end is compared directly: its newest commit with the parents of the range, in fresh pairs. A commit is named
+only if it is slower than its parent by that comparison. If none is shown to be, a judgement at the border of
+the range is doubtful, and the range grows to where it would be without the judgements at both borders.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError, VersionEnded, VersionFailed
+from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError
 from ssmperf.execute.run import Progress
-from ssmperf.runs.outcome import RunComparison, percent
+from ssmperf.runs.outcome import percent
+from ssmperf.trial import nonce
+from ssmperf.versions.bisected import DIGITS, Bisected, Direct, Further
 from ssmperf.versions.candidates import Candidates, Commit, ancestor, path_in_tree
-from ssmperf.versions.procedure import PLAN_FILE, Versions, compare_versions, write_state
+from ssmperf.versions.looks import Ratio
+from ssmperf.versions.procedure import Versions
 from ssmperf.versions.sides import kind_of
+from ssmperf.versions.state import write_state
+from ssmperf.versions.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
 
 STATE_FILE = "bisect.json"
-MOST_HALFWAY = 0.5  # largest change that counts as the same, whatever the change between the ends
-DIGITS = 10  # of a commit, in texts and names of folders
-GOOD, BAD, SKIP, ABORT = 0, 1, 125, 128  # as `git bisect run` reads them
-GIT_CODES: Mapping[int, int] = {
-    ExitCode.OK: GOOD,
-    ExitCode.REGRESSION: BAD,
-    ExitCode.USAGE: ABORT,
-    ExitCode.BAD_CASE: SKIP,
-    ExitCode.UNSURE: SKIP,
-}
-WORDS = {GOOD: "good", BAD: "bad", SKIP: "skip"}
+RULE = "midpoint"  # by which commits are judged; searches of earlier versions had another
 
 
 class Undecided(SsmperfError):
@@ -42,114 +41,28 @@ class Undecided(SsmperfError):
     exit_code = ExitCode.UNSURE
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict on a commit.
-
-    code: GOOD, BAD or SKIP. text: the verdict and its reason in words.
-    ratio, low, high: its time over that of the good commit, and the interval of `ab`; None if unknown.
-    """
-
-    code: int
-    text: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def word(self) -> str:
-        """The verdict as `git bisect` takes it."""
-        return WORDS[self.code]
-
-    @property
-    def change(self) -> str:
-        """The ratio with its interval as text; empty if it is unknown."""
-        if self.ratio is None:
-            return ""
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
-        return f"{self.ratio:.3f}×{interval}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-# good commit, candidate, folder of the comparison, and the largest change that counts as the same
-Judge = Callable[[str, str, Path, float], Judgement]
 OnStep = Callable[[Commit, int, int], None]  # candidate, commits left, judgements left
 OnJudged = Callable[[Commit, Judgement], None]
-
-
-@dataclass(frozen=True)
-class Bisected:
-    """The outcome of a bisection.
-
-    first: the first slow commit; several if commits between them could not be judged.
-    judged: all judgements by the commit's name. folder: where the comparisons are.
-    """
-
-    good: Commit
-    bad: Commit
-    first: tuple[Commit, ...]
-    judged: Mapping[str, Judgement]
-    folder: Path
-
-    @property
-    def exit_code(self) -> ExitCode:
-        return ExitCode.OK if len(self.first) == 1 else ExitCode.UNSURE
-
-    @property
-    def judgement(self) -> Judgement:
-        """The judgement of the first slow commit, or of the bad one if several may be the first."""
-        return self.judged[self.first[0].name if len(self.first) == 1 else self.bad.name]
-
-    @property
-    def conclusion(self) -> str:
-        """The first slow commit with its author, date and ratio, in one or more lines."""
-        if len(self.first) == 1:
-            commit = self.first[0]
-            return "\n".join((
-                f"{commit.name} is the first slow commit: {self.judgement.change} against "
-                f"{self.good.name[:DIGITS]}",
-                f"    {commit.date}  {commit.author}",
-                f"    {commit.subject}",
-            ))  # fmt: skip
-        lines = [f"    {each.name[:DIGITS]}  {each.date}  {each.subject}" for each in self.first]
-        head = f"the first slow commit is one of these {len(self.first)}; those between could not be judged:"
-        return "\n".join((head, *lines))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "exit_code": int(self.exit_code),
-            "conclusion": self.conclusion,
-            "good": self.good.to_json(),
-            "bad": self.bad.to_json(),
-            "first": [each.to_json() for each in self.first],
-            "judged": {name: each.to_json() for name, each in self.judged.items()},
-            "folder": str(self.folder),
-        }
 
 
 def bisect(
     wanted: Versions,
     out: Path,
     *,
-    halfway: bool = True,
     resume: bool = False,
-    judge: Judge | None = None,
+    meter: Meter | None = None,
     on_step: OnStep | None = None,
     on_judged: OnJudged | None = None,
     progress: Progress | None = None,
 ) -> Bisected:
-    """Search for the first commit after `wanted.base` that is slower than it, up to `wanted.new`.
+    """Search for the first commit after `wanted.base` that is slower than it or wrong, up to `wanted.new`.
 
-    Both ends are compared first, by `wanted.threshold`. `wanted.plugins` that the bad commit has are taken
-    from the tree of each candidate; one that lacks such a file is skipped.
+    `wanted.threshold` is the least slow-down between the ends that is searched for. `wanted.plugins` that the
+    bad commit has are taken from the tree of each candidate; one that lacks such a file is skipped.
 
     out: folder of the search: `bisect.json`, and a comparison per candidate.
-    halfway: judge candidates by half of the change between the ends, if that is more than the threshold.
-        Noise then matters less, and of several slow-downs the one is found that crosses the half.
     resume: continue that search; judgements are not repeated.
-    judge: compares a candidate with the good commit; None for `ab`. progress: receives that of its measuring.
+    meter: measures commits; None for `Measured`. progress: receives that of its measuring.
 
     Raises:
         UsageError: an end is no commit, both are the same, the good one is no ancestor of the bad one, the
@@ -162,124 +75,280 @@ def bisect(
         raise UsageError(f"{same}: nothing lies between them")
     if not ancestor(good, bad):
         raise UsageError(f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})")
-    wanted = replace(wanted, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins))
-    described = json.loads(json.dumps({**wanted.to_json(), "base": good, "new": bad, "halfway": halfway}))
-    judged = _start(out, described, resume=resume)
-    _write(out, described, judged)
+    texts = wanted.base, wanted.new
+    wanted = replace(
+        wanted, base=good, new=bad, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins)
+    )
+    state = _State(out, wanted, resume=resume)
+    meter = meter or Measured(wanted, state.secret, progress)
     with Candidates(good, bad) as candidates:
-        search = _Search(
-            wanted,
-            good,
-            out,
-            candidates,
-            judge or Measured(wanted, progress),
-            judged,
-            described,
-            halfway,
-            on_step,
-            on_judged,
-        )
-        search.judge_end(bad)
-        return search.run(bad)
+        search = _Search(wanted, texts, state, candidates, meter, on_step, on_judged)
+        return search.run()
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Judges a candidate by `ab`."""
+class _State:
+    """All that a search has found out, in a file after each step.
 
-    wanted: Versions
-    progress: Progress | None = None
+    secret: the nonce of its judgements. judged: by the commit's name. direct: comparisons of two commits.
+    """
 
-    def __call__(self, good: str, candidate: str, folder: Path, threshold: float) -> Judgement:
-        """Compare a candidate with the good commit.
+    def __init__(self, out: Path, wanted: Versions, *, resume: bool) -> None:
+        self.out = out
+        self.described = json.loads(json.dumps({**wanted.to_json(), "rule": RULE}))
+        kept = self._read() if resume else None
+        if kept is None:
+            try:
+                if out.exists() and any(out.iterdir()):
+                    raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
+            except OSError as error:
+                raise UsageError(f"cannot write the folder {out}: {error.strerror or error}") from error
+            given = wanted.arguments.get("nonce")
+            kept = {"nonce": given or nonce.as_text(nonce.fresh())}
+        file = out / STATE_FILE
+        try:
+            self.secret = str(kept["nonce"])
+            self.followed = Followed.from_json(kept["followed"]) if kept.get("followed") else None
+            self.judged = {name: Judgement(**each) for name, each in kept.get("judged", {}).items()}
+            self.direct = {name: Judgement(**each) for name, each in kept.get("direct", {}).items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise UnreadableRun(f"{file} is damaged ({error!r}): pass another --out") from error
+        self.write()
+
+    def write(self) -> None:
+        state = {
+            "wanted": self.described,
+            "nonce": self.secret,
+            "followed": self.followed and self.followed.to_json(),
+            "judged": {name: each.to_json() for name, each in self.judged.items()},
+            "direct": {name: each.to_json() for name, each in self.direct.items()},
+        }
+        write_state(self.out / STATE_FILE, state)
+
+    def _read(self) -> dict[str, Any] | None:
+        """Read the search to resume; None if there is none.
 
         Raises:
-            VersionFailed, VersionEnded: the good commit cannot be measured.
+            UnreadableRun: the file is damaged. UsageError: it is of another search, or an earlier version.
         """
-        pair = replace(self.wanted, base=good, new=candidate, threshold=threshold)
+        file = self.out / STATE_FILE
+        if not file.exists():
+            return None
         try:
-            found = compare_versions(
-                pair, folder, resume=(folder / PLAN_FILE).exists(), progress=self.progress
+            state = json.loads(file.read_text())
+            wanted = dict(state["wanted"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnreadableRun(f"cannot read {file}: {error!r}") from error
+        if wanted.get("rule") != RULE:
+            raise UsageError(
+                f"{file} is of another version of ssmperf, which judged otherwise: pass another --out"
             )
-        except (VersionFailed, VersionEnded) as error:
-            if error.side == "base":
-                raise
-            return Judgement(SKIP, f"cannot be measured: {error}")
-        return of_comparison(found)
+        changed = [name for name, value in self.described.items() if wanted.get(name) != value]
+        if changed:
+            raise UsageError(
+                f"the search in {self.out} was begun with another {', '.join(changed)}: pass the same, or "
+                "another --out"
+            )
+        return dict(state)
 
 
-def of_comparison(found: RunComparison) -> Judgement:
-    """Read the verdict on a candidate from its comparison with the good commit."""
-    code = GIT_CODES[found.exit_code]
-    rated = [pair for pair in found.pairs if pair.ratio is not None]
-    worst = max(rated, key=lambda pair: (pair.verdict == "slower", pair.ratio), default=None)
-    text = found.conclusion if worst is None or code == SKIP else worst.verdict
-    if worst is None:
-        return Judgement(code, text)
-    return Judgement(code, text, worst.ratio, worst.low, worst.high)
-
-
-@dataclass
 class _Search:
-    """A search under way. described: the facts that a resumed search must share."""
+    """A search under way. texts: the ends as the user named them."""
 
-    wanted: Versions
-    good: str
-    out: Path
-    candidates: Candidates
-    judge: Judge
-    judged: dict[str, Judgement]
-    described: Mapping[str, Any]
-    halfway: bool
-    on_step: OnStep | None
-    on_judged: OnJudged | None
+    def __init__(
+        self,
+        wanted: Versions,
+        texts: tuple[str, str],
+        state: _State,
+        candidates: Candidates,
+        meter: Meter,
+        on_step: OnStep | None,
+        on_judged: OnJudged | None,
+    ) -> None:
+        self.wanted, self.texts, self.state, self.candidates, self.meter = (
+            wanted, texts, state, candidates, meter
+        )  # fmt: skip
+        self.good, self.bad, self.threshold = wanted.base, wanted.new, wanted.threshold
+        self.on_step, self.on_judged = on_step, on_judged
 
-    def judge_end(self, bad: str) -> None:
+    def run(self) -> Bisected:
+        """Judge the commits that `git bisect` asks for, and show what is left of them."""
+        self.followed = self._follow()
+        while (candidate := self.candidates.next()) is not None:
+            self.candidates.mark(candidate, self._judgement(candidate).word)
+        found = self.candidates.found()
+        left, direct = self._shown(found)
+        named = left[0] if len(left) == 1 and all(each.found.code == BAD for each in direct) else None
+        describe = self.candidates.describe
+        return Bisected(
+            describe(self.good),
+            describe(self.bad),
+            self.texts,
+            tuple(map(describe, left)),
+            None if named is None else describe(named),
+            self.followed,
+            dict(self.state.judged),
+            tuple(direct),
+            tuple(self._further(named, direct[0].base.name)) if named and self.followed.timed else (),
+            len(left) > len(found),
+            self.state.out,
+        )
+
+    def _follow(self) -> Followed:
         """Compare the ends, which also shows that the request is right.
 
         Raises:
             UsageError: the bad commit is not slower than the good one.
             Undecided: it cannot be judged.
         """
-        found = self._judgement(bad, self.wanted.threshold)
-        ends = f"{self.wanted.new} ({bad[:DIGITS]})", f"{self.wanted.base} ({self.good[:DIGITS]})"
+        state = self.state
+        if state.followed is None:
+            end = self.candidates.describe(self.bad)
+            self._announce(end)
+            followed = self.meter.follow(state.out / self.bad[:DIGITS])
+            state.followed, state.judged[self.bad] = followed, followed.found
+            if not followed.timed:
+                state.judged[self.good] = Judgement(GOOD, "ok")
+            state.write()
+            self._tell(end, followed.found)
+        followed, found = state.followed, state.followed.found
+        new, base = (
+            f"{text} ({name[:DIGITS]})"
+            for text, name in zip(reversed(self.texts), (self.bad, self.good), strict=True)
+        )
         why = f"{found.text} {found.change}".rstrip()
         if found.code == SKIP:
-            raise Undecided(f"{ends[0]} cannot be compared with {ends[1]}: {why}")
+            raise Undecided(f"{new} cannot be compared with {base}: {why}")
         if found.code == GOOD:
-            limit = percent(self.wanted.threshold)
-            raise UsageError(f"{ends[0]} is not slower than {ends[1]} by more than {limit}: {why}")
+            limit = f" by more than {percent(self.threshold)}" if followed.timed else ", nor wrong"
+            raise UsageError(f"{new} is not slower than {base}{limit}: {why}")
+        return followed
 
-    def run(self, bad: str) -> Bisected:
-        """Judge the commits that `git bisect` asks for, until it knows the first slow one."""
-        threshold, change = self.wanted.threshold, self.judged[bad].ratio
-        if self.halfway and change is not None:
-            threshold = max(threshold, min(math.sqrt(change) - 1, MOST_HALFWAY))
-        while (candidate := self.candidates.next()) is not None:
-            self.candidates.mark(candidate, self._judgement(candidate, threshold).word)
-        describe = self.candidates.describe
-        first = tuple(map(describe, self.candidates.found()))
-        return Bisected(describe(self.good), describe(bad), first, dict(self.judged), self.out)
-
-    def _judgement(self, commit: str, threshold: float) -> Judgement:
-        if commit not in self.judged:
+    def _judgement(self, commit: str) -> Judgement:
+        """Judge a commit, unless that was done."""
+        judged = self.state.judged
+        if commit not in judged:
             described = self.candidates.describe(commit)
-            if self.on_step:
-                self.on_step(described, *self.candidates.left())
+            self._announce(described)
             missing = [
                 file
                 for file in self.wanted.plugins
-                if self.candidates.has(self.candidates.bad, file) and not self.candidates.has(commit, file)
+                if self.candidates.has(self.bad, file) and not self.candidates.has(commit, file)
             ]
-            self.judged[commit] = (
-                Judgement(SKIP, f"it has no {missing[0]}")
-                if missing
-                else self.judge(self.good, commit, self.out / commit[:DIGITS], threshold)
-            )
-            _write(self.out, self.described, self.judged)
-            if self.on_judged:
-                self.on_judged(described, self.judged[commit])
-        return self.judged[commit]
+            judged[commit] = Judgement(SKIP, f"it has no {missing[0]}") if missing else self._judge(commit)
+            self.state.write()
+            self._tell(described, judged[commit])
+        return judged[commit]
+
+    def _judge(self, commit: str) -> Judgement:
+        folder = self.state.out / commit[:DIGITS]
+        if not self.followed.timed:
+            return self.meter.judge(self.followed, commit, folder)
+        middle = self.followed.midpoint
+        found = self.meter.compare(
+            self.followed, self.good, commit, folder, lambda at: at.high < middle or at.low > middle
+        )
+        if isinstance(found, str):
+            return Judgement(SKIP, found)
+        text = f"the midpoint {middle:.3f}×"
+        if found.high < middle:
+            return Judgement.of(GOOD, f"below {text}", found)
+        if found.low > middle:
+            return Judgement.of(BAD, f"above {text}", found)
+        return Judgement.of(SKIP, f"{found.pairs} pairs do not tell it from {text}", found)
+
+    def _shown(self, left: list[str]) -> tuple[list[str], list[Direct]]:
+        """Compare the newest commit of a range with the range's parents, and widen it until it is slower.
+
+        The whole range between the ends is shown by their comparison.
+        """
+        while True:
+            bases = self.candidates.parents(left)
+            direct = [self._direct(base, left[-1]) for base in bases]
+            if direct and all(each.found.code == BAD for each in direct):
+                return left, direct
+            wider = self._without_borders(left, bases)
+            if wider == left:
+                return left, direct
+            left = wider
+
+    def _without_borders(self, left: list[str], bases: list[str]) -> list[str]:
+        """List what would be left without the judgements of a range's newest commit and of its parents."""
+        judged = self.state.judged
+        inside = {*left, *bases}
+        good = [name for name, each in judged.items() if each.code == GOOD and name not in inside]
+        bad = [name for name, each in judged.items() if each.code == BAD and name != left[-1]]
+        ranges = [self.candidates.between([self.good, *good], name) for name in (self.bad, *bad)]
+        return min((each for each in ranges if set(each) >= set(left)), key=len, default=left)
+
+    def _direct(self, base: str, new: str) -> Direct:
+        """Compare a commit with an earlier one in fresh pairs; BAD if it is shown to be slower."""
+        describe = self.candidates.describe
+        if (base, new) == (self.good, self.bad):
+            return Direct(describe(base), describe(new), self.followed.found)
+        if not self.followed.timed:  # one judgement of either is all there is
+            before, found = self._judgement(base), self._judgement(new)
+            if before.code != GOOD:
+                found = Judgement(SKIP, f"its parent {base[:DIGITS]} is {before.word}: {before.text}")
+            return Direct(describe(base), describe(new), found)
+        return Direct(describe(base), describe(new), self._compared(base, new, lambda at: at.low > 1))
+
+    def _compared(self, base: str, new: str, settled: Callable[[Ratio], bool]) -> Judgement:
+        """Compare two commits in pairs that no other judgement rests on, unless that was done."""
+        key = f"{base[:DIGITS]}..{new[:DIGITS]}"
+        direct = self.state.direct
+        if key not in direct:
+            described = self.candidates.describe(new)
+            self._announce(described, left=1)
+            found = self.meter.compare(self.followed, base, new, self.state.out / key, settled)
+            against = f"than {base[:DIGITS]}"
+            if isinstance(found, str):
+                direct[key] = Judgement(SKIP, found)
+            elif found.low > 1:
+                direct[key] = Judgement.of(BAD, f"slower {against}", found)
+            else:
+                direct[key] = Judgement.of(SKIP, f"not shown to be slower {against}", found)
+            self.state.write()
+            self._tell(described, direct[key])
+        return direct[key]
+
+    def _further(self, named: str, parent: str) -> list[Further]:
+        """Look for a further slow-down before and after the named commit, as far as the ratios suggest one.
+
+        What is known comes from the judgements. Where they suggest more than the threshold, and do not show
+        it, more is measured.
+        """
+        judged, limit = self.state.judged, 1 + self.threshold
+        culprit, end = judged[named], judged[self.bad]
+        places = []
+        if parent != self.good and parent in judged:
+            places.append((self.good, parent, judged[parent]))
+        if named != self.bad:
+            places.append((named, self.bad, _quotient(end, culprit)))
+        found = []
+        for base, new, known in places:
+            if known.ratio is not None and known.ratio > limit:
+                known = self._compared(base, new, lambda at: at.low > 1 or at.high < limit)
+            shown = known.ratio is not None and known.ratio > limit and (known.low or 0) > 1
+            describe, commits = self.candidates.describe, self.candidates.between([base], new)
+            found.append(Further(describe(base), describe(new), len(commits), known, shown))
+        return found
+
+    def _announce(self, commit: Commit, left: int | None = None) -> None:
+        if self.on_step:
+            self.on_step(commit, *(self.candidates.left() if left is None else (left, 1)))
+
+    def _tell(self, commit: Commit, found: Judgement) -> None:
+        if self.on_judged:
+            self.on_judged(commit, found)
+
+
+def _quotient(end: Judgement, culprit: Judgement) -> Judgement:
+    """Divide two ratios against the same commit. Each end of the interval takes the worse ends of both."""
+    if None in (end.ratio, end.low, end.high, culprit.ratio, culprit.low, culprit.high):
+        return Judgement(SKIP, "unknown")
+    assert end.ratio and end.low and end.high and culprit.ratio and culprit.low and culprit.high
+    numbers = end.ratio / culprit.ratio, end.low / culprit.high, end.high / culprit.low
+    return Judgement(SKIP, "from both ratios against the good commit", *numbers)
 
 
 def _commit(text: str) -> str:
@@ -292,28 +361,3 @@ def _commit(text: str) -> str:
     if commit is None:
         raise UsageError(f"bisect searches between commits: {text} is a {kind}")
     return commit
-
-
-def _start(out: Path, described: Mapping[str, Any], *, resume: bool) -> dict[str, Judgement]:
-    """Begin a search in a folder, or read the judgements of the one to resume."""
-    file = out / STATE_FILE
-    try:
-        if resume and file.exists():
-            state = json.loads(file.read_text())
-            changed = [name for name, value in described.items() if state["wanted"].get(name) != value]
-            if changed:
-                raise UsageError(
-                    f"the search in {out} was begun with another {', '.join(changed)}: pass the same, or "
-                    "another --out"
-                )
-            return {name: Judgement(**each) for name, each in state["judged"].items()}
-        if out.exists() and any(out.iterdir()):
-            raise UsageError(f"{out} already exists and is not empty: pass --resume or another --out")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableRun(f"cannot read {file}: {error}") from error
-    return {}
-
-
-def _write(out: Path, described: Mapping[str, Any], judged: Mapping[str, Judgement]) -> None:
-    state = {"wanted": described, "judged": {name: each.to_json() for name, each in judged.items()}}
-    write_state(out / STATE_FILE, state)

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,18 @@ class Candidates:
         listed = {match["commit"] for match in FIRST.finditer(self._bisect("log"))}
         if len(listed) < 2:
             return list(listed)
-        order = git(self.folder, "rev-list", "--reverse", "--topo-order", self.bad, f"^{self.good}")
-        return [commit for commit in order.splitlines() if commit in listed]
+        return [commit for commit in self.between([self.good], self.bad) if commit in listed]
+
+    def between(self, good: Iterable[str], bad: str) -> list[str]:
+        """List a commit and its ancestors without some commits and theirs, the earliest first."""
+        without = [f"^{each}" for each in good]
+        return git(self.folder, "rev-list", "--reverse", "--topo-order", bad, *without).splitlines()
+
+    def parents(self, commits: Sequence[str]) -> list[str]:
+        """List the parents of some commits that are not among them."""
+        text = git(self.folder, "rev-list", "--no-walk", "--parents", *commits)
+        every = [parent for line in text.splitlines() for parent in line.split()[1:]]
+        return [parent for parent in dict.fromkeys(every) if parent not in commits]
 
     def left(self) -> tuple[int, int]:
         """Count the commits among which the first bad one is, and the judgements that are needed, roughly."""

@@ -1,22 +1,29 @@
-"""`bisect` finds the planted commit, skips what cannot be judged, and leaves the user's files as they are."""
+"""`bisect` names what it has shown, skips what cannot be judged, and leaves the user's files as they are."""
 
 from __future__ import annotations
 
 import json
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bisections import Answering, Knowing, numbers, slow_from
 from support.repositories import PLUGIN, commit, git, state_of
 
-from ssmperf.errors import ExitCode, UsageError, VersionEnded, VersionFailed
-from ssmperf.versions import bisection
-from ssmperf.versions.bisection import BAD, GIT_CODES, GOOD, SKIP, Judgement, Measured, bisect
+from ssmperf.cases.case import Case
+from ssmperf.cases.record import Record, Status
+from ssmperf.cases.shape import Shape
+from ssmperf.errors import ExitCode, UnreadableRun, UsageError, VersionEnded, VersionFailed
+from ssmperf.versions import bisection, verdicts
+from ssmperf.versions.bisected import Bisected
+from ssmperf.versions.bisection import bisect
 from ssmperf.versions.candidates import Commit
+from ssmperf.versions.looks import Ratio
 from ssmperf.versions.procedure import Versions
+from ssmperf.versions.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, of_record
 
 
 @pytest.fixture
@@ -46,43 +53,26 @@ def history(repository: Path, sixteen: tuple[Path, list[str]]) -> list[str]:
     return names
 
 
-class Judging:
-    """A judge that knows from which commit on it is slow, and which ones cannot be judged."""
-
-    def __init__(
-        self, history: list[str], slow_from: int, odd: Mapping[int, Judgement] | None = None
-    ) -> None:
-        self.history, self.slow_from, self.odd = history, slow_from, odd or {}
-        self.asked: list[int] = []
-
-    def __call__(self, good: str, candidate: str, folder: Path, threshold: float) -> Judgement:
-        number = self.history.index(candidate)
-        assert good == self.history[0] and number not in self.asked
-        self.asked.append(number)
-        if number in self.odd:
-            return self.odd[number]
-        slow = number >= self.slow_from
-        return Judgement(BAD if slow else GOOD, "slower" if slow else "same", 1.3 if slow else 1.01, 1.2, 1.4)
-
-
-def search(out: Path, judge: Any, **more: Any) -> bisection.Bisected:
+def search(out: Path, meter: Any, **more: Any) -> Bisected:
     wanted = Versions("main~15", "main", {"suite": "throughput"}, plugins=(PLUGIN,), cases=("abc",))
-    return bisect(wanted, out, judge=judge, **more)
+    return bisect(wanted, out, meter=meter, **more)
 
 
-@pytest.mark.parametrize("slow_from", [1, 2, 6, 8, 11, 15])
-def test_the_first_slow_commit_is_found(slow_from: int, history: list[str], tmp_path: Path) -> None:
-    judge = Judging(history, slow_from)
+@pytest.mark.parametrize("number", [1, 2, 6, 8, 11, 15])
+def test_the_first_slow_commit_is_found(number: int, history: list[str], tmp_path: Path) -> None:
+    meter = slow_from(history, number)
     steps: list[tuple[Commit, int, int]] = []
-    found = search(tmp_path / "out", judge, on_step=lambda *step: steps.append(step))
+    found = search(tmp_path / "out", meter, on_step=lambda *step: steps.append(step))
     (first,) = found.first
-    assert first == Commit(
-        history[slow_from], "Ada", f"2026-01-{1 + slow_from:02}T12:00:00+00:00", f"change {slow_from}"
+    assert (
+        found.named
+        == first
+        == Commit(history[number], "Ada", f"2026-01-{1 + number:02}T12:00:00+00:00", f"change {number}")
     )
     assert found.exit_code == ExitCode.OK and found.judgement.ratio == 1.3
-    assert judge.asked[0] == 15 and len(judge.asked) <= 6
+    assert meter.asked[0] == (0, 15) and meter.asked[-1] == (number - 1, number)
     assert all(
-        text in found.conclusion for text in (first.name, "change", "2026-01", "1.300× [1.200, 1.400]")
+        text in found.conclusion for text in (first.name, "change", "2026-01", "1.300× [1.275, 1.326]")
     )
     left = [step[1] for step in steps]
     assert left == sorted(left, reverse=True) and left[0] == 15
@@ -91,24 +81,38 @@ def test_the_first_slow_commit_is_found(slow_from: int, history: list[str], tmp_
 
 def test_a_commit_without_the_plugin_is_skipped_and_never_judged(history: list[str], tmp_path: Path) -> None:
     """The user's own file has the plug-in, but it is not that of this commit."""
-    for slow_from in (8, 10, 11):
-        judge = Judging(history, slow_from)
-        found = search(tmp_path / str(slow_from), judge)
-        assert 9 not in judge.asked
-        names = [each.name for each in found.first]
-        assert names == ([history[9], history[10]] if slow_from == 10 else [history[slow_from]])
-        assert found.exit_code == (ExitCode.UNSURE if slow_from == 10 else ExitCode.OK)
+    for number in (8, 10, 11):
+        meter = slow_from(history, number, {9: "cannot be measured: it has no plug-in"})
+        found = search(tmp_path / str(number), meter)
+        assert 9 not in meter.candidates
+        assert numbers(found, history) == ([9, 10] if number == 10 else [number])
+        assert found.exit_code == (ExitCode.UNSURE if number == 10 else ExitCode.OK)
         if history[9] in found.judged:
             assert found.judged[history[9]].text == f"it has no {PLUGIN}"
 
 
-def test_commits_that_cannot_be_judged_are_skipped(history: list[str], tmp_path: Path) -> None:
-    odd = {number: Judgement(SKIP, "ambiguous") for number in (6, 7, 8)}
-    found = search(tmp_path / "near", Judging(history, 12, odd))
-    assert [each.name for each in found.first] == [history[12]]
-    found = search(tmp_path / "between", Judging(history, 7, odd))
-    assert {each.name for each in found.first} >= {history[6], history[7], history[8]}
+@pytest.mark.parametrize("kind", [Knowing, Answering])
+def test_commits_that_cannot_be_judged_are_skipped(
+    kind: type[Knowing], history: list[str], tmp_path: Path
+) -> None:
+    odd = dict.fromkeys((6, 7, 8), "cannot be installed")
+    times = [[1.3 if each >= number else 1.0 for each in range(16)] for number in (12, 7)]
+    assert numbers(search(tmp_path / "near", kind(history, times[0], odd)), history) == [12]
+    found = search(tmp_path / "between", kind(history, times[1], odd))
+    assert numbers(found, history) == [6, 7, 8, 9, 10]  # the tenth has no plug-in
     assert found.exit_code == ExitCode.UNSURE and "could not be judged" in found.conclusion
+    assert found.conclusion.count("skip, cannot be installed") == 3 and found.named is None
+
+
+@pytest.mark.parametrize(
+    "status, code",
+    [(Status.OK, GOOD), (Status.WRONG, BAD), (Status.NAN, BAD), (Status.CRASH, BAD),
+     (Status.OOM, SKIP), (Status.TIMEOUT, SKIP), (Status.UNSUPPORTED, SKIP)],
+)  # fmt: skip
+def test_statuses_are_read_as_judgements(status: Status, code: int) -> None:
+    case = Case(suite="correctness", recurrence="scan", backend="mine", shape=Shape(B=1, T=7, C=2))
+    found = of_record(Record(case, status, "because"))
+    assert found.code == code and (code == GOOD or found.text == f"{status}: because")
 
 
 def test_the_users_repository_stays_as_it_is(history: list[str], repository: Path, tmp_path: Path) -> None:
@@ -118,10 +122,10 @@ def test_the_users_repository_stays_as_it_is(history: list[str], repository: Pat
     (repository / ".git" / "hooks" / "post-checkout").write_text("#!/bin/sh\necho called > ../called\n")
     (repository / ".git" / "hooks" / "post-checkout").chmod(0o755)
     before = state_of(repository)
-    search(tmp_path / "out", Judging(history, 5))
+    search(tmp_path / "out", slow_from(history, 5))
     assert state_of(repository) == before
     with pytest.raises(KeyboardInterrupt):
-        search(tmp_path / "interrupted", interrupted_after(0, history))
+        search(tmp_path / "interrupted", Interrupted(history, 0))
     assert state_of(repository) == before
 
 
@@ -130,38 +134,60 @@ def test_a_search_of_the_user_goes_on_undisturbed(
 ) -> None:
     git(repository, "bisect", "start", "main~1", "main~12")
     before = git(repository, "bisect", "log"), git(repository, "rev-parse", "HEAD")
-    found = search(tmp_path / "out", Judging(history, 5))
-    assert [each.name for each in found.first] == [history[5]]
+    assert numbers(search(tmp_path / "out", slow_from(history, 5)), history) == [5]
     assert (git(repository, "bisect", "log"), git(repository, "rev-parse", "HEAD")) == before
 
 
-def interrupted_after(count: int, history: list[str]) -> Callable[..., Judgement]:
-    inner = Judging(history, 6)
+class Interrupted(Knowing):
+    """Is interrupted after some measurements."""
 
-    def judge(good: str, candidate: str, folder: Path, threshold: float) -> Judgement:
-        if len(inner.asked) == count:
+    def __init__(self, names: Sequence[str], count: int) -> None:
+        super().__init__(names, [1.0] * 3 + [1.12] * 3 + [1.4] * 10)
+        self.count = count
+
+    def ratio(self, base: int, new: int) -> Ratio | str:
+        if len(self.asked) == self.count:
             raise KeyboardInterrupt
-        return inner(good, candidate, folder, threshold)
-
-    return judge
+        return super().ratio(base, new)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, 1, 3, 5, 6])
 def test_an_interrupted_search_goes_on(count: int, history: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
+    whole = Interrupted(history, 99)
+    expected = search(tmp_path / "whole", whole)
+    assert len(whole.asked) == 7  # the ends, four candidates, the parent, what lies before it
     with pytest.raises(KeyboardInterrupt):
-        search(out, interrupted_after(count, history))
-    whole = Judging(history, 6)
-    search(tmp_path / "whole", whole)
-    rest = Judging(history, 6)
+        search(out, Interrupted(history, count))
+    rest = Interrupted(history, 99)
     found = search(out, rest, resume=True)
-    assert [each.name for each in found.first] == [history[6]]
+    assert found.conclusion == expected.conclusion and numbers(found, history) == [6]
     assert rest.asked == whole.asked[count:]
     with pytest.raises(UsageError, match="not empty"):
         search(out, rest)
     with pytest.raises(UsageError, match="another cases"):
         bisect(Versions("main~15", "main", {"suite": "throughput"}, plugins=(PLUGIN,), cases=("xyz",)),
-               out, judge=rest, resume=True)  # fmt: skip
+               out, meter=rest, resume=True)  # fmt: skip
+
+
+def test_a_search_of_an_earlier_version_is_not_continued(history: list[str], tmp_path: Path) -> None:
+    """Its judgements followed another rule."""
+    tmp_path /= "out"
+    search(tmp_path, slow_from(history, 6), resume=True)
+    file = tmp_path / "bisect.json"
+    state = json.loads(file.read_text())
+    del state["wanted"]["rule"]
+    state["wanted"]["halfway"] = True
+    file.write_text(json.dumps(state))
+    with pytest.raises(
+        UsageError, match="another version of ssmperf, which judged otherwise: pass another --out"
+    ):
+        search(tmp_path, slow_from(history, 6), resume=True)
+    for text in ("", "[]", "{}", '{"wanted": {"rule": "midpoint"}}'):
+        file.write_text(text)
+        with pytest.raises((UnreadableRun, UsageError)) as error:
+            search(tmp_path, slow_from(history, 6), resume=True)
+        assert "\n" not in str(error.value)
 
 
 def test_a_branch_that_was_merged_is_searched(repository: Path, tmp_path: Path) -> None:
@@ -171,20 +197,19 @@ def test_a_branch_that_was_merged_is_searched(repository: Path, tmp_path: Path) 
     git(repository, "checkout", "-q", "main")
     git(repository, "merge", "-q", "-s", "ours", "-m", "merge", "side")
     names.append(git(repository, "rev-parse", "HEAD"))
-    slow = {names[5], names[6], names[7]}
-
-    def judge(good: str, candidate: str, folder: Path, threshold: float) -> Judgement:
-        return Judgement(BAD if candidate in slow else GOOD, "", 1.2)
-
     wanted = Versions(names[0], "main", {})
-    assert [each.name for each in bisect(wanted, tmp_path / "out", judge=judge).first] == [names[5]]
+    found = bisect(wanted, tmp_path / "out", meter=Knowing(names, [1, 1, 1, 1, 1, 1.2, 1.2, 1.2]))
+    assert numbers(found, names) == [5] and found.exit_code == ExitCode.OK
+    meter = Knowing(names, [1, 1, 1, 1, 1, 1, 1, 1.2])  # the merge itself, which has two parents
+    found = bisect(wanted, tmp_path / "merge", meter=meter)
+    assert numbers(found, names) == [7] and {(3, 7), (6, 7)} <= set(meter.asked)
 
 
 def test_ends_that_do_not_fit_are_refused(history: list[str], repository: Path, tmp_path: Path) -> None:
-    judge = Judging(history, 99)
+    meter = slow_from(history, 99)
     with pytest.raises(UsageError, match=r"main .* is not slower than main~15 .* by more than 5 %: same"):
-        search(tmp_path / "one", judge)
-    assert judge.asked == [15]
+        search(tmp_path / "one", meter)
+    assert meter.asked == [(0, 15)]
     for base, new, text in (
         ("main", "main~3", "no ancestor"),
         ("main", "main~0", "main and main~0 are the same commit"),
@@ -192,11 +217,13 @@ def test_ends_that_do_not_fit_are_refused(history: list[str], repository: Path, 
         (PLUGIN, "main", "is a plug-in"),
     ):
         with pytest.raises(UsageError, match=text):
-            bisect(Versions(base, new, {}), tmp_path / "two", judge=judge)
+            bisect(Versions(base, new, {}), tmp_path / "two", meter=meter)
     assert not (tmp_path / "two").exists()
-    odd = Judging(history, 12, {15: Judgement(SKIP, "ambiguous", 1.04)})
+    odd = slow_from(history, 12, {15: 1.04})
     with pytest.raises(bisection.Undecided, match=r"cannot be compared with main~15 .*: ambiguous 1\.040×"):
         search(tmp_path / "three", odd)
+    with pytest.raises(UsageError, match=r"main .* is not slower than main~15 .*, nor wrong: ok"):
+        search(tmp_path / "four", Answering(history, [1.0] * 16))
 
 
 def test_a_plugin_named_from_elsewhere_is_taken_from_the_trees(
@@ -205,39 +232,40 @@ def test_a_plugin_named_from_elsewhere_is_taken_from_the_trees(
     """Otherwise all candidates would be measured with the user's own file."""
     monkeypatch.chdir(repository / "kernels")
     for number, file in enumerate((PLUGIN, "mine.py", str(repository / PLUGIN))):
-        judge = Judging(history, 12)
-        bisect(Versions("main~15", "main", {}, plugins=(file,)), tmp_path / str(number), judge=judge)
+        meter = slow_from(history, 12)
+        bisect(Versions("main~15", "main", {}, plugins=(file,)), tmp_path / str(number), meter=meter)
         state = json.loads((tmp_path / str(number) / "bisect.json").read_text())
         assert state["wanted"]["plugins"] == [PLUGIN]
-
-
-def test_exit_codes_are_read_as_git_does() -> None:
-    assert {int(code): GIT_CODES[code] for code in GIT_CODES} == {0: 0, 1: 1, 2: 128, 3: 125, 4: 125}
 
 
 @pytest.mark.parametrize("kind", [VersionFailed, VersionEnded])
 def test_a_failing_candidate_is_skipped_and_a_failing_base_ends_the_search(
     kind: type[VersionFailed | VersionEnded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def failing(side: str) -> Callable[..., Any]:
-        def compare(*arguments: Any, **more: Any) -> Any:
+    def failing(side: str) -> Any:
+        def measure(*arguments: Any, **more: Any) -> Any:
             raise kind("cannot install it", side)
 
-        return compare
+        return measure
 
-    measured = Measured(Versions("a", "b", {}))
-    monkeypatch.setattr(bisection, "compare_versions", failing("new"))
-    found = measured("a", "b", tmp_path, 0.1)
-    assert found.code == SKIP and "cannot install it" in found.text
-    monkeypatch.setattr(bisection, "compare_versions", failing("base"))
+    def compare(base: str) -> Ratio | str:
+        return measured.compare(followed, base, "b", tmp_path, lambda at: True)
+
+    measured = Measured(Versions("a", "c", {}), "0")
+    followed = Followed("3f2a", "throughput", "a case", True, False, 0, Judgement(BAD, "slower", 1.2))
+    monkeypatch.setattr(verdicts, "measure_case", failing("new"))
+    assert compare("a") == "cannot be measured: cannot install it"
+    monkeypatch.setattr(verdicts, "measure_case", failing("base"))
+    assert compare("parent") == "cannot be measured: cannot install it"
     with pytest.raises(kind):
-        measured("a", "b", tmp_path, 0.1)
+        compare("a")
 
 
-def test_noise_in_the_verdicts_of_skipped_commits_does_not_matter(history: list[str], tmp_path: Path) -> None:
+def test_skipped_commits_stay_in_the_range(history: list[str], tmp_path: Path) -> None:
     for seed in range(4):
         chance = random.Random(seed)
-        odd = {number: Judgement(SKIP, "ambiguous") for number in range(1, 15) if chance.random() < 0.3}
-        slow_from = chance.randrange(1, 15)
-        found = search(tmp_path / str(seed), Judging(history, slow_from, odd))
-        assert history[slow_from] in [each.name for each in found.first]
+        odd = {number: "ambiguous" for number in range(1, 15) if chance.random() < 0.3}
+        number = chance.randrange(1, 15)
+        found = search(tmp_path / str(seed), slow_from(history, number, odd))
+        assert number in numbers(found, history)
+        assert (found.named is not None) == (len(found.first) == 1)
