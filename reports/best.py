@@ -13,7 +13,7 @@ from rich.text import Text
 from ssmperf import report
 
 from . import units
-from .contests import Contest, contests, kept_out, rank_by_a_time, statement
+from .contests import Contest, contests, kept_out, notes, rank_by_a_time, statement
 from .exports import deliver
 from .tables import terminal_text
 
@@ -43,8 +43,9 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
     "Fastest" is a claim about a backend: it competes only if it is wrong in no pass of that place, nor in
     correctness. One that is approximate by declaration or computes another function stands beside, marked;
-    those whose intervals overlap the winner's share the place. Where forward and backward have different
-    winners, a line has their sum.
+    those whose intervals overlap the winner's share the place. A time with more around the native call than
+    a change of layout has that added; one beyond the machine's limit never wins. Where forward and backward
+    have different winners, a line has their sum.
     """
     found = contests(runs)
     if not found:
@@ -58,11 +59,11 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         grid.add_column(heading, no_wrap=heading != "beside", overflow="fold", justify=justify)
     for first, *rest in rows(found):
         grid.add_row(Text(first, style="cyan"), *map(Text, rest))
-    notes = [Text(text, style="dim") for text in remarks(found)]
-    if len(notes) > MOST_REMARKS:
-        more = Text(f"and {len(notes) - MOST_REMARKS} more remarks: --json has them all", style="dim")
-        notes[MOST_REMARKS:] = [more]
-    return deliver(terminal_text([grid, *notes], plain=destination is not None), destination)
+    below = [Text(text, style="dim") for text in remarks(found)]
+    if len(below) > MOST_REMARKS:
+        more = Text(f"and {len(below) - MOST_REMARKS} more remarks: --json has them all", style="dim")
+        below[MOST_REMARKS:] = [more]
+    return deliver(terminal_text([grid, *below], plain=destination is not None), destination)
 
 
 @report("best_json")
@@ -82,8 +83,8 @@ def rows(found: Sequence[Contest]) -> list[list[str]]:
 
 
 def remarks(found: Sequence[Contest]) -> list[str]:
-    """List where forward and backward have different winners, and which backends are kept out and why."""
-    return [*(statement(contest) for contest in found if contest["winners"]), *kept_out(found)]
+    """List where forward and backward have different winners, odd times, and who is kept out and why."""
+    return [*(statement(contest) for contest in found if contest["winners"]), *notes(found), *kept_out(found)]
 
 
 def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
@@ -93,13 +94,18 @@ def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
     return [
         *(contest[name] for name in ("subject", "shape", "dtype", "pass")),
         " · ".join([contest["where"], *axes]),
-        "\n".join(each["backend"] + " (tied)" * contest["tied"] for each in winners) or "none competes",
+        "\n".join(_winner(contest, each) for each in winners) or "none competes",
         "\n".join(units.number(contest["field"], each["value"]) for each in winners),
         "\n".join(units.ratio(each["speedup"]) for each in winners if each["speedup"] is not None),
         "" if slower is None else slower["backend"],
         "" if slower is None else units.ratio(slower["value"] / contest["value"]),
         "\n".join(_beside(contest, each) for each in contest["beside"]),
     ]
+
+
+def _winner(contest: Contest, entry: dict[str, Any]) -> str:
+    words = ", ".join(filter(None, ["tied" * contest["tied"], entry["mark"]]))
+    return f"{entry['backend']} ({words})" if words else str(entry["backend"])
 
 
 def _beside(contest: Contest, entry: dict[str, Any]) -> str:

@@ -95,6 +95,18 @@ def kept_out(found: Sequence[Contest]) -> list[str]:
     ]
 
 
+def notes(found: Sequence[Contest]) -> list[str]:
+    """List the times that are not ranked as measured, each with the reason."""
+    return [
+        f"{each['backend']} for {' '.join(contest[name] for name in ('subject', 'shape', 'dtype', 'pass'))}: "
+        f"{each['note']}"
+        for contest in found
+        if not contest["winners"]
+        for each in (*contest["competitors"], *contest["beside"])
+        if each["note"]
+    ]
+
+
 def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
     """Describe a contest, whose rows are in the order of `ranked`."""
     timed = [row for row in members if _timed(row, rank)]
@@ -107,8 +119,9 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
                 "low": units.as_float(row.get(low)),
                 "high": units.as_float(row.get(high)),
                 "speedup": units.as_float(row["speedup"]),
+                "mark": units.plain(row["mark"]),
+                "note": units.plain(row["time_note"]),
             }
-            | ({"mark": units.plain(row["mark"])} if standing == "beside" else {})
             for row in timed
             if row["standing"] == standing
         ]
@@ -142,10 +155,11 @@ def _sum(parts: dict[str, Contest]) -> Contest:
         others = {each["backend"]: each for each in second[kind]}
         pairs = [(each, others[each["backend"]]) for each in first[kind] if each["backend"] in others]
         sums = [
-            one | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
-            | ({"mark": ", ".join(dict.fromkeys([one["mark"], other["mark"]]))} if kind == "beside" else {})
+            one
+            | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
+            | {name: _joined(one[name], other[name]) for name in ("mark", "note")}
             for one, other in pairs
-        ]  # fmt: skip
+        ]
         return sorted(sums, key=lambda each: each["value"])
 
     competitors, beside = added("competitors"), added("beside")
@@ -220,6 +234,10 @@ def _names(names: Sequence[str]) -> str:
 
 def _time(contest: Contest, entry: dict[str, Any]) -> str:
     return units.number(contest["field"], entry["value"])
+
+
+def _joined(one: str, other: str) -> str:
+    return ", ".join(dict.fromkeys(filter(None, [one, other])))
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MOST_OBJECTS, MOST_PIECES = 12, 64  # of a diagnosis
 MOST_SAMPLES = 60_000  # on the whole page; of more, every n-th is kept
 _NOT_DETAILS = {"run", "subject", "samples_s", "command", "reason", "fastest", "tied", "rivals", "mark",
-                "standing", "standing_reason", "schema_version", "worst_object", "environment", "traceback",
-                "diagnosis", *DIMENSIONS}  # fmt: skip
+                "standing", "standing_reason", "time_note", "schema_version", "worst_object", "environment",
+                "traceback", "diagnosis", *DIMENSIONS}  # fmt: skip
 
 
 def samples_kept(cases: int) -> int:

@@ -25,6 +25,7 @@ from ssmperf import (
     UnreadableRun,
     split_source,
     standings,
+    with_native_parts,
 )
 
 from .units import is_number, missing, plain
@@ -38,7 +39,7 @@ KEY = ("run", "environment", *(axis for axis in AXES if axis != "backend"))
 SEVERITY = ("wrong", "nan", "crash", "oom", "timeout", "unsupported", "ok")
 
 _HEAD = ("run", "suite", "subject", "backend", "shape", "dtype", "pass", "status", "reason")
-_STANDING = ("standing", "mark", "standing_reason")
+_STANDING = ("standing", "mark", "standing_reason", "time_note")
 _ORIGIN = tuple(field.name for field in dataclasses.fields(Origin))
 
 
@@ -52,12 +53,12 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     hardware: the device's name, if the run's environment states one.
     environment: like hardware, with the environment's id if several environments share a device's name.
     error_ratio, worst_object: the largest ratio of an error to its tolerance, and the object that has it.
-    standing, mark, standing_reason: whether the backend competes; see `ssmperf.Standing`.
+    standing, mark, standing_reason, time_note: whether the backend competes; see `ssmperf.Standing`.
     date, tag, commit, dirty, plugin, plugin_sha256, plugin_commit, plugin_dirty: when it was measured, and of
     which code; see `ssmperf.Origin`.
     """
     rows = [
-        _row(name, run, record, standing)
+        _row(name, run, with_native_parts(record), standing)
         for name, run in zip(run_names(runs), runs, strict=True)
         for record, standing in zip(run.records, standings(run), strict=True)
     ]
@@ -212,7 +213,7 @@ def _row(name: str, run: Run, measured: Record, standing: Standing) -> dict[str,
         "shape": " ".join(f"{letter}{size}" for letter, size in sizes.items()),
         "hardware": hardware(run.environments.get(record["env_id"]), record["device"]),
         **_worst(record.get("errors"), record.get("tolerances")),
-        **dict(zip(_STANDING, (standing.name, standing.mark, standing.reason), strict=True)),
+        **dict(zip(_STANDING, (standing.name, standing.mark, standing.reason, standing.note), strict=True)),
         **{name: plain(value) if isinstance(value, str) else value for name, value in origin.items()},
     }
 

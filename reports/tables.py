@@ -201,7 +201,7 @@ def _bounds(console: Console, rows: pd.DataFrame, columns: Iterable[str]) -> Non
 def _line(row: dict[str, Any], columns: Iterable[str], rank: str | None) -> list[Text]:
     style = "bold green" if row["fastest"] else ""
     name = Text(units.plain(row["backend"]), style=style)
-    notes = [units.plain(row["mark"]) or ("tied" if row["tied"] else ""), frames.elsewhere(row)]
+    notes = [units.plain(row["mark"]), "tied" if row["tied"] else "", frames.elsewhere(row)]
     if any(notes):
         name.append(f" ({', '.join(filter(None, notes))})", style="dim")
     line = [Text("▸" if row["fastest"] else " ", style=style), name]
@@ -224,7 +224,7 @@ def _status(row: dict[str, Any]) -> Text:
     text = Text(units.plain(row["status"]), style=STATUS_STYLES.get(row["status"], ""))
     if row["status"] == "ok" and row["standing"] in ranking.INCORRECT:
         return text.append(f", but {frames.reason(row)}", style="dim")
-    if doubts := frames.doubts(row):
+    if doubts := units.plain(row["time_note"]) or frames.doubts(row):
         return text.append(f", {doubts}", style="yellow")
     reason = units.plain(row["reason"])
     return text.append(f": {reason}", style="dim") if reason and row["status"] != "ok" else text

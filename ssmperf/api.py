@@ -356,13 +356,16 @@ def best(
 
     A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
     only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
-    One that is approximate by declaration, or computes another function, is listed beside the others and
-    never first; backends whose intervals overlap the winner's share the first place. If forward and backward
-    have different winners, another object names the winner by their sum.
+    One that is approximate by declaration, computes another function, or is faster than the machine can be,
+    is listed beside the others and never first; backends whose intervals overlap the winner's share the first
+    place. A native call's `prepare` and `finish` are part of its value where they take longer than four
+    copies of operands and results. If forward and backward have different winners, another object names the
+    winner by their sum.
 
     fastest: the backends that share the first place, the least median first; empty if none competes.
         `backend`, `value` and `speedup` are those of its first, and `tied` says whether there are several.
-    competitors, beside: backend, value, low, high and speedup of each, in order; `beside` with its mark.
+    competitors, beside: backend, value, low, high and speedup of each, in order; its mark; and `note`, which
+        says why the value is not the time as measured, or cannot win.
     excluded: backend, status and reason of those that do not compete.
     winners: the winners of each pass, in the object about the sum of forward and backward; else null.
     """

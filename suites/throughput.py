@@ -170,7 +170,7 @@ def _timed(judging: Judging, verdict: Verdict, buffers: Values, tuning: Mapping[
         reason = f"when it was timed: {after.reason}"
         return context.record(case, replace(after, reason=reason, output=None))
     reads = measured.specs
-    extra = native_parts(case, context, measured)
+    extra = _native_steps(judging, measured, buffers)
     doubts = [*_small_peak(case, memory, buffers), *_hidden_work(judging, buffers)]
     doubts += [uneven] if uneven else []
     del measured  # and the ready-made graph
@@ -205,15 +205,18 @@ def _trusted(
     return timing, answers.verdict(timing.every_s), answers.uneven
 
 
-def native_parts(case: Case, context: Context, measured: TimedPass) -> dict[str, float | None]:
-    """Time the steps around a native call: preparing its operands, and the way back from its results."""
-    if measured.prepare is None:
+def _native_steps(judging: Judging, measured: TimedPass, buffers: Values) -> dict[str, float]:
+    """Time the steps around a native call, each on fresh values: a step could keep its results, too."""
+    if not measured.steps:
         return {}
-    finish_s = None
-    if measured.finish is not None:
-        raw, finish = measured.call(), measured.finish
-        finish_s = context.median_s(case, lambda: finish(raw), touched=())
-    return {"prepare_s": context.median_s(case, measured.prepare, touched=()), "finish_s": finish_s}
+    case = judging.case
+    if case.pass_ != "backward":  # whose operands are part of a graph
+        judging.restore(buffers)
+    fresh = partial(judging.fresh_values, measured, buffers)
+    return {
+        f"{name}_s": judging.context.median_s(case, step.call, touched=(), observer=fresh(step.ready))
+        for name, step in measured.steps.items()
+    }
 
 
 def _small_peak(case: Case, peak: int | None, values: Values) -> list[str]:
@@ -299,7 +302,8 @@ def _rates(case: Case, context: Context, cost: Cost | None, latency: float | Non
     if cost is None:
         return rates
     rates["bandwidth_bytes_per_s"] = cost.bytes / latency
-    binding, seconds = limit(cost, context.ceilings, case.dtype)
+    cache = case.cache if context.device.startswith("cuda") else "hot"  # a CPU's is never flushed
+    binding, seconds = limit(cost, context.ceilings, case.dtype, cache)
     rates["limit"] = binding
     rates["limit_fraction"] = seconds / latency
     rates["copy_fraction"] = rates["bandwidth_bytes_per_s"] / context.ceilings.copy_bytes_per_s

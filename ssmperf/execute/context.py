@@ -277,10 +277,17 @@ class Context:
         self.on_phase("timing")
         return away
 
-    def median_s(self, case: Case, call: Callable[[], Any], *, touched: Sequence[Tensor]) -> float:
-        """Time a call briefly, in the case's cache state."""
+    def median_s(
+        self,
+        case: Case,
+        call: Callable[[], Any],
+        *,
+        touched: Sequence[Tensor],
+        observer: Observer | None = None,
+    ) -> float:
+        """Time a call briefly, in the case's cache state. observer: gives each call its values."""
         max_time_s = SEARCH_SHARE * self.settings.max_time_s
-        return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s)
+        return self._stopwatch(case).median_s(call, touched=touched, max_time_s=max_time_s, observer=observer)
 
     def time_first_call(self, case: Case, values: Values, expected: Contract) -> Answer | None:
         """Time the backend's first call on operands of this kind and shape, backward pass included.

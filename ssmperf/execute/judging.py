@@ -23,7 +23,7 @@ from ssmperf.operands.dtypes import dtype_of
 from ssmperf.operands.values import Values
 from ssmperf.operands.variation import MOST_SEED, Draw, Variation
 from ssmperf.trial.judge import Question
-from ssmperf.trial.timed_answers import STRETCHES, TimedAnswers
+from ssmperf.trial.timed_answers import STRETCHES, FreshValues, TimedAnswers
 
 NEAR = 2.0  # an error below so many tolerances is judged again, on other values
 OTHER_VALUES = 1000  # added to the number of a draw for that
@@ -157,6 +157,14 @@ class Judging:
             bound=self._bound(1),
             contract=None if self.case.gradients else self._contract(buffers),
         )
+
+    def fresh_values(self, timed: TimedPass, buffers: Values, ready: Callable[[], None]) -> FreshValues:
+        """Make the observer that gives each call values of its own, and does not look at its answer.
+
+        ready: called when the values are written, before the call. The pass itself is not told of them.
+        """
+        apart = dataclasses.replace(timed, refresh=lambda: None)
+        return FreshValues(self.timed_answers(apart, buffers), ready)
 
     def _shared(self) -> list[Draw]:
         """Draw the mixtures that all backends of a run share, so that one reference serves all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,6 +17,8 @@ from ssmperf.registry.cost import Ceilings
 
 GPU_BUFFER_BYTES = 2**30
 CPU_BUFFER_BYTES = (2**26, 2**28)  # least and most; within these, four times the last-level cache
+CACHED_BUFFER_BYTES = tuple(2**power for power in range(18, 25))  # those of them that fit twice
+CACHED_RUNS = 20  # of each size: the fastest counts
 GPU_DTYPES = ("float64", "float32", "bfloat16", "float16")
 CPU_DTYPES = ("float64", "float32", "bfloat16")
 
@@ -39,6 +42,7 @@ def measure_ceilings(device: torch.device | str) -> Ceilings:
         peak_bytes_per_s=max(*copies, *reads),
         peak_flops_per_s=fastest,
         cache_bytes=cache,
+        cached_bytes_per_s=_cached_bytes_per_s(device, cache),
     )
 
 
@@ -51,6 +55,22 @@ def _bandwidths(device: torch.device, cache: int) -> tuple[list[float], list[flo
     copies = _times(device, lambda: target.copy_(source), 7)
     reads = _times(device, source.sum, 7)
     return [2 * nbytes / seconds for seconds in copies], [nbytes / seconds for seconds in reads]
+
+
+def _cached_bytes_per_s(device: torch.device, cache: int) -> float:
+    """Measure the bytes per second of the fastest copy or read of buffers that fit the cache.
+
+    A copy counts both of its buffers, and both fit. Small ones may fit a smaller and faster cache.
+    """
+    rates = [0.0]
+    for nbytes in CACHED_BUFFER_BYTES:
+        if 2 * nbytes <= cache:
+            source = torch.rand(nbytes // 4, device=device)
+            target = torch.empty_like(source)
+            copied = partial(target.copy_, source)
+            rates.append(2 * nbytes / min(_times(device, copied, CACHED_RUNS)))
+            rates.append(nbytes / min(_times(device, source.sum, CACHED_RUNS)))
+    return max(rates)
 
 
 def _matmul_rates(device: torch.device, dtype: torch.dtype, budget_s: float) -> list[float]:

@@ -7,7 +7,7 @@ With `--timing end-to-end`, and for backends without a native form, it is the wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,9 +18,21 @@ from ssmperf.errors import BrokenContract
 from ssmperf.operands.contract import ill_formed
 from ssmperf.operands.values import Values, call_of, specs
 from ssmperf.registry.cost import Spec
-from ssmperf.registry.declarations import Backend
+from ssmperf.registry.declarations import Backend, Prepared
 
 Results = Mapping[str, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """A step around a native call, in one pass: the way there, and in passes with gradients the way back too.
+
+    ready: brings about what the step needs, for the values as they are now, without taking the step itself.
+    call: takes the step; takes no arguments.
+    """
+
+    ready: Callable[[], None]
+    call: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +45,8 @@ class TimedPass:
     results: turns what a call returned into results by name, for the values as they are now: `output` and
         `final_state`, or the gradients by operand (None where no gradient arrives). Raises BrokenContract.
     specs: specs by operand, for the cost; none is wider than the tensor that the call really reads.
-    prepare, finish: the two parts of a native call that `call` leaves out; None where it leaves out nothing.
-        `finish` takes what a call returned.
+    steps: what `call` leaves out of a native call, by name: `prepare` and `finish`; empty if it leaves out
+        nothing.
     """
 
     call: Callable[[], Any]
@@ -42,8 +54,7 @@ class TimedPass:
     refresh: Callable[[], None]
     results: Callable[[Any], Results]
     specs: Mapping[str, Spec]
-    prepare: Callable[[], Any] | None = None
-    finish: Callable[[Any], Any] | None = None
+    steps: Mapping[str, NativeStep] = field(default_factory=dict)
 
 
 def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: Values) -> TimedPass:
@@ -71,7 +82,7 @@ def pass_of(case: Case, backend: Backend, function: Callable[..., Any], values: 
         native.refresh,
         native.gradients,
         _specs(values, native.operands),
-        prepare=native.prepare,
+        steps={"prepare": native.prepare_step(), "finish": native.finish_step()},
     )
 
 
@@ -110,14 +121,29 @@ def _forward(backend: Backend, values: Values) -> TimedPass:
         with torch.no_grad():
             return finish(raw)
 
+    def prepared() -> Prepared:
+        with torch.no_grad():
+            return prepare(**values.operands)
+
+    fresh: tuple[Callable[[Any], Any], Any] = (finish, None)
+
+    def call_afresh() -> None:
+        nonlocal fresh
+        ready = prepared()
+        with torch.no_grad():
+            fresh = ready.finish, native(*ready.operands)
+
+    def finish_afresh() -> Any:
+        with torch.no_grad():
+            return fresh[0](fresh[1])
+
     return TimedPass(
         forward,
         _contiguous(held.operands),
         refresh,
         lambda raw: _named(finished(raw)),
         _specs(values, held.operands),
-        prepare=lambda: prepare(**values.operands),
-        finish=finished,
+        steps={"prepare": NativeStep(_nothing, prepared), "finish": NativeStep(call_afresh, finish_afresh)},
     )
 
 
@@ -134,14 +160,14 @@ class _Native:
         assert backend.prepare is not None and backend.native is not None
         self._prepare, self._native, self._values = backend.prepare, backend.native, values
         self._ready = ready
-        prepared = self._prepare(**{**values.operands, **_leaves(values)})
-        self.operands = tuple(_detached(each) for each in prepared.operands)
+        self._leaves = _leaves(values)
+        self._prepared = self._prepare(**{**values.operands, **self._leaves})
+        self.operands = tuple(_detached(each) for each in self._prepared.operands)
         self._inputs = [each for each in self.operands if _differentiable(each)]
         raw = self._native(*self.operands)
-        whole = raw if isinstance(raw, (tuple, list)) else (raw,)
-        ends = tuple(_detached(each) for each in whole)
-        self._ends = [end for end in ends if _differentiable(end)]
-        self._output, _ = prepared.finish(ends if isinstance(raw, (tuple, list)) else ends[0])
+        end = _end_of(raw)
+        self._ends = _ends_in(end)
+        self._output, _ = self._prepared.finish(end)
         incoming = self._incoming_gradients()
         self._reached = [index for index, gradient in enumerate(incoming) if gradient is not None]
         self.incoming = [
@@ -159,9 +185,44 @@ class _Native:
             results, self._inputs, self.incoming, retain_graph=ready, allow_unused=True
         )
 
-    def prepare(self) -> Any:
-        """Prepare the operands with a graph, as a training step does."""
-        return self._prepare(**{**self._values.operands, **_leaves(self._values)})
+    def prepare_step(self) -> NativeStep:
+        """Make the step `prepare`: the operands with a graph, unless that is ready, and the way back."""
+        found: tuple[Tensor | None, ...] = ()
+
+        def ready() -> None:
+            nonlocal found
+            if self._ready:
+                self.refresh()
+            if self._ready or not found:  # the way back is linear, and the graph is fresh
+                found = self()
+
+        def call() -> Any:
+            if self._ready:
+                return self._back(self._leaves, self._prepared, found, retain_graph=True)
+            return self.gradients(found)
+
+        return NativeStep(ready, call)
+
+    def finish_step(self) -> NativeStep:
+        """Make the step `finish`: the results with a graph, unless that is ready, and the way back."""
+        if self._ready:
+            return NativeStep(_nothing, self._incoming_gradients)
+        fresh: Any = None
+
+        def ready() -> None:
+            nonlocal fresh
+            prepared = self._prepare(**{**self._values.operands, **_leaves(self._values)})
+            raw = self._native(*map(_detached, prepared.operands))
+            fresh = prepared.finish, _end_of(raw)
+
+        def call() -> Any:
+            finish, end = fresh
+            output, _ = finish(end)
+            ends = _ends_in(end)
+            if ends and output.requires_grad:
+                torch.autograd.grad(output, ends, self._values.grad_output, allow_unused=True)
+
+        return NativeStep(ready, call)
 
     def refresh(self) -> None:
         """Carry the values to the native operands, unless a graph holds them, and to the native gradients."""
@@ -176,12 +237,24 @@ class _Native:
         """Carry the gradients of the native operands back to the operands, for the values as they are now."""
         leaves = _leaves(self._values)
         prepared = self._prepare(**{**self._values.operands, **leaves})
+        return self._back(leaves, prepared, found)
+
+    @staticmethod
+    def _back(
+        leaves: Mapping[str, Tensor],
+        prepared: Prepared,
+        found: tuple[Tensor | None, ...],
+        *,
+        retain_graph: bool = False,
+    ) -> Results:
         natives = [each for each in prepared.operands if _differentiable(each)]
         pairs = [pair for pair in zip(natives, found, strict=True) if pair[1] is not None]
         if not pairs:
             return dict.fromkeys(leaves)
         outputs, gradients = zip(*pairs, strict=True)
-        back = torch.autograd.grad(outputs, list(leaves.values()), gradients, allow_unused=True)
+        back = torch.autograd.grad(
+            outputs, list(leaves.values()), gradients, retain_graph=retain_graph, allow_unused=True
+        )
         return dict(zip(leaves, back, strict=True))
 
     def _incoming_gradients(self) -> tuple[Tensor | None, ...]:
@@ -220,6 +293,17 @@ def _differentiable(value: Any) -> bool:
 
 def _detached(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _end_of(raw: Any) -> Any:
+    """Detach native results, so that a graph begins there."""
+    if isinstance(raw, (tuple, list)):
+        return tuple(_detached(each) for each in raw)
+    return _detached(raw)
+
+
+def _ends_in(end: Any) -> list[Tensor]:
+    return [each for each in (end if isinstance(end, tuple) else (end,)) if _differentiable(each)]
 
 
 def _contiguous(operands: Sequence[Any]) -> list[Tensor]:

@@ -262,9 +262,16 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - begin
 
-    def median_s(self, call: Callable[[], Any], *, touched: Sequence[Tensor], max_time_s: float) -> float:
+    def median_s(
+        self,
+        call: Callable[[], Any],
+        *,
+        touched: Sequence[Tensor],
+        max_time_s: float,
+        observer: Observer | None = None,
+    ) -> float:
         """Time a call briefly, by the first clock alone, and return the median."""
-        self.around.touched = touched
+        self.around.touched, self.around.observer = touched, observer
         try:
             found = _median(self.first, call, max_time_s)
             assert found is not None

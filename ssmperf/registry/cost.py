@@ -105,6 +105,8 @@ class Ceilings:
     peak_bytes_per_s, peak_flops_per_s: the fastest single run of all (copies and reads; any dtype), for the
         floor that no call can beat.
     cache_bytes: last-level cache, 0 if unknown.
+    cached_bytes_per_s: the fastest single run of all copies and reads of buffers that fit the cache; 0 if it
+        was not measured.
     """
 
     copy_bytes_per_s: float
@@ -112,6 +114,7 @@ class Ceilings:
     peak_bytes_per_s: float
     peak_flops_per_s: float
     cache_bytes: int = 0
+    cached_bytes_per_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,13 +124,17 @@ class Ceilings:
         return cls(**data)
 
 
-def limit(cost: Cost, ceilings: Ceilings, dtype: str) -> tuple[str, float]:
+def limit(cost: Cost, ceilings: Ceilings, dtype: str, cache: str = "cold") -> tuple[str, float]:
     """Say which ceiling binds a call (`bandwidth` or `matmul`), and the seconds that it alone would take.
 
-    A dtype whose matmul was not measured is held against the best one.
+    A dtype whose matmul was not measured is held against the best one. cache: the state in which a call finds
+    the cache; what a hot one can hold of the operands and results moves at the cache's rate.
     """
     rate = ceilings.matmul_flops_per_s.get(dtype, ceilings.peak_flops_per_s)
-    moving, computing = cost.bytes / ceilings.copy_bytes_per_s, cost.least_flops / rate
+    held = min(cost.bytes, ceilings.cache_bytes) if cache == "hot" else 0
+    cached_rate = max(ceilings.cached_bytes_per_s, ceilings.copy_bytes_per_s)
+    moving = held / cached_rate + (cost.bytes - held) / ceilings.copy_bytes_per_s
+    computing = cost.least_flops / rate
     return ("bandwidth", moving) if moving >= computing else ("matmul", computing)
 
 

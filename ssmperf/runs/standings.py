@@ -6,8 +6,9 @@ in forward. These are pure functions of a run's records; what a backend declares
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.envelope import BROKEN, Envelope, envelope_of, value_of
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     from ssmperf.runs.store import Run
 
 COMPETES, BESIDE = "competes", "beside"
+MOST_COPIES = 4  # of operands and results, which read and write them once each
+ADDED = "added_s"  # the time of prepare and finish, in a record whose latency has it
+PARTS = ("prepare_s", "finish_s")
+_TIMES = (
+    *("latency_s", "latency_low_s", "latency_high_s", "quartile_low_s", "quartile_high_s"),
+    *("round_values", "samples_s"),
+)
+_RATES = ("tokens_per_s", "bandwidth_bytes_per_s", "copy_fraction", "limit_fraction")
 INCORRECT = (Status.WRONG, Status.NAN)
+MOST_OF_LIMIT = 1.05  # ceilings are measured, within a few per cent
+LEAST_S = 1e-8  # a call of any device takes longer
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +37,20 @@ class Standing:
     """Standing of a record's backend in the comparison to which the record belongs.
 
     name: "competes"; "beside", for a backend that is never first, since it is approximate by declaration,
-        computes another function, was not judged, or is beyond its envelope; or the status that keeps it
-        out. That is the record's own status, or "wrong" or "nan" if another record shows the backend to be
-        so.
+        computes another function, was not judged, is beyond its envelope, or has a time beyond the machine's
+        limit; or the status that keeps it out. That is the record's own status, or "wrong" or "nan" if
+        another record shows the backend to be so.
     mark: a few words to show with the backend's name, such as "bound 0.999" or "wrong in backward"; empty if
         there is nothing to add to the record's status.
-    reason: the reason in full, None if the backend competes.
+    reason: the reason in full. A backend that competes has none, or `note`.
+    note: the part of the reason that is about the record's time: that the time of `prepare` and `finish` is
+        added to it, or that no call can be so fast; else empty.
     """
 
     name: str
     mark: str = ""
     reason: str | None = None
+    note: str = ""
 
 
 def standings(run: Run) -> list[Standing]:
@@ -125,6 +140,55 @@ def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> 
     return [(value if low is None else min(value, low)) <= reach for value, low, _ in values]
 
 
+def with_native_parts(record: Record) -> Record:
+    """Add the time of `prepare` and `finish` to a record's times if it exceeds that of four copies.
+
+    `added_s` then is what was added, and rates are those of the longer time. A record that has it is returned
+    as it is, and so is one that was timed end to end, whose times contain both parts.
+    """
+    numbers = record.numbers
+    added, latency = added_s(record), _positive(numbers.get("latency_s"))
+    if ADDED in numbers or not added or latency is None:
+        return record
+    share = latency / (latency + added)
+    changed: dict[str, Any] = {ADDED: added}
+    for name in _TIMES:
+        if name in numbers:
+            changed[name] = _plus(numbers[name], added)
+    for name in _RATES:
+        if (rate := _positive(numbers.get(name))) is not None:
+            changed[name] = rate * share
+    return replace(record, numbers={**numbers, **changed})
+
+
+def added_s(record: Record) -> float:
+    """Give the time of `prepare` and `finish` that counts as a part of the call's: all of it, or 0.
+
+    Without the time of a copy there is nothing that it could be small against, and all of it counts.
+    """
+    if record.status is not Status.OK or record.case.timing != "native":
+        return 0.0
+    parts = math.fsum(_positive(record.numbers.get(name)) or 0.0 for name in PARTS)
+    return parts if parts > MOST_COPIES * (copy_s(record) or 0.0) else 0.0
+
+
+def copy_s(record: Record) -> float | None:
+    """Give the time of a copy of the operands and results at the measured bandwidth; None if it is unknown.
+
+    `copy_fraction` is the share of that bandwidth at which the call moves its least bytes. These are the
+    operands and results once; a copy reads and writes them.
+    """
+    fraction, latency = (_positive(record.numbers.get(name)) for name in ("copy_fraction", "latency_s"))
+    return None if fraction is None or latency is None else 2 * fraction * latency
+
+
+def named_parts(record: Record) -> str:
+    """Name those of `prepare` and `finish` that matter in their sum."""
+    times = {name.removesuffix("_s"): _positive(record.numbers.get(name)) or 0.0 for name in PARTS}
+    total = math.fsum(times.values())
+    return " and ".join(name for name, seconds in times.items() if 10 * seconds >= total > 0)
+
+
 def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
     """Read from a `run.json` by which field each suite ranks its cases, if it ranks any."""
     suites = meta.get("suites")
@@ -208,12 +272,17 @@ def _standing(record: Record, incorrect: Iterable[Record], beyond: tuple[str, st
         return Standing(str(others[0].status), mark, f"{mark}: {others[0].reason}")
     if record.status is not Status.OK:
         return Standing(str(record.status), reason=record.reason)
-    declared = _declared(record.numbers)
-    if beyond is None:
-        return declared
-    mark, reason = beyond
-    marks, reasons = filter(None, [declared.mark, mark]), filter(None, [declared.reason, reason])
-    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
+    record = with_native_parts(record)
+    too_fast = [*_too_fast(record.numbers)]
+    against = [*_declared(record.numbers), *([beyond] if beyond else []), *too_fast]
+    of_time = [*too_fast, *_with_parts(record)]
+    found = dict([*against, *of_time])
+    return Standing(
+        BESIDE if against else COMPETES,
+        ", ".join(found),
+        "; ".join(found.values()) or None,
+        "; ".join(reason for _, reason in of_time),
+    )
 
 
 def _where(other: Record, record: Record) -> str:
@@ -222,22 +291,36 @@ def _where(other: Record, record: Record) -> str:
     return other.case.pass_
 
 
-def _declared(numbers: Mapping[str, Any]) -> Standing:
-    """Judge an `ok` record by its backend's declarations, which records of old runs do not have."""
-    marks, reasons = [], []
+Remark = tuple[str, str]  # a mark, and the reason in full
+
+
+def _declared(numbers: Mapping[str, Any]) -> Iterator[Remark]:
+    """Say what a backend's declarations have against it, which records of old runs do not have."""
     if numbers.get("judged") is False:
-        marks.append("not judged")
-        reasons.append("whether its results are right was not judged")
+        yield "not judged", "whether its results are right was not judged"
     if numbers.get("own_definition") is True:
-        marks.append("own definition")
-        reasons.append("it computes another function, by a definition of its own")
+        yield "own definition", "it computes another function, by a definition of its own"
     bound = _number(numbers.get("declared_bound"))
     if bound is not None and (numbers.get("approximate") is True or _widened(bound, numbers)):
-        marks.append(f"bound {bound:.3g}")
-        reasons.append(f"it is approximate by declaration, with the error bound {bound:.3g}")
-    if not marks:
-        return Standing(COMPETES)
-    return Standing(BESIDE, ", ".join(marks), "; ".join(reasons))
+        yield f"bound {bound:.3g}", f"it is approximate by declaration, with the error bound {bound:.3g}"
+
+
+def _too_fast(numbers: Mapping[str, Any]) -> Iterator[Remark]:
+    """Say that a time is beyond what the machine, or any machine, can reach."""
+    latency, fraction = (_number(numbers.get(name)) for name in ("latency_s", "limit_fraction"))
+    if latency is not None and 0 < latency < LEAST_S:
+        yield f"{latency:.3g} s", f"no call takes {latency:.3g} s"
+    elif fraction is not None and fraction > MOST_OF_LIMIT:
+        mark = f"{100 * fraction:.0f} % of the limit"
+        act = "do its arithmetic" if numbers.get("limit") == "matmul" else "read its operands"
+        yield mark, f"faster than this machine can {act}: {mark}"
+
+
+def _with_parts(record: Record) -> Iterator[Remark]:
+    """Say that the time has that of `prepare` and `finish`, since these do more than change a layout."""
+    if added := added_s(record):
+        mark = f"with {named_parts(record)}, {_time(added)}"
+        yield mark, f"{mark}: more than four times a copy"
 
 
 def _widened(bound: float, numbers: Mapping[str, Any]) -> bool:
@@ -250,3 +333,22 @@ def _widened(bound: float, numbers: Mapping[str, Any]) -> bool:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _time(seconds: float) -> str:
+    """Write a time with two or three digits and its unit."""
+    scale, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def _plus(value: Any, added: float) -> Any:
+    """Add to a number, or to each of a list; leave anything else."""
+    if isinstance(value, (list, tuple)):
+        return [_plus(each, added) for each in value]
+    return value + added if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _positive(value: Any) -> float | None:
+    """Give a finite number above 0 as a float, or None."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and 0 < value < math.inf else None

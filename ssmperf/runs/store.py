@@ -25,7 +25,7 @@ from ssmperf.cases.record import SCHEMA_VERSION, Record, Status, one_line
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.runs.foreign import benchmark_json
 from ssmperf.runs.rounds import Rounds, by_case, fold
-from ssmperf.runs.standings import rank_fields, standings
+from ssmperf.runs.standings import rank_fields, standings, with_native_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +38,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # from file systems t
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run folder.
+    """The contents of a run folder, with times as they are ranked (see `with_native_parts`).
 
     records: one per case. If the same round of a case has several records, only the last one is kept; if a
         case has several rounds, its record is folded from them (see `ssmperf.runs.rounds.fold`).
@@ -53,8 +53,10 @@ class Run:
     rounds: Rounds = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.rounds:
-            object.__setattr__(self, "rounds", by_case(self.records))
+        rounds = self.rounds or by_case(self.records)
+        rounds = {id_: tuple(map(with_native_parts, records)) for id_, records in rounds.items()}
+        object.__setattr__(self, "rounds", rounds)
+        object.__setattr__(self, "records", [*map(with_native_parts, self.records)])
 
     @property
     def environments(self) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -331,6 +332,24 @@ class TimedAnswers:
     def _scale(self, at: int, weights: tuple[float, float]) -> float:
         _, _, first, second = self._bases[at]
         return abs(weights[0]) * first + abs(weights[1]) * second
+
+
+@dataclass(frozen=True, slots=True)
+class FreshValues:
+    """Observes calls whose answers are judged elsewhere: each gets values that no call had before it.
+
+    ready: called when the values are written.
+    """
+
+    answers: TimedAnswers
+    ready: Callable[[], None]
+
+    def before(self, *, timed: bool) -> None:
+        self.answers.before(timed=False)
+        self.ready()
+
+    def after(self, result: Any) -> None:
+        """Leave the result alone."""
 
 
 def _has_nan(dtype: torch.dtype) -> bool:

@@ -120,7 +120,7 @@ TABLE = (
     *of_file(
         "prepared.py",
         "work outside the native call",
-        *("all_in_prepare", "most_in_prepare", "all_in_finish"),
+        *("all_in_prepare", "most_in_prepare", "all_in_finish", "kept_by_prepare"),
         twin="alone_native",
     ),
     *of_file(

@@ -22,8 +22,14 @@ from ssmperf.judge.tolerance import is_approximate
 GRADIENT = "gradient of b: relative error 9.99e-02 is above the tolerance 2.00e-04"
 LOOSE = {"declared_bound": 0.999, "approximate": False, "tolerances": {"output": 0.999}}
 OTHER = {"own_definition": True, "declared_bound": None, "tolerances": {"output": 2e-5}}
+TOO_FAST = {"limit": "bandwidth", "limit_fraction": 1.79, "copy_fraction": 1.79}
 # the mark of each backend that must not win
-MARKS = {"wrong": "wrong in backward", "loose": "bound 0.999", "other": "own definition"}
+MARKS = {
+    "wrong": "wrong in backward",
+    "loose": "bound 0.999",
+    "other": "own definition",
+    "too_fast": "179 % of the limit",
+}
 
 
 def honest(fake: Any, **place: Any) -> list[Record]:
@@ -41,7 +47,7 @@ def quick(fake: Any, name: str) -> list[Record]:
     backward = {"backend": name, "pass_": "backward"}
     if name == "wrong":
         return [fake.timed(0.5, **forward), fake.failed("wrong", GRADIENT, **backward)]
-    numbers = LOOSE if name == "loose" else OTHER
+    numbers = {"loose": LOOSE, "other": OTHER, "too_fast": TOO_FAST}[name]
     return [fake.timed(0.5, **forward, numbers=numbers), fake.timed(0.5, **backward, numbers=numbers)]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,18 @@ def test_the_slower_ceiling_binds() -> None:
     assert limit(Cost(4e9, 1e9), CEILINGS, "float32") == ("bandwidth", 1e-3)
     assert limit(Cost(4e6, 5e11), CEILINGS, "float32") == ("matmul", 1e-2)
     assert limit(Cost(4e6, 8e11), CEILINGS, "bfloat16") == ("matmul", 1e-3)
+
+
+def test_what_a_hot_cache_holds_moves_at_its_rate() -> None:
+    cached = replace(CEILINGS, cached_bytes_per_s=4e13)
+    assert limit(Cost(4e7, 0), cached, "float32", "hot") == ("bandwidth", pytest.approx(1e-6))
+    assert limit(Cost(4e7, 0), cached, "float32", "cold") == ("bandwidth", pytest.approx(1e-5))
+    beyond = 6e7 / 4e13 + 4e9 / 4e12
+    assert limit(Cost(4.06e9, 0), cached, "float32", "hot") == ("bandwidth", pytest.approx(beyond))
+    assert limit(Cost(4e7, 0), CEILINGS, "float32", "hot") == (
+        "bandwidth",
+        pytest.approx(1e-5),
+    )  # of an old run
 
 
 def test_a_dtype_without_a_matmul_is_held_against_the_best() -> None:
@@ -57,8 +71,28 @@ def test_ceilings_survive_json() -> None:
     assert Ceilings.from_json(json.loads(json.dumps(CEILINGS.to_json()))) == CEILINGS
 
 
+def test_old_ceilings_say_nothing_of_the_cache() -> None:
+    old = CEILINGS.to_json()
+    del old["cached_bytes_per_s"]
+    assert Ceilings.from_json(old) == CEILINGS
+
+
+def test_only_buffers_that_fit_twice_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def times(device: torch.device, call: Any, count: int) -> list[float]:
+        sizes.append(call().nbytes)
+        return [2.0, 1.0]
+
+    monkeypatch.setattr(roofline, "_times", times)
+    assert roofline._cached_bytes_per_s(torch.device("cpu"), 2**20) == 2.0 * 2**19
+    assert max(sizes) == 2**19
+    assert roofline._cached_bytes_per_s(torch.device("cpu"), 0) == 0.0
+
+
 def test_ceilings_of_this_cpu() -> None:
     ceilings = roofline.measure_ceilings("cpu")
+    assert ceilings.cached_bytes_per_s > 0 or not ceilings.cache_bytes
     assert 0 < ceilings.copy_bytes_per_s <= ceilings.peak_bytes_per_s
     assert set(ceilings.matmul_flops_per_s) == {"float64", "float32", "bfloat16"}
     assert min(ceilings.matmul_flops_per_s.values()) > 0

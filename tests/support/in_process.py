@@ -26,6 +26,7 @@ def records_of(
     *,
     wanted: Callable[[Case], bool] = lambda case: True,
     training: Training = PRESETS["smoke"].training,
+    ceilings: Ceilings = CEILINGS,
     **choices: Any,
 ) -> list[Record]:
     """Run the wanted cases of these choices on the CPU and return their records; forget the plug-in."""
@@ -35,7 +36,7 @@ def records_of(
         selection, _ = select(device="cpu", **choices)
         plan = make_plan(selection, [suite])
         options = ("--plugin", str(plugin))
-        context = Context("cpu", "env", Settings(0.001, 0.01), CEILINGS, options=options, training=training)
+        context = Context("cpu", "env", Settings(0.001, 0.01), ceilings, options=options, training=training)
         records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
         records += [run_case(case, context) for case in plan.to_run if wanted(case)]
         return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]
