@@ -31,6 +31,7 @@ from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
 from ssmperf.trial import nonce
+from ssmperf.versions.follow_up import follow_up_sides
 from ssmperf.versions.side_process import SideProcess
 from ssmperf.versions.sides import Side, install
 from ssmperf.versions.turns import can_take_turns, run_in_turns
@@ -149,7 +150,7 @@ def compare_versions(
         pairs.measure_fresh(screened, fresh)
     base, new = (store.load(out / name) for name in ("base", "new"))
     found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
-    return replace(found, versions=(sides["base"].label, sides["new"].label))
+    return follow_up_sides(found, sides, wanted.plugins)
 
 
 def conclude(
