@@ -67,6 +67,26 @@ def test_its_exit_code_is_that_of_ssmperf(place: Place, code: str, tmp_path: Pat
     assert "ab --summary" in summary.read_text() and "ab --summary" not in done.stdout
 
 
+def test_a_dry_run_measures_and_writes_nothing(place: Place) -> None:
+    words = (
+        "--dry-run",
+        "--plugin",
+        "mine.py",
+        "--baseline",
+        "kept",
+        "--write-baseline",
+        "--",
+        "--models",
+        "gla",
+    )
+    for given, verb in ((words[:3], "ab"), (words, "run")):
+        done = place.gate(*given, CODE="0")
+        assert done.returncode == 0, done.stderr
+        command = place.commands()[-1]
+        assert command[0] == verb and "--dry-run" in command and "--out" not in command
+        assert not (place.folder / "gate").exists() and not (place.folder / "kept").exists()
+
+
 def test_markdown_is_printed_as_text(place: Place) -> None:
     """A version such as HEAD~1 is escaped in the file, and readable in the log."""
     standin = Path(place.ssmperf.split()[1])

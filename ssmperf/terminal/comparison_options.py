@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,3 +77,25 @@ def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
     for name, destination in files.items():
         if destination:
             write_report(name, found, destination, of="comparison", aside=as_json)
+
+
+def show_forecast(
+    base: str,
+    new: str,
+    suite: str,
+    choices: Mapping[str, Any],
+    plugins: Sequence[str] | None,
+    cases: str | None,
+    pairs: str | None,
+    *,
+    as_json: bool,
+    search: bool = False,
+) -> None:
+    """Print what a comparison of two versions would measure, or a search between them."""
+    from ssmperf.runs.comparison import THRESHOLD
+    from ssmperf.terminal.forecast import forecast, forecast_search
+    from ssmperf.versions.procedure import Versions
+
+    wanted = Versions.of(base, new, suite, choices, plugins or (), cases or (), pairs, THRESHOLD)
+    found = (forecast_search if search else forecast)(wanted)
+    print(json.dumps(found.to_json(), indent=2) if as_json else found.text)

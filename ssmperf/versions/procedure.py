@@ -10,6 +10,7 @@ import json
 import math
 import random
 import socket
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, UsageError, VersionFailed
-from ssmperf.execute.request import Names, names
+from ssmperf.execute.request import Names, names, parse_pairs
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
@@ -125,10 +126,7 @@ def compare_versions(
     """
     check_unsure(unsure)  # before anything is measured
     state = _start(wanted, out, resume=resume)
-    sides = {
-        name: install(text, name, wanted.plugins)
-        for name, text in (("base", wanted.base), ("new", wanted.new))
-    }
+    sides = _install(wanted)
     described = {name: side.to_json() for name, side in sides.items()}
     before = state.get("sides", described)
     moved = [name for name, side in described.items() if before.get(name) != side]
@@ -151,6 +149,28 @@ def compare_versions(
     base, new = (store.load(out / name) for name in ("base", "new"))
     found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
     return follow_up_sides(found, sides, wanted.plugins)
+
+
+def list_cases(wanted: Versions) -> tuple[Mapping[str, Side], list[Case]]:
+    """Install both versions, and list the cases that would be measured on both sides. Measures nothing.
+
+    Raises:
+        VersionFailed, UsageError, VersionEnded: as `compare_versions` does.
+    """
+    sides = _install(wanted)
+    secret = nonce.as_text(nonce.fresh())
+    with (
+        tempfile.TemporaryDirectory(prefix="ssmperf-ab-") as folder,
+        _Pairs(wanted, sides, Path(folder), secret, Silent()) as pairs,
+    ):
+        return sides, [pairs.processes["base"].cases[id_] for id_ in pairs.common]
+
+
+def _install(wanted: Versions) -> dict[str, Side]:
+    return {
+        name: install(text, name, wanted.plugins)
+        for name, text in (("base", wanted.base), ("new", wanted.new))
+    }
 
 
 def conclude(
@@ -187,20 +207,6 @@ def conclude(
 def _mean(values: Sequence[float]) -> float:
     """Compute the geometric mean, over the rounds on which a verdict rests."""
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def parse_pairs(text: str | None) -> tuple[int, int | None]:
-    """Read the numbers of pairs of the two stages, such as `5+7`; None means the usual ones.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    if text is None:
-        return paired.FIRST_PAIRS, None
-    first, plus, fresh = text.partition("+")
-    if not (plus and first.strip().isdecimal() and fresh.strip().isdecimal()):
-        raise UsageError(f"--pairs must look like 5+7, got {text!r}")
-    return int(first), int(fresh)
 
 
 def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
