@@ -1,4 +1,4 @@
-"""The comparison of two runs as terminal table, Markdown summary and JUnit XML, with the same conclusion."""
+"""The comparison of two runs as terminal table, Markdown, JUnit XML and annotations: one conclusion first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison, report
+from ssmperf import BROKEN, EXIT_MEANS, VERDICTS, ExitCode, Pair, RunComparison, report
 
 from . import units
-from .exports import deliver, escape
+from .exports import annotation, deliver, escape
 from .tables import terminal_text
 
 UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
@@ -28,7 +28,7 @@ MOST_MODELS = 4  # named in such a line
 STYLES = {"slower": "bold red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
 NAMED = ("verdict", "suite", "model", "backend", "shape", "dtype", "pass")
 NUMBERS = ("base", "new", "new / base")
-HEADINGS = (*NAMED, *NUMBERS, "why")
+HEADINGS = (*NAMED, *NUMBERS, "case", "why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,24 @@ class Listing:
 
 @report("table", of="comparison")
 def table(comparison: RunComparison, destination: Path | None = None) -> str | None:
-    """Show the changes, those that people act on first, and the conclusion."""
+    """Show the conclusion, alarms and commands, and the changes, those that people act on first."""
     listed = listing(comparison)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in HEADINGS:
         justify: Any = "right" if heading in NUMBERS else "left"
         grid.add_column(heading, justify=justify, no_wrap=heading != "why")
     for pair in listed.pairs:
-        first, *rest = row(pair)
+        first, *rest = row(comparison, pair)
         grid.add_row(Text(first, style=_style(pair.verdict)), *map(Text, rest))
-    lines: list[Any] = [grid] if listed.pairs else []
+    lines: list[Any] = [Text(units.plain(comparison.conclusion), style="bold", no_wrap=True)]
+    lines += [Text(f"alarm: {line}", style="bold red", no_wrap=True) for line in alarms(comparison)]
+    lines += [Text(f"  {line}", no_wrap=True) for line in commands(comparison)]
+    lines += [grid] if listed.pairs else []
     if listed.more:
         lines.append(Text(f"and {listed.more} more: --json and --html have them all", style="dim"))
     lines += [Text(line, style=_style(line.partition(":")[0])) for line in listed.sums]
     lines += [Text(line, style="dim") for line in means(comparison)]
     lines += map(Text, remarks(comparison))
-    lines.append(Text(comparison.conclusion, style="bold"))
     return deliver(terminal_text(lines, plain=destination is not None), destination)
 
 
@@ -74,15 +76,17 @@ def summary(comparison: RunComparison, destination: Path | None = None) -> str |
         for name, origin in comparison.origins.items()
     ]
     verdicts = [(name, f"{count:,}", VERDICTS[name]) for name, count in comparison.counts.items()]
-    parts = [
-        f"## ssmperf {'check' if comparison.versions is None else 'ab'}",
-        f"**{escape(comparison.conclusion)}**",
-        _markdown_table(("side", "version", "device", "measured"), origins),
-    ]
+    parts = [f"## ssmperf: {comparison.concluded(escape)}"]
+    if found := alarms(comparison):
+        parts.append("\n".join(f"- **alarm: {escape(text)}**" for text in found))
+    if lines := commands(comparison):
+        parts.append("\n".join(("```sh", *lines, "```")))
+    parts.append(_markdown_table(("side", "version", "device", "measured"), origins))
     if notes := means(comparison):
         parts.append(_bullets(notes))
     if listed.pairs:
-        parts.append(_markdown_table(HEADINGS, [list(map(escape, row(pair))) for pair in listed.pairs]))
+        rows = [list(map(escape, row(comparison, pair))) for pair in listed.pairs]
+        parts.append(_markdown_table(HEADINGS, rows))
     if listed.more:
         parts.append(f"and {listed.more} more")
     if listed.sums:
@@ -94,6 +98,15 @@ def summary(comparison: RunComparison, destination: Path | None = None) -> str |
         address = _address(comparison.page, destination)
         parts.append(f"[The page with all cases and charts]({address})")
     return deliver("\n\n".join(parts) + "\n", destination)
+
+
+@report("annotations", of="comparison")
+def github_annotations(comparison: RunComparison, destination: Path | None = None) -> str | None:
+    """Write the conclusion, unless it is a good one, and alarms as lines that GitHub shows above a job."""
+    kind = "warning" if comparison.exit_code == ExitCode.UNSURE else "error"
+    lines = [] if comparison.ok else [annotation(kind, "ssmperf", comparison.conclusion)]
+    lines += [annotation("warning", "ssmperf", text) for text in alarms(comparison)]
+    return deliver("\n".join(lines), destination) if lines else None
 
 
 def rule(comparison: RunComparison) -> str:
@@ -128,6 +141,8 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
     properties = ElementTree.SubElement(suite, "properties")
     facts = [("conclusion", comparison.conclusion), ("exit_code", f"{comparison.exit_code:d}")]
     facts += [(name, origin.version) for name, origin in comparison.origins.items()]
+    facts += [("alarm", text) for text in alarms(comparison)]
+    facts += [("command", text) for text in commands(comparison)]
     facts += [("note", note) for note in (*means(comparison), *remarks(comparison))]
     for name, value in facts:
         ElementTree.SubElement(properties, "property", name=name, value=units.plain(value))
@@ -137,17 +152,19 @@ def junit(comparison: RunComparison, destination: Path | None = None) -> str | N
         where = units.plain(f"{case.backend} {case.shape} {case.dtype} {case.pass_}")
         name = units.plain(f"{case.suite}.{case.subject}")
         element = ElementTree.SubElement(suite, "testcase", classname=name, name=where)
-        reason = (pair.reason or "").removeprefix(f"{pair.verdict}: ")
-        message = units.plain(" ".join(filter(None, [f"{pair.verdict}:", change(pair), reason])))
+        message = units.plain(comparison.told(pair))
         if pair.verdict in (*BROKEN, "slower"):
-            ElementTree.SubElement(element, "failure", message=message, type=pair.verdict)
+            failure = ElementTree.SubElement(element, "failure", message=message, type=pair.verdict)
+            failure.text = "\n".join(
+                (f"case {case.id}", units.plain(pair.reason), *_of_case(comparison, case.id))
+            )
         elif pair.verdict == "ambiguous":
             ElementTree.SubElement(element, "skipped", message=message)
     if comparison.unmeasured:
         element = ElementTree.SubElement(
             suite, "testcase", classname="ssmperf", name="the plan of the new run"
         )
-        ElementTree.SubElement(element, "failure", message=unmeasured(comparison), type="missing")
+        ElementTree.SubElement(element, "failure", message=comparison.unmeasured_text, type="missing")
     suite.attrib |= {
         "tests": str(len(comparison.pairs) + bool(comparison.unmeasured)),
         "failures": str(sum(verdicts[each] for each in (*BROKEN, "slower")) + bool(comparison.unmeasured)),
@@ -179,19 +196,13 @@ def listing(comparison: RunComparison) -> Listing:
         rows, most = list(comparison.pairs), MOST_UNREMARKABLE
     sums = [_sum(group) for group in sorted(summed, key=lambda group: list(VERDICTS).index(group[0].verdict))]
     if comparison.unmeasured:
-        sums.append(f"missing: {unmeasured(comparison)}")
+        sums.append(f"missing: {comparison.unmeasured_text}")
     return Listing(tuple(rows[:most]), tuple(sums), max(0, len(rows) - most))
 
 
 def within(pair: Pair, threshold: float) -> bool:
     """Tell whether a ratio lies within the threshold."""
     return pair.ratio is not None and 1 / (1 + threshold) <= pair.ratio <= 1 + threshold
-
-
-def unmeasured(comparison: RunComparison) -> str:
-    """Say how many planned cases have no record, beside those that the base run has."""
-    count = comparison.unmeasured
-    return f"{count} planned {'case' if count == 1 else 'cases'} that the base run does not have either"
 
 
 def _sum(pairs: Sequence[Pair]) -> str:
@@ -233,9 +244,23 @@ def remarks(comparison: RunComparison) -> list[str]:
     return [units.plain(each) for each in found if each]
 
 
-def row(pair: Pair) -> list[str]:
+def alarms(comparison: RunComparison) -> list[str]:
+    """Say what a reader must know before the verdicts."""
+    return list(map(units.plain, comparison.alarms))
+
+
+def commands(comparison: RunComparison) -> list[str]:
+    """List the commands that lead on from the comparison."""
+    return list(map(units.plain, comparison.commands))
+
+
+def _of_case(comparison: RunComparison, id_: str) -> list[str]:
+    return [line for line in commands(comparison) if id_ in line]
+
+
+def row(comparison: RunComparison, pair: Pair) -> list[str]:
     """Give a pair's cells as text, in the order of HEADINGS."""
-    return [*named(pair), *numbers(pair), units.plain(pair.reason)]
+    return [*named(pair), *numbers(pair), comparison.short_id(pair), units.plain(pair.reason)]
 
 
 def named(pair: Pair) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,16 @@ def html(comparison: RunComparison, destination: Path | None = None) -> str | No
 def _page(comparison: RunComparison) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the data of the page's template, and those of its scripts."""
     runs = [comparison.base, comparison.new]
-    columns = _columns(comparison.pairs)
+    columns = _columns(comparison)
     charts = _charts(comparison)
     values = {column.name: sorted(set(column.cells)) for column in columns[: len(compare.NAMED)]}
     return {
-        "title": " → ".join(frames.run_names(runs)),
+        "title": units.plain(comparison.conclusion),
+        "heading": " → ".join(frames.run_names(runs)),
         "runs": run_views(runs, frames.frame(runs)),
-        "conclusion": comparison.conclusion,
+        "conclusion": units.plain(comparison.conclusion),
+        "alarms": compare.alarms(comparison),
+        "commands": compare.commands(comparison),
         "counts": comparison.counts,
         "meanings": VERDICTS,
         "sums": [(text.partition(":")[0], text) for text in compare.listing(comparison).sums],
@@ -52,8 +55,9 @@ def _page(comparison: RunComparison) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _columns(pairs: Sequence[Pair]) -> list[Column]:
-    """Give the columns that name the cases, those of their numbers, and `reason`."""
+def _columns(comparison: RunComparison) -> list[Column]:
+    """Give the columns that name the cases, those of their numbers, the cases' ids, and `reason`."""
+    pairs = comparison.pairs
     varying = [name for name in _OTHERS if len({getattr(pair.case, name) for pair in pairs}) > 1]
     named = [
         [*compare.named(pair), *(units.plain(getattr(pair.case, name)) for name in varying)] for pair in pairs
@@ -68,6 +72,7 @@ def _columns(pairs: Sequence[Pair]) -> list[Column]:
             Column(name, name, [line[place] for line in numbers], number=True)
             for place, name in enumerate((*compare.NUMBERS, "least change"))
         ),
+        Column("case", "case", [comparison.short_id(pair) for pair in pairs]),
         Column("reason", "why", [""] * len(pairs)),
     ]
 

@@ -121,6 +121,15 @@ def escape(text: Any) -> str:
     return _MARKDOWN.sub(r"\\\1", safe)
 
 
+def annotation(kind: str, title: str, text: str) -> str:
+    """Write a line that GitHub turns into an annotation; text from outside makes no second command of it."""
+    name, message = (
+        units.plain(each).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        for each in (title, text)
+    )
+    return f"::{kind} title={name.replace(':', '%3A').replace(',', '%2C')}::{message}"
+
+
 def _status_line(table: pd.DataFrame) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in frames.status_counts(table).items())
     return f"{len(table)} cases: {counts}." if counts else "No cases."

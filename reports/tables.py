@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ssmperf import Run
 
 MOST_ROWS = 80  # a suite with more is shown as a matrix
-PIPE_WIDTH = 160  # columns if the output is no terminal
+PIPE_WIDTH = 180  # columns if the output is no terminal
 MOST_SUMS = 12
 MOST_REASONS = 4  # of lower bounds, per column
 MOST_CONCLUSIONS = 80
@@ -61,11 +61,14 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
 
 
 def terminal_text(parts: Iterable[Any], *, plain: bool) -> str:
-    """Print parts with rich to a text; in colour if the output is a terminal and `plain` is not set."""
+    """Print parts with rich to a text; in colour if the output is a terminal and `plain` is not set.
+
+    A text with `no_wrap` stays one line, so that it can be searched for and copied.
+    """
     console = _console(plain=plain)
     with console.capture() as capture:
         for part in parts:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
     return _stripped(capture.get()).rstrip("\n")
 
 

@@ -26,6 +26,7 @@ from ssmperf.trends.history import History, trace
 from ssmperf.versions.bisected import Bisected
 from ssmperf.versions.bisection import OnJudged, OnStep
 from ssmperf.versions.bisection import bisect as bisected
+from ssmperf.versions.follow_up import follow_up
 from ssmperf.versions.procedure import Versions, compare_versions
 from ssmperf.versions.remeasure import remeasure as remeasured
 
@@ -171,7 +172,7 @@ def compare(
         UsageError: the threshold is illegal, or neither run has a case of a name.
     """
     runs = [each if isinstance(each, Run) else load(each) for each in (base, new)]
-    return comparison.compare_runs(
+    found = comparison.compare_runs(
         *runs,
         threshold=threshold,
         force=force,
@@ -180,6 +181,7 @@ def compare(
         calibration=None if calibration is None else calibrations.read(Path(calibration)),
         local=calibrations.load_for,
     )
+    return follow_up(found)
 
 
 def check(
@@ -216,6 +218,8 @@ def check(
             plugins=_paths(plugin),
             progress=progress,
         )
+    if remeasure or base_version or new_version:
+        found = follow_up(found, base_version, new_version, _paths(plugin) or None)
     return attempts.count(found)
 
 

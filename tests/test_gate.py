@@ -67,6 +67,37 @@ def test_its_exit_code_is_that_of_ssmperf(place: Place, code: str, tmp_path: Pat
     assert "ab --summary" in summary.read_text() and "ab --summary" not in done.stdout
 
 
+def test_a_dry_run_measures_and_writes_nothing(place: Place) -> None:
+    words = (
+        "--dry-run",
+        "--plugin",
+        "mine.py",
+        "--baseline",
+        "kept",
+        "--write-baseline",
+        "--",
+        "--models",
+        "gla",
+    )
+    for given, verb in ((words[:3], "ab"), (words, "run")):
+        done = place.gate(*given, CODE="0")
+        assert done.returncode == 0, done.stderr
+        command = place.commands()[-1]
+        assert command[0] == verb and "--dry-run" in command and "--out" not in command
+        assert not (place.folder / "gate").exists() and not (place.folder / "kept").exists()
+
+
+def test_markdown_is_printed_as_text(place: Place) -> None:
+    """A version such as HEAD~1 is escaped in the file, and readable in the log."""
+    standin = Path(place.ssmperf.split()[1])
+    text = r"git ref HEAD\\~1 \\[1, 2\\] &lt;x&gt; &amp;"
+    code = "import pathlib, sys\nwords = sys.argv\nfile = words[words.index('--summary') + 1]\n"
+    standin.write_text(f'{code}pathlib.Path(file).write_text("{text}")\n')
+    done = place.gate()
+    assert "git ref HEAD~1 [1, 2] <x> &" in done.stdout
+    assert (place.folder / "gate" / "summary.md").read_text() == text.replace("\\\\", "\\")
+
+
 def test_changes_that_are_not_committed_make_the_folder_the_new_version(place: Place) -> None:
     (place.folder / "leftover.txt").write_text("git does not know it, and nothing that git knows can need it")
     place.gate("--plugin", "mine.py")

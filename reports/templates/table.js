@@ -320,7 +320,7 @@
   }
 
   const choosing = new Map([...document.querySelectorAll("[data-cases]")].map((box) => [box, setUp(box)]));
-  for (const button of document.querySelectorAll(".run .copy")) {
+  for (const button of document.querySelectorAll(".run .copy, #conclusion .copy")) {
     button.addEventListener("click", () => copy(button, button.previousElementSibling.textContent));
   }
   for (const block of document.querySelectorAll(".matrices")) {

@@ -9,11 +9,12 @@ import typer
 
 from ssmperf.cli.app import app, interrupted, loaded
 from ssmperf.terminal.axis_options import with_axes
-from ssmperf.terminal.comparison_options import show, with_comparison
+from ssmperf.terminal.comparison_options import show, show_forecast, with_comparison
 from ssmperf.terminal.options import (
     Backends,
     ComparisonPage,
     Debug,
+    DryRun,
     Json,
     Junit,
     Models,
@@ -143,6 +144,7 @@ def ab(
         Path | None, typer.Option(help="Folder of the comparison. Default: runs/<time>-ab.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in --out.")] = False,
+    dry_run: DryRun = False,
     html: ComparisonPage = None,
     junit: Junit = None,
     summary: Summary = None,
@@ -160,30 +162,36 @@ def ab(
     from ssmperf.execute import request
     from ssmperf.terminal import display
 
+    choices = {
+        "models": models,
+        "backends": backends,
+        "preset": preset,
+        "axis": axis or (),
+        "device": device,
+        "timeout": timeout,
+        "time": time,
+        "precision": precision,
+        "samples": samples,
+        **axes,
+    }
+    if dry_run:
+        show_forecast(base, new, suite, choices, plugin, cases, pairs, as_json=as_json)
+        return
     folder = request.run_folder(out, ("ab",), resume=resume)
     try:
         found = api.ab(
             base,
             new,
             suite=suite,
-            models=models,
-            backends=backends,
-            preset=preset,
-            axis=axis or (),
-            device=device,
             plugin=plugin or (),
             cases=cases or (),
             pairs=pairs,
             threshold=threshold,
             unsure=unsure,
-            timeout=timeout,
-            time=time,
-            precision=precision,
-            samples=samples,
             out=folder,
             resume=resume,
             progress=display.progress(),
-            **axes,
+            **choices,
         )
     except KeyboardInterrupt:
         interrupted(folder)

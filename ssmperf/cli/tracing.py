@@ -10,9 +10,11 @@ import typer
 
 from ssmperf.cli.app import app, interrupted
 from ssmperf.terminal.axis_options import with_axes
+from ssmperf.terminal.comparison_options import show_forecast
 from ssmperf.terminal.options import (
     Backends,
     Debug,
+    DryRun,
     Json,
     Models,
     OneDevice,
@@ -138,6 +140,7 @@ def bisect(
         Path | None, typer.Option(help="Folder of the search. Default: runs/<time>-bisect.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the search in --out.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     debug: Debug = False,
     **axes: Any,
@@ -153,6 +156,22 @@ def bisect(
     from ssmperf.execute import request
     from ssmperf.terminal import display
 
+    choices = {
+        "models": models,
+        "backends": backends,
+        "preset": preset,
+        "axis": axis or (),
+        "device": device,
+        "timeout": timeout,
+        "time": time,
+        "precision": precision,
+        "samples": samples,
+        **axes,
+    }
+    if dry_run:
+        suites = suite or "throughput,correctness"
+        show_forecast(good, bad, suites, choices, plugin, case, pairs, as_json=as_json, search=True)
+        return
     folder = request.run_folder(out, ("bisect",), resume=resume)
     try:
         found = api.bisect(
@@ -160,24 +179,15 @@ def bisect(
             bad,
             case=case,
             suite=suite,
-            models=models,
-            backends=backends,
-            preset=preset,
-            axis=axis or (),
-            device=device,
             plugin=plugin or (),
             pairs=pairs,
             threshold=threshold,
-            timeout=timeout,
-            time=time,
-            precision=precision,
-            samples=samples,
             out=folder,
             resume=resume,
             progress=display.progress(),
             on_step=display.bisection_step,
             on_judged=display.bisection_judged,
-            **axes,
+            **choices,
         )
     except KeyboardInterrupt:
         interrupted(folder)

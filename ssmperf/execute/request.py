@@ -18,6 +18,7 @@ from ssmperf.cases.calls.packing import read_lengths_file
 from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
+from ssmperf.measure.paired import FIRST_PAIRS
 from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates, check_count
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import parse_sizes
@@ -280,6 +281,20 @@ def parse_share(value: float | str, option: str) -> float:
     if not 0 < share < 1:
         raise UsageError(f"{option} must look like 1% or 0.01 and lie between 0 and 1, got {value!r}")
     return share
+
+
+def parse_pairs(text: str | None) -> tuple[int, int | None]:
+    """Read the numbers of pairs of the two stages, such as `5+7`; None means the usual ones.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if text is None:
+        return FIRST_PAIRS, None
+    first, plus, fresh = text.partition("+")
+    if not (plus and first.strip().isdecimal() and fresh.strip().isdecimal()):
+        raise UsageError(f"--pairs must look like 5+7, got {text!r}")
+    return int(first), int(fresh)
 
 
 def run_folder(out: File | None, suites: Sequence[str], *, resume: bool = False) -> Path:

@@ -10,12 +10,16 @@ from ssmperf.cases.case import DECAY, Case, axes
 
 
 def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:
-    """Compose the command line that repeats a case; most options at their default are left out.
+    """Compose the command line that repeats a case.
 
     options: further options of the run, such as the preset, which sets how long a case is measured.
     """
-    words = ["ssmperf", "run", "--suite", case.suite]
-    words += ["--models", case.owner, "--backends", case.backend]
+    return shlex.join(["ssmperf", "run", *words_that_select(case), *options])
+
+
+def words_that_select(case: Case) -> list[str]:
+    """List the options that select one case; most of those at their default are left out."""
+    words = ["--suite", case.suite, "--models", case.owner, "--backends", case.backend]
     for letter, size in case.shape.items():
         words += ["--axis", f"{letter}={size}"]
     words += ["--device", case.device]
@@ -28,7 +32,7 @@ def command_that_repeats(case: Case, options: Sequence[str] = ()) -> str:
         changed = value != declared.default and not ignored
         if declared.help and (declared.always_repeated or changed or told):
             words += [declared.option, str(value)]
-    return shlex.join([*words, *options])
+    return words
 
 
 def _sources(suite: str) -> tuple[str, ...]:

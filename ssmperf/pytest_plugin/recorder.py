@@ -137,7 +137,7 @@ def _shown(found: RunComparison, baseline: Run | None) -> list[str]:
     """Show a comparison as lines, with what was not measured again."""
     assert baseline is not None
     text = registry.report("table", "comparison")(found, None)
-    lines = [*(f"warning: {each}" for each in baseline.warnings), *(text or "").splitlines()]
+    lines = [*(text or "").splitlines(), *(f"warning: {each}" for each in baseline.warnings)]
     measured = {record.case.id for record in found.new.records}
     others = sum(record.case.id not in measured for record in baseline.records)
     if others:

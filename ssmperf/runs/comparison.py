@@ -22,7 +22,7 @@ from ssmperf.runs import unpaired
 from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
-from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure, percent
+from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure
 from ssmperf.runs.scope import Restriction, Scope
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
@@ -162,7 +162,7 @@ def compare_pairs(
             )
         else:
             numbers = found.ratio, found.low, found.high, found.p, found.least_change, found.pairs
-            pairs.append(each.pair(Change(found.verdict, *numbers), threshold))
+            pairs.append(each.pair(Change(found.verdict, *numbers), threshold, paired=True))
     notes = (*notes, *_tolerated(matched.breaking))
     return _comparison(matched, threshold, pairs, method, unsure, notes=notes)
 
@@ -198,13 +198,23 @@ class _Compared:
         sides = [_side(record, self.field) for record in (self.old, self.now)]
         return Timed(sides[0], sides[1], noise.spread(self.old, self.now), kind_of(self.now.numbers))
 
-    def pair(self, change: Change, threshold: float, values: tuple[float, float] | None = None) -> Pair:
-        """Make the pair of a case that was judged. values: those compared, if not the records' own."""
+    def pair(
+        self,
+        change: Change,
+        threshold: float,
+        values: tuple[float, float] | None = None,
+        *,
+        paired: bool = False,
+    ) -> Pair:
+        """Make the pair of a case that was judged.
+
+        values: those compared, if not the records' own. paired: whether rounds of both sides were pairs.
+        """
         base, new = values or self.values
         return Pair(
             self.case,
             change.verdict,
-            _why(change, threshold),
+            unpaired.why(change, threshold, paired=paired),
             self.field,
             base,
             new,
@@ -259,7 +269,7 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
         field = ranks.get(now.case.suite)
         value, other = (_number(record, field) for record in (old, now))
         if field is None or (value is None and other is None):
-            unmatched.append(Pair(now.case, "same"))
+            unmatched.append(Pair(now.case, "same", "ok in both runs"))
         elif value is None:
             unmatched.append(Pair(now.case, "ambiguous", f"the baseline has no {field}", field))
         elif other is None:
@@ -287,7 +297,7 @@ def _unmatched(old: Record | None, now: Record | None, scope: Scope, *, same_val
     if now.status in WRONG_STATUSES:
         yield Pair(now.case, "wrong", found)
     elif now.status is Status.OK:
-        earlier = f"it was {old.status}: {old.reason or ''}" if old else None
+        earlier = f"it was {old.status}: {old.reason or ''}" if old else "not in the base run"
         yield Pair(now.case, "mended" if old else "new", earlier)
     elif old is not None and old.status is Status.OK:
         if now.numbers.get(REFUSED_VALUES) and not same_values:
@@ -326,17 +336,6 @@ def _comparison(
         restriction=matched.restriction,
         unmeasured=0 if matched.restriction else matched.unmeasured,
     )
-
-
-def _why(change: Change, threshold: float) -> str | None:
-    """Say why a case is ambiguous, as far as its noise is the reason."""
-    if change.verdict != "ambiguous":
-        return None
-    if change.least_change is None:
-        return "one sample does not show its noise"
-    if 1 / (1 + threshold) <= change.ratio <= 1 + threshold:
-        return f"its noise could hide a change of {percent(change.least_change)}"
-    return "beyond the threshold but within its noise"
 
 
 def _method(timed: Iterable[Timed], noise: Noise, scatter: float | None) -> str:

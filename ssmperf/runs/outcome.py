@@ -1,16 +1,18 @@
-"""The outcome of comparing two runs: one verdict per case, the exit code, and remarks about both."""
+"""The outcome of comparing two runs: one verdict per case, a line that sums them up, and remarks."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.cases.case import Case
+from ssmperf.cases.record import Status, one_line
 from ssmperf.errors import ExitCode, UnknownName
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import Run, hardware
@@ -34,6 +36,8 @@ VERDICTS = {
 EVERYTHING = Restriction()
 BROKEN = ("wrong", "lost", "missing")
 UNSURE = ("fail", "pass")
+SHORT_ID = 8  # least digits of a case's id in tables
+LONGEST_NAME, LONGEST_REASON = 80, 200  # letters of foreign text in the line that sums up a comparison
 EXIT_MEANS = {
     ExitCode.OK: "no regression",
     ExitCode.REGRESSION: "a regression",
@@ -123,12 +127,15 @@ class RunComparison:
     """All pairs of two runs, those that people act on first.
 
     differences: between environments, which make times incomparable.
-    notes: further remarks on the two runs. method: how times were compared; empty if none were.
+    notes: further remarks on the two runs. alarms: what a reader must know before the verdicts: files that
+        contradict themselves. method: how times were compared; empty if none were.
     unsure: "pass" if ambiguity alone does not fail, else "fail". restriction: the part that is compared.
     unmeasured: planned cases of the new run that have no record in either run; they count as missing.
     attempts: how often this pair was checked, this time included; None if that was not counted.
     versions: those that the base and the new run measured, in words; None if only the runs themselves tell.
     page: where the page about this comparison is, a path or an address; None if none was written.
+    since: the base version in a few words, such as its commit with subject and author; empty if only the runs
+        themselves tell. commands: those that lead on from here, ready to be typed.
     """
 
     base: Run
@@ -137,6 +144,7 @@ class RunComparison:
     pairs: tuple[Pair, ...]
     differences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
     method: str = ""
     unsure: str = "fail"
     restriction: Restriction = EVERYTHING
@@ -144,6 +152,8 @@ class RunComparison:
     attempts: int | None = None
     versions: tuple[str, str] | None = None
     page: str | None = None
+    since: str = ""
+    commands: tuple[str, ...] = ()
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -182,7 +192,57 @@ class RunComparison:
 
     @property
     def conclusion(self) -> str:
-        """The meaning of the exit code, and the counts of the verdicts, in one line."""
+        """The worst case, the meaning of the exit code, and the counts of the verdicts, in one line."""
+        return self.concluded()
+
+    def concluded(self, escape: Callable[[str], str] = str) -> str:
+        """Give the conclusion for a format. escape: makes text from outside harmless there."""
+        return "; ".join(filter(None, (self._worst(escape), self._tally)))
+
+    def told(self, pair: Pair, escape: Callable[[str], str] = str) -> str:
+        """Tell one case in a line: kernel, pass, model, shape, change or fault, and since which version."""
+        case = pair.case
+        names = (_cut(each, LONGEST_NAME) for each in (case.backend, case.subject, case.shape))
+        backend, subject, shape = map(escape, names)
+        text = f"{pair.verdict}: {backend} {escape(case.pass_)} of {subject} ({shape} {escape(case.dtype)})"
+        if pair.ratio is not None:
+            unit = "" if (pair.field or "").endswith("_s") else f" {escape(pair.field or '')}"
+            text += f": {_ratio(pair.ratio)}×{unit}"
+            if pair.low is not None and pair.high is not None and pair.low < pair.high:
+                text += f" [{_ratio(pair.low)}, {_ratio(pair.high)}]"
+        text += f" {self._before(pair)} {escape(self._base)}"
+        reason = _cut((pair.reason or "").removeprefix(f"{pair.verdict}: "), LONGEST_REASON)
+        return text if pair.verdict == "slower" or not reason else f"{text}: {escape(reason)}"
+
+    def _worst(self, escape: Callable[[str], str]) -> str:
+        """Tell the case that decides the exit code; empty if none has to be looked at."""
+        grave = BROKEN if set(BROKEN) & set(self.counts) else () if self.ok else ("slower", "ambiguous")
+        for verdict in grave:
+            if found := [pair for pair in self.pairs if pair.verdict == verdict]:
+                return self.told(max(found, key=lambda pair: pair.ratio or 0.0), escape)
+        return f"missing: {self.unmeasured_text}" if self.unmeasured else ""
+
+    @property
+    def unmeasured_text(self) -> str:
+        """The number of planned cases that no run has a record of, in words."""
+        noun = "case" if self.unmeasured == 1 else "cases"
+        return f"{self.unmeasured} planned {noun} that the base run does not have either"
+
+    @cached_property
+    def _statuses(self) -> dict[str, Status]:
+        return {record.case.id: record.status for record in self.base.records}
+
+    def _before(self, pair: Pair) -> str:
+        """Relate a verdict to the base version, which may have been broken already."""
+        status = self._statuses.get(pair.case.id)
+        return "since" if status is Status.OK else "not in" if status is None else "as in"
+
+    @property
+    def _base(self) -> str:
+        return self.since or _cut(self.origins["base"].version or self.base.path, LONGEST_NAME)
+
+    @property
+    def _tally(self) -> str:
         counted = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         meaning = EXIT_MEANS[self.exit_code]
         if self.ok and "ambiguous" in self.counts:
@@ -192,6 +252,16 @@ class RunComparison:
             f"{meaning}: {cases} {'case' if cases == 1 else 'cases'}, {counted or 'none in common'}; "
             f"threshold {percent(self.threshold, 3)} (exit {self.exit_code:d})"
         )
+
+    def short_id(self, pair: Pair) -> str:
+        """Abbreviate the id of a case to a beginning that no other case of the comparison has."""
+        return pair.case.id[: self._id_length]
+
+    @cached_property
+    def _id_length(self) -> int:
+        ids = {pair.case.id for pair in self.pairs}
+        lengths = (n for n in range(SHORT_ID, 16) if len({id_[:n] for id_ in ids}) == len(ids))
+        return next(lengths, 16)
 
     @property
     def resolution(self) -> str:
@@ -244,6 +314,8 @@ class RunComparison:
             "attempts": self.attempts,
             "differences": list(self.differences),
             "notes": list(self.notes),
+            "alarms": list(self.alarms),
+            "commands": list(self.commands),
             "cases": [pair.to_json() for pair in self.pairs],
         }
 
@@ -275,6 +347,16 @@ def _versions(run: Run, environments: list[Mapping[str, Any]]) -> Iterator[str]:
     plugins = run.meta.get("plugins")
     for file in plugins if isinstance(plugins, list) else ():
         yield f"plug-in {Path(str(file)).name}"
+
+
+def _cut(text: object, longest: int) -> str:
+    """Put foreign text on one printable line of so many letters."""
+    line = one_line(str(text))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
 
 
 def percent(value: float, digits: int = 2) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 
 from ssmperf.measure.statistics import CONFIDENCE, MIN_INTERVAL, summarise
+from ssmperf.runs.outcome import percent
 
 ALPHA = 0.05  # of any false alarm in a comparison
 LEAST_BULK = 6  # cases whose scatter says anything about the noise
@@ -103,6 +104,30 @@ def compare(cases: Sequence[Timed], threshold: float) -> tuple[list[Change], flo
     scatters = {kind: max(overall or 0.0, _scatter(ratios) or 0.0) for kind, ratios in kinds.items()}
     changes = [_judge(case, threshold, len(cases), scatters[case.kind]) for case in cases]
     return changes, None if overall is None else max(scatters.values()) / math.sqrt(2)
+
+
+def why(change: Change, threshold: float, *, paired: bool) -> str:
+    """Say on what a verdict rests, or why there is none. paired: whether rounds of both sides were pairs."""
+    if change.verdict == "ambiguous" and change.least_change is None:
+        return "one sample does not show its noise"
+    within = not _beyond(change.ratio, threshold)
+    if change.verdict == "ambiguous":
+        hidden = f"its noise could hide a change of {percent(change.least_change or 0.0)}"
+        return hidden if within else "beyond the threshold but within its noise"
+    limit = f"the threshold of {percent(threshold, 3)}"
+    if change.rounds is None or change.least_change is None:
+        equal = "equal in both runs" if change.ratio == 1 else f"within {limit}"
+        return equal if within else f"{_times(change.ratio)}, beyond {limit}"
+    number = "1 round" if change.rounds == 1 else f"{change.rounds} rounds"
+    pairs = f"{change.rounds} {'fresh ' if change.p is not None else ''}pairs"
+    rests = f"from {pairs}" if paired else f"from {number} on each side"
+    if within:
+        return f"a slow-down by {percent(change.least_change)} would have been found, {rests}"
+    return f"{_times(change.ratio)}, beyond {limit}, {rests}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3f} times" if 0.1 <= ratio < 10 else f"{ratio:.3g} times"
 
 
 def exact(base: float, new: float, threshold: float) -> Change:

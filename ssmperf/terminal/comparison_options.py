@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ssmperf import registry
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.terminal.axis_options import with_options
 from ssmperf.terminal.display import write_report
 from ssmperf.terminal.options import Threshold, Unsure
 
 PAGE_ADDRESS = "SSMPERF_PAGE_URL"
+IN_GITHUB = "GITHUB_ACTIONS"  # "true" in a job of GitHub
 ONLY = "{} to compare, of both runs, separated by commas. Default: all."
 OPTIONS: dict[str, tuple[Any, Any]] = {  # annotation and default, by keyword of `ssmperf.compare`
     "threshold": (Threshold, "5%"),
@@ -60,7 +63,7 @@ def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
     """Print a comparison, and write it to files, by name of report.
 
     Where a page is written, the others name it: by the address in $SSMPERF_PAGE_URL, at which readers will
-    find it, or else by its path.
+    find it, or else by its path. In a job of GitHub, what is not fine becomes an annotation, too.
     """
     if page := files.get("html"):
         found = replace(found, page=os.environ.get(PAGE_ADDRESS) or str(page))
@@ -68,6 +71,31 @@ def show(found: RunComparison, as_json: bool, **files: Path | None) -> None:
         print(json.dumps(found.to_json(), indent=2))
     else:
         write_report("table", found, None, of="comparison")
+    in_github = os.environ.get(IN_GITHUB) == "true"
+    if in_github and (lines := registry.report("annotations", "comparison")(found, None)):
+        print(lines, file=sys.stderr if as_json else None)
     for name, destination in files.items():
         if destination:
             write_report(name, found, destination, of="comparison", aside=as_json)
+
+
+def show_forecast(
+    base: str,
+    new: str,
+    suite: str,
+    choices: Mapping[str, Any],
+    plugins: Sequence[str] | None,
+    cases: str | None,
+    pairs: str | None,
+    *,
+    as_json: bool,
+    search: bool = False,
+) -> None:
+    """Print what a comparison of two versions would measure, or a search between them."""
+    from ssmperf.runs.comparison import THRESHOLD
+    from ssmperf.terminal.forecast import forecast, forecast_search
+    from ssmperf.versions.procedure import Versions
+
+    wanted = Versions.of(base, new, suite, choices, plugins or (), cases or (), pairs, THRESHOLD)
+    found = (forecast_search if search else forecast)(wanted)
+    print(json.dumps(found.to_json(), indent=2) if as_json else found.text)

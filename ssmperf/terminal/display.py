@@ -166,7 +166,7 @@ def plan(request: Request) -> str:
         training=request.scale.training,
     )
     where = _place(request.selection.device)
-    last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {_duration(seconds)}{where}"
+    last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {duration(seconds)}{where}"
     return "\n".join([*lines, last])
 
 
@@ -175,7 +175,7 @@ def _place(device: Device) -> str:
     return " on an H200, as there is no GPU here" if device is ASSUMED else ""
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Give a rough time in words: "40 s", "8 min" or "1.5 h"."""
     if seconds < 90:
         return f"{max(5, 5 * round(seconds / 5))} s"
@@ -185,7 +185,7 @@ def _duration(seconds: float) -> str:
 def bisection_step(commit: Commit, left: int, judgements: int) -> None:
     """Print which commit a search judges next, and how many are left."""
     what = f"{commit.name[:SHORT]} {brief(commit.subject)}"
-    commits, steps = _counted(left, "commit"), _counted(judgements, "comparison")
+    commits, steps = counted(left, "commit"), counted(judgements, "comparison")
     print(f"bisecting: {commits} left, about {steps}; now {what}", file=sys.stderr, flush=True)
 
 
@@ -200,7 +200,8 @@ def shown_lines(text: str) -> str:
     return "\n".join(CONTROL.sub(" ", line) for line in text.splitlines())
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, as in "1 commit" and "2 commits"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

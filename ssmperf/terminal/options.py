@@ -22,6 +22,12 @@ VersionPlugins = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Say which versions and how many cases would be measured, and how long it takes."
+    ),
+]
 Threshold = Annotated[str, typer.Option(help="Largest change that counts as the same: 5% or 0.05.")]
 Unsure = Annotated[
     str, typer.Option(help="fail: exit 4 if nothing worse than ambiguity was found; pass: exit 0.")

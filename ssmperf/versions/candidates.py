@@ -102,10 +102,7 @@ class Candidates:
 
     def describe(self, commit: str) -> Commit:
         """Read who made a commit, when, and its first line."""
-        text = git(
-            self.folder, "show", "-s", "--no-show-signature", "--format=%H%x00%an%x00%aI%x00%s", commit
-        )
-        return Commit(*text.split("\0"))
+        return describe(self.folder, commit)
 
     def has(self, commit: str, path: str) -> bool:
         """Tell whether the tree of a commit has a file."""
@@ -121,6 +118,16 @@ class Candidates:
     def _remove(self) -> None:
         _run(Path(self.top), "worktree", "remove", "--force", "--force", str(self.folder))
         shutil.rmtree(self._parent, ignore_errors=True)
+
+
+def describe(folder: Path, commit: str) -> Commit:
+    """Read of a repository's commit who made it, when, and its first line.
+
+    Raises:
+        UsageError: the repository does not have it.
+    """
+    text = git(folder, "show", "-s", "--no-show-signature", "--format=%H%x00%an%x00%aI%x00%s", commit)
+    return Commit(*text.split("\0"))
 
 
 def ancestor(good: str, bad: str) -> bool:

@@ -11,6 +11,7 @@ import functools
 import math
 import random
 import socket
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import numpy as np
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.errors import UsageError, VersionFailed
-from ssmperf.execute.request import Names, names
+from ssmperf.execute.request import Names, names, parse_pairs
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
@@ -31,6 +32,8 @@ from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
+from ssmperf.trial import nonce
+from ssmperf.versions.follow_up import follow_up_sides
 from ssmperf.versions.side_process import SideProcess, pass_on
 from ssmperf.versions.sides import Side, install
 from ssmperf.versions.state import PLAN_FILE, start, write_state
@@ -138,7 +141,7 @@ def compare_versions(
         sides = pairs.sides
     base, new = (store.load(out / name) for name in ("base", "new"))
     found = conclude(base, new, wanted, screened, fresh, unsure=unsure)
-    return replace(found, versions=(sides["base"].label, sides["new"].label))
+    return follow_up_sides(found, sides, wanted.plugins)
 
 
 @contextlib.contextmanager
@@ -153,10 +156,7 @@ def open_pairs(
         UsageError, VersionFailed, VersionEnded: as `compare_versions`.
     """
     state = start(wanted.to_json(), out, resume=resume)
-    sides = {
-        name: install(text, name, wanted.plugins)
-        for name, text in (("base", wanted.base), ("new", wanted.new))
-    }
+    sides = _install(wanted)
     described = {name: side.to_json() for name, side in sides.items()}
     before = state.get("sides", described)
     moved = [name for name, side in described.items() if before.get(name) != side]
@@ -168,6 +168,28 @@ def open_pairs(
     write_state(out / PLAN_FILE, state)
     with Pairs(wanted, sides, out, state, rounds, progress or Silent()) as pairs:
         yield pairs
+
+
+def list_cases(wanted: Versions) -> tuple[Mapping[str, Side], list[Case]]:
+    """Install both versions, and list the cases that would be measured on both sides. Measures nothing.
+
+    Raises:
+        VersionFailed, UsageError, VersionEnded: as `compare_versions` does.
+    """
+    sides = _install(wanted)
+    secret = nonce.as_text(nonce.fresh())
+    with (
+        tempfile.TemporaryDirectory(prefix="ssmperf-ab-") as folder,
+        Pairs(wanted, sides, Path(folder), {"nonce": secret}, wanted.first, Silent()) as pairs,
+    ):
+        return sides, [pairs.processes["base"].cases[id_] for id_ in pairs.common]
+
+
+def _install(wanted: Versions) -> dict[str, Side]:
+    return {
+        name: install(text, name, wanted.plugins)
+        for name, text in (("base", wanted.base), ("new", wanted.new))
+    }
 
 
 def conclude(
@@ -204,20 +226,6 @@ def conclude(
 def _mean(values: Sequence[float]) -> float:
     """Compute the geometric mean, over the rounds on which a verdict rests."""
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def parse_pairs(text: str | None) -> tuple[int, int | None]:
-    """Read the numbers of pairs of the two stages, such as `5+7`; None means the usual ones.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    if text is None:
-        return paired.FIRST_PAIRS, None
-    first, plus, fresh = text.partition("+")
-    if not (plus and first.strip().isdecimal() and fresh.strip().isdecimal()):
-        raise UsageError(f"--pairs must look like 5+7, got {text!r}")
-    return int(first), int(fresh)
 
 
 def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:

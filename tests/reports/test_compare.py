@@ -26,11 +26,10 @@ def found(fake: Any) -> RunComparison:
     return compare_runs(base, new)
 
 
-def test_every_form_ends_with_the_same_verdict(found: RunComparison) -> None:
+def test_every_form_begins_with_the_same_verdict(found: RunComparison) -> None:
     for name in ("table", "summary"):
-        text = registry.report(name, "comparison")(found, None)
-        assert "1 slower, 1 wrong, 1 same" in text
-        assert "exit 3" in text
+        first = registry.report(name, "comparison")(found, None).splitlines()[0]
+        assert "1 slower, 1 wrong, 1 same" in first and "(exit 3)" in first
 
 
 def test_junit_fails_where_the_check_fails(found: RunComparison) -> None:
@@ -50,7 +49,8 @@ def test_names_from_outside_stay_text(found: RunComparison) -> None:
 def test_junit_says_each_verdict_once(found: RunComparison) -> None:
     suite = ElementTree.fromstring(registry.report("junit", "comparison")(found, None))
     messages = sorted(each.get("message", "") for each in suite.iter("failure"))
-    assert messages[0].startswith("slower: 2.000") and messages[1].startswith("wrong: <img")
+    assert messages[0].startswith("slower: sequential forward of mingru") and ": 2.000× [" in messages[0]
+    assert messages[1].startswith("wrong: sequential forward of <img") and messages[1].count("wrong") == 1
 
 
 class TestSummary:
@@ -86,7 +86,7 @@ class TestSummary:
         lines = self.lines(found)
         places = [
             next(place for place, line in enumerate(lines) if line.startswith(start))
-            for start in ("**wrong, lost or missing", "| base |", "- throughput: geometric mean",
+            for start in ("## ssmperf: wrong: sequential", "| base |", "- throughput: geometric mean",
                           "| slower | throughput", "| wrong | throughput", "| slower | 1 |", "| same | 1 |",
                           "- a case is slower if it is worse by more than 5 %")
         ]  # fmt: skip
@@ -130,10 +130,10 @@ def many(fake: Any) -> RunComparison:
 def test_slower_comes_first_and_broken_cases_are_summed_up_by_backend(fake: Any) -> None:
     found = many(fake)
     lines = registry.report("table", "comparison")(found, None).splitlines()
-    assert lines[1].startswith("slower ") and not any(line.startswith("missing ") for line in lines)
+    assert lines[2].startswith("slower ") and not any(line.startswith("missing ") for line in lines)
     assert "missing: 6 cases of backend triton (gla, hgrn, lru, mingru, …)" in lines
     assert "wrong: 6 cases of backend fft (gla, hgrn, lru, mingru, …): crash: boom" in lines
-    assert "1 slower, 6 wrong, 6 missing" in lines[-1]
+    assert "1 slower, 6 wrong, 6 missing" in lines[0]
     text = registry.report("summary", "comparison")(found, None)
     assert "- missing: 6 cases of backend triton" in text and "| slower |" in text
 
