@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
+    from ssmperf.runs.scope import judged_lines
     from ssmperf.runs.standings import Standing, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.trends.history import CaseHistory, History, Step, commit_text
@@ -191,6 +192,7 @@ _LAZY = {
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
+    "runs.scope": ("judged_lines",),
     "runs.standings": ("Standing", "first_places", "standings"),
     "runs.store": ("Run",),
     "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
@@ -341,6 +343,7 @@ __all__ = [
     "judge_call",
     "judge_identity",
     "judge_lowering",
+    "judged_lines",
     "launched_kernels",
     "least_count",
     "limit",

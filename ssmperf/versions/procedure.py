@@ -23,6 +23,7 @@ from ssmperf.errors import UnreadableRun, UsageError, VersionFailed
 from ssmperf.execute.request import Names, names
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
+from ssmperf.plan.selection import BOTH, OWN
 from ssmperf.runs import store
 from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
 from ssmperf.runs.outcome import RunComparison, check_unsure
@@ -88,6 +89,11 @@ class Versions:
         chosen = names(cases) or () if cases else ()
         limit = parse_threshold(threshold)
         return cls(base, new, {"suite": suite, **given}, tuple(plugins), chosen, limit, first, fresh)
+
+    @property
+    def judged_at(self) -> str:
+        """At which lengths suites judge that rank nothing: a case that is named may have either T."""
+        return BOTH if self.cases else OWN
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts that a resumed comparison must share."""
@@ -284,12 +290,13 @@ class _Pairs:
     def __enter__(self) -> _Pairs:
         fresh = paired.fresh_pairs(10**9) if self.wanted.fresh is None else self.wanted.fresh
         rounds = self.wanted.first + fresh
-        arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": rounds}
+        added = {"nonce": self.secret, "rounds": rounds, "judged_at": self.wanted.judged_at}
+        self.arguments = {**self.wanted.arguments, **added}
         ends = socket.socketpair()
         try:
             for (name, side), end in zip(self.sides.items(), ends, strict=True):
                 self.processes[name] = SideProcess(
-                    name, side, self.out / name, arguments, self._hear, end.fileno()
+                    name, side, self.out / name, self.arguments, self._hear, end.fileno()
                 )
         except BaseException:
             self._end()
@@ -379,7 +386,9 @@ class _Pairs:
         return [id_ for id_ in cases if not beginnings or id_.startswith(beginnings)]
 
     def _hear(self, message: Mapping[str, Any]) -> None:
-        if "start" in message:
+        if "judged_at" in message:
+            self.arguments.update(message)  # so that new judges where base does
+        elif "start" in message:
             case = Case.from_json(message["start"])
             self.progress.start(case, case.device)
         elif "record" in message:
