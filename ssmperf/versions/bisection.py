@@ -20,7 +20,7 @@ from ssmperf.execute.run import Progress
 from ssmperf.runs.outcome import RunComparison, percent
 from ssmperf.versions.candidates import Candidates, Commit, ancestor, path_in_tree
 from ssmperf.versions.procedure import PLAN_FILE, Versions, compare_versions, write_state
-from ssmperf.versions.sides import kind_of
+from ssmperf.versions.sides import kind_of, shallow_words
 
 STATE_FILE = "bisect.json"
 MOST_HALFWAY = 0.5  # largest change that counts as the same, whatever the change between the ends
@@ -161,7 +161,8 @@ def bisect(
         same = f"{wanted.base} and {wanted.new} are the same commit ({good[:DIGITS]})"
         raise UsageError(f"{same}: nothing lies between them")
     if not ancestor(good, bad):
-        raise UsageError(f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})")
+        ends = f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})"
+        raise UsageError(ends + shallow_words())
     wanted = replace(wanted, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins))
     described = json.loads(json.dumps({**wanted.to_json(), "base": good, "new": bad, "halfway": halfway}))
     judged = _start(out, described, resume=resume)
