@@ -108,12 +108,7 @@ if TYPE_CHECKING:
         agree_on_range,
         over_seeds,
     )
-    from ssmperf.reproduction.reproduce import (
-        ClaimResult,
-        Reproduction,
-        load_reproduction,
-        reproduce,
-    )
+    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
     from ssmperf.reproduction.setting import ClaimSetting
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
