@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Section, UsageError, report
+from ssmperf import Section, UsageError, judged_lines, report
 
 from . import absent, contests, frames, ranking, units
 from .matrix import Cell, matrix
@@ -27,6 +27,7 @@ def markdown(runs: Sequence[Run], destination: Path | None = None) -> str | None
     """Write one GitHub table per suite, and the number of cases per status. The fastest times are bold."""
     table = frames.frame(runs)
     parts = [f"# ssmperf: {', '.join(map(escape, frames.run_names(runs)))}", _status_line(table)]
+    parts += map(escape, judged_lines(runs))
     for name, section in frames.sections(runs, table).items():
         parts.append(f"## {escape(section.title)}")
         if section.question:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ssmperf import Section, busy_line, report
+from ssmperf import Section, busy_line, judged_lines, report
 
 from . import (
     absent,
@@ -55,6 +55,8 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
             _suite(console, members, section, runs)
         glance.print_glances(console, joined.glances(parts))
         console.print(_summary(rows))
+        for line in judged_lines(runs):
+            console.print(Text(units.plain(line), style="yellow"))
         if busy := busy_line([record for run in runs for record in run.records]):
             console.print(Text(busy, style="yellow"))
     return deliver(_stripped(capture.get()), destination)

@@ -108,16 +108,12 @@ if TYPE_CHECKING:
         agree_on_range,
         over_seeds,
     )
-    from ssmperf.reproduction.reproduce import (
-        ClaimResult,
-        Reproduction,
-        load_reproduction,
-        reproduce,
-    )
+    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
     from ssmperf.reproduction.setting import ClaimSetting
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
+    from ssmperf.runs.scope import judged_lines
     from ssmperf.runs.standings import Standing, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
     from ssmperf.trends.history import CaseHistory, History, Step, commit_text
@@ -191,6 +187,7 @@ _LAZY = {
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
+    "runs.scope": ("judged_lines",),
     "runs.standings": ("Standing", "first_places", "standings", "with_native_parts"),
     "runs.store": ("Run",),
     "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
@@ -341,6 +338,7 @@ __all__ = [
     "judge_call",
     "judge_identity",
     "judge_lowering",
+    "judged_lines",
     "launched_kernels",
     "least_count",
     "limit",

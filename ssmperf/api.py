@@ -15,6 +15,7 @@ from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, nam
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
 from ssmperf.plan.learning import Learning
+from ssmperf.plan.selection import NAMED
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import attempts, comparison, store
@@ -54,6 +55,7 @@ def run(
     precision: float | str | None = None,
     samples: int | None = None,
     peers: bool = False,
+    judged_at: str = NAMED,
     **axes: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
@@ -80,6 +82,7 @@ def run(
             rates: learning rates to choose from. layers: number of blocks. corpus: file or folder of text to
             learn. test_backend: tests trained networks. side_by_side: trainings at a time on a device.
         peers: whether `throughput` times other people's kernels, too, if no backends are named.
+        judged_at: where suites judge that rank nothing if T is named: "named", "own" lengths, or "both".
         axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
             default.
             {axes}
@@ -110,6 +113,7 @@ def run(
         precision=precision,
         samples=samples,
         peers=peers,
+        judged_at=judged_at,
         **axes,
     )
     return execute(request)

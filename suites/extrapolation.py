@@ -75,6 +75,7 @@ SECTION = Section(
         ),
     ),
     conclusion="verdict",
+    lengths=True,
 )
 
 GROWTH = (1, 8, 64)  # lengths on a CPU, as multiples of the preset's shortest

@@ -58,6 +58,7 @@ SECTION = Section(
     ),
     envelope=("decay_span", "T"),
     map=("operand_source", "T", "error_output"),
+    lengths=True,
 )
 
 MODEL = "model"

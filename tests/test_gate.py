@@ -136,6 +136,44 @@ def test_a_shallow_clone_is_told(place: Place, tmp_path: Path) -> None:
     assert done.returncode == 2 and "full history" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("clone", "words", "what"),
+    [
+        (["--depth", "1"], [], "no commit beyond origin/HEAD"),
+        (["--depth", "1"], ["--base", "HEAD~1", "--new", "HEAD"], "HEAD~1 is no commit here"),
+        (["--depth", "1"], ["--base", "v0"], "v0 is no commit here"),
+        (["--depth", "1", "-b", "v2"], [], "has no branch main or master"),
+        (["--depth", "1"], ["--baseline", "kept", "--remeasure"], "is no commit here"),
+    ],
+)
+def test_a_commit_that_a_shallow_clone_lacks_is_not_offered(
+    place: Place, clone: list[str], words: list[str], what: str, tmp_path: Path
+) -> None:
+    """It is told before anything is installed or measured, with the command that gets it."""
+    git(place.folder, "tag", "v0", "main")
+    git(place.folder, "switch", "-q", "main")
+    commit(place.folder, "# three\n", "three")
+    git(place.folder, "tag", "v2")
+    git(place.folder, "branch", "-m", "main", "topmost" if "-b" in clone else "main")
+    git(tmp_path, "clone", "-q", *clone, f"file://{place.folder}", "clone")
+    (tmp_path / "clone" / "kept").mkdir()
+    (tmp_path / "clone" / "kept" / "run.json").write_text("{}")
+    (tmp_path / "clone" / "kept" / "commit").write_text(git(place.folder, "rev-parse", "v0"))
+    place.folder = tmp_path / "clone"
+    done = place.gate(*words)
+    assert done.returncode == 2 and place.commands() == []
+    assert what in done.stderr and "git fetch --unshallow" in done.stderr and done.stderr.count("\n") == 1
+    assert "such as" not in done.stderr
+
+
+def test_a_first_commit_has_none_before_it(place: Place) -> None:
+    git(place.folder, "switch", "-q", "main")
+    done = place.gate()
+    assert "main" in done.stderr and "~1" not in done.stderr and "shallow" not in done.stderr
+    done = place.gate("--base", "no-such-ref")
+    assert done.returncode == 0 and place.only()[2] == "no-such-ref"  # ssmperf says what it thinks of it
+
+
 def test_a_commit_of_the_main_branch_has_nothing_to_be_compared_with(place: Place) -> None:
     git(place.folder, "switch", "-q", "main")
     done = place.gate()

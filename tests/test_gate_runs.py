@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,3 +101,33 @@ def test_a_baseline_is_kept_and_fails_what_is_slower(kernels: Place, tmp_path: P
     summary = (kernels.folder / "gate" / "summary.md").read_text()
     for name in ("good", "slower"):
         assert f"commit {git(kernels.folder, 'rev-parse', name)[:10]}" in summary
+
+
+def test_a_gradient_that_is_wrong_at_odd_lengths_fails_whatever_t_is_named(
+    kernels: Place, tmp_path: Path
+) -> None:
+    """Times are compared at the T that is named; correctness is judged elsewhere."""
+    before = (kernels.folder / "mine.py").read_text()
+    broken = before.replace("FACTOR != 1", "FACTOR != 1 and len(states) > 40 and len(states) % 2")
+    commit(kernels.folder, broken.replace("FACTOR = 1, 1", "FACTOR = 1, 2"), "odd")
+    git(kernels.folder, "tag", "odd")
+    git(kernels.folder, "switch", "-q", "--detach", "good")
+    sides = ("--base", "good", "--new", "odd")
+    cases = ("--", *CASES, "--suite", "correctness,throughput", "--pass", "backward", "--pairs", "2+5")
+    done = gate(kernels, tmp_path, *sides, *LOOSE, *cases)
+    assert done.returncode == 3, done.stderr
+    suite = ElementTree.parse(kernels.folder / "gate" / "junit.xml").getroot()
+    found = {str(case.get("classname")): case for case in suite.iter("testcase")}
+    (failure,) = found["correctness.hgrn"].iter("failure")
+    assert "B1 T67 C2" in str(found["correctness.hgrn"].get("name"))
+    assert "gradient of log_a: relative error" in str(failure.get("message"))
+    assert "B1 T32 C2" in str(found["throughput.hgrn"].get("name"))
+    assert not [*found["throughput.hgrn"].iter("failure")]
+
+
+def test_a_baseline_is_judged_at_odd_lengths_too(kernels: Place, tmp_path: Path) -> None:
+    kept = ("--baseline", str(tmp_path / "kept"), "--write-baseline")
+    cases = ("--", *CASES, "--suite", "correctness", "--pass", "forward")
+    assert gate(kernels, tmp_path, *kept, *cases).returncode == 0
+    (line,) = (tmp_path / "kept" / "records.jsonl").read_text().splitlines()
+    assert json.loads(line)["shape"]["T"] == 67

@@ -12,6 +12,7 @@ import typer
 
 from ssmperf.cli.app import app, interrupted, load_plugins, loaded
 from ssmperf.errors import ExitCode, UsageError
+from ssmperf.plan.selection import NAMED
 from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.options import (
     Backends,
@@ -83,6 +84,14 @@ def run(
     peers: Annotated[
         bool, typer.Option("--peers", help="Measure other people's kernels, too. Naming one does as well.")
     ] = False,
+    judged_at: Annotated[
+        str,
+        typer.Option(
+            metavar="ANSWER",
+            help="Where --axis names T, suites that rank nothing judge at the T that is named, at their own, "
+            "or at both: named, own, both.",
+        ),
+    ] = NAMED,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -131,6 +140,7 @@ def run(
         side_by_side=side_by_side,
         argv=sys.argv[1:],
         peers=peers,
+        judged_at=judged_at,
         planning=dry_run,
         **axes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,12 +34,17 @@ def new(
 ) -> None:
     """Begin a kernel: a plug-in that works, with its contract, its tests, a CI workflow and a gate.
 
-    Nothing is overwritten without --force.
+    The gate installs ssmperf from where this one came, or from what $SSMPERF_INSTALL says. Nothing is
+    overwritten without --force.
     """
     from ssmperf.starter.repository import Starter, create
+    from ssmperf.starter.source import find_source
 
     starter = Starter(recurrence, name, triton=triton, package=package)
-    written = create(starter, folder, force=force)
+    source = find_source()
+    written = create(starter, folder, force=force, install=source.words)
     for file in written:
         print(f"wrote {file}")
+    for remark in source.remarks:
+        print(f"note: {remark}", file=sys.stderr)
     print(f"\n{starter.next_steps(folder)}")

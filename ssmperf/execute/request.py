@@ -20,7 +20,7 @@ from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
 from ssmperf.measure.paired import FIRST_PAIRS
 from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates, check_count
-from ssmperf.plan.selection import Selection
+from ssmperf.plan.selection import NAMED, Selection
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.presets import Preset
 from ssmperf.trial.nonce import as_text, parse
@@ -155,6 +155,12 @@ class Request:
         )
 
     @property
+    def judged_at(self) -> str:
+        """At which lengths suites judge that rank nothing: at the T that is named if none gets another."""
+        handed = (self.selection.handed_to(registry.suite(name).section) for name in self.suites)
+        return NAMED if all(each == (self.selection,) for each in handed) else self.selection.judged_at
+
+    @property
     def options(self) -> tuple[str, ...]:
         """The options of this run that a command must have to repeat one of its cases."""
         words = ["--preset", self.selection.preset] if self.selection.preset else []
@@ -175,6 +181,7 @@ def select(
     preset: str | None = None,
     axis: Names = (),
     peers: bool = False,
+    judged_at: str = NAMED,
     planning: bool = False,
     **choices: Any,
 ) -> tuple[Selection, tuple[str, ...]]:
@@ -214,6 +221,7 @@ def select(
         sizes=parse_sizes(sizes, chosen or ()),
         choices=values,
         peers=peers,
+        judged_at=judged_at,
     )
     return selection, tuple(found)
 

@@ -121,8 +121,8 @@ def _cases_of(name: str, selection: Selection) -> Iterable[Case]:
     for pass_ in selection.passes or ():
         if pass_ not in suite.passes:
             raise UsageError(f"the suite {name} has no pass {pass_} (it has {', '.join(suite.passes)})")
-    found: Iterable[Case] = suite.cases(selection)
-    return found
+    handed: Iterable[Selection] = selection.handed_to(suite.section)
+    return itertools.chain.from_iterable(map(suite.cases, handed))
 
 
 def product(

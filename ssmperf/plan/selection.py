@@ -16,6 +16,7 @@ from ssmperf.errors import UnknownName, UsageError
 from ssmperf.plan.sizes import Sizes
 from ssmperf.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
 from ssmperf.registry.regimes import REGIMES
+from ssmperf.registry.sections import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Device:
 
 
 CPU = Device("cpu")
+# Lengths at which suites judge that rank nothing, where T is named: that T, their own, or both.
+NAMED, OWN, BOTH = JUDGED_AT = ("named", "own", "both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Selection:
     peers: whether a suite that leaves backends around other people's kernels to those who name them has them.
     sizes: sizes of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
+    judged_at: at which lengths suites judge that rank nothing, where T is named; see `handed_to`.
 
     Raises:
         UnknownName, UsageError: a name or value does not exist, or choices exclude each other.
@@ -54,6 +58,7 @@ class Selection:
     sizes: tuple[Sizes, ...] = ()
     choices: Mapping[str, Any] = field(default_factory=dict)
     peers: bool = False
+    judged_at: str = NAMED
 
     @classmethod
     def of(
@@ -72,6 +77,8 @@ class Selection:
     def __post_init__(self) -> None:
         if self.preset is not None:
             preset(self.preset)
+        if self.judged_at not in JUDGED_AT:
+            raise UnknownName("answer to --judged-at", self.judged_at, JUDGED_AT)
         legal = {}
         for name, chosen in self.choices.items():
             declared = chosen_axes()[name]
@@ -103,6 +110,22 @@ class Selection:
         It is a value, or a tuple of values for an axis that takes many.
         """
         return self.choices.get(name)
+
+    def handed_to(self, section: Section) -> tuple[Selection, ...]:
+        """Give the selections whose cases a suite makes for this one.
+
+        A time is measured at the T that is named. Kernels break at others: lengths that no tile divides. So
+        a comparison of versions does not hand T on to a suite that ranks nothing, unless T is its question.
+        """
+        if self.judged_at == NAMED or self.lengths is None or not section.judges:
+            return (self,)
+        own = replace(self, sizes=tuple(each for each in self.sizes if each.name != "T"))
+        return (own,) if self.judged_at == OWN else (own, self)
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """The sizes of T that are named, if any are."""
+        return next((each.sizes for each in self.sizes if each.name == "T"), None)
 
     @property
     def is_specific(self) -> bool:
@@ -150,9 +173,8 @@ class Selection:
 
     def _check_together(self) -> None:
         """Refuse choices that exclude each other."""
-        lengths = next((each.sizes for each in self.sizes if each.name == "T"), (1,))
         self._check_packing()
-        if self.passes == ("decode",) and lengths != (1,):
+        if self.passes == ("decode",) and self.lengths not in (None, (1,)):
             raise UsageError("the pass decode takes one token, so its T is 1: leave out the axis T")
         if self.level != "block":
             return

@@ -65,6 +65,7 @@ class Section:
         show one line per subject and backend, with the worst value of each of `columns`.
     map: (rows, columns, colour) of a map per subject, backend and dtype: an axis, a field and a field whose
         logarithm is the colour.
+    lengths: whether T is what the suite asks about, so that a T that is named is always its T.
 
     Raises:
         UsageError: `rows` or `split` names something that no report can group by.
@@ -81,6 +82,7 @@ class Section:
     conclusion: str | None = None
     envelope: tuple[str, ...] = ()
     map: tuple[str, ...] = ()
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         if self.rows not in ROWS:
@@ -91,6 +93,14 @@ class Section:
         for name in self.split:
             if name not in legal:
                 raise UnknownName("axis to split by", name, legal)
+
+    @property
+    def judges(self) -> bool:
+        """Whether the suite asks if backends are right, at lengths that break kernels.
+
+        A gate does not narrow these to the length whose time it compares; see `Selection.handed_to`.
+        """
+        return self.rank is None and not self.lengths
 
     def to_json(self) -> dict[str, Any]:
         """Give a JSON object."""

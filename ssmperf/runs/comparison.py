@@ -23,7 +23,7 @@ from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
 from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure
-from ssmperf.runs.scope import Restriction, Scope
+from ssmperf.runs.scope import Restriction, Scope, with_doubt
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
 from ssmperf.runs.unpaired import Change, Side, Timed
@@ -278,6 +278,7 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
             compared.append(_Compared(old, now, field, (value, other), differences(base, new, old, now)))
     known = {record.case.id for run in (base, new) for record in run.records}
     unmeasured = len(set(planned(new.meta)) - known)
+    unmatched = with_doubt(unmatched, base, new, restriction)
     return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured)
 
 

@@ -29,7 +29,9 @@ MODELS = {
 }
 WITH_TRITON = ("scan",)
 # Files that are copied, and where to.
-COPIED = {"gpu.yml": ".github/workflows/gpu.yml", "gate": "ci/gate"}
+GATE = "ci/gate"
+COPIED = {"gpu.yml": ".github/workflows/gpu.yml", "gate": GATE}
+NOT_SET = "\ninstall=''"  # the gate's line about what it installs
 EXECUTABLE = 0o755
 # Sizes that the tests judge: a single step, sizes that no tile divides, and the usual ones.
 ODD_SIZES = {"B": 3, "T": 67, "C": 17, "H": 3, "K": 5, "V": 7, "D": 9, "N": 5}
@@ -101,8 +103,8 @@ class Starter:
         """The kernel's file."""
         return f"{self.name}.py"
 
-    def texts(self) -> dict[str, str]:
-        """Make the texts of all files, by path below the repository's folder."""
+    def texts(self, install: str = "") -> dict[str, str]:
+        """Make the texts of all files, by path below the repository's folder. install: see `create`."""
         kernel = f"{self.recurrence}{'_triton' * self.triton}.py.txt"
         found = {
             self.plugin: self._filled(kernel, contract=self._docstring()),
@@ -113,8 +115,9 @@ class Starter:
             ),
         }
         found |= {path: self._filled(name) for name, path in COPIED.items()}
+        found[GATE] = found[GATE].replace(NOT_SET, f"\ninstall={shlex.quote(install)}")
         if self.package:
-            needed = ("ssmperf", "torch", *(("triton",) if self.triton else ()))
+            needed = ("torch", *(("triton",) if self.triton else ()))
             found["pyproject.toml"] = self._filled(
                 "pyproject.toml.txt",
                 distribution=self.name.replace("_", "-").strip("-"),
@@ -175,18 +178,19 @@ class Starter:
         return text
 
 
-def create(starter: Starter, folder: Path, *, force: bool = False) -> list[Path]:
+def create(starter: Starter, folder: Path, *, force: bool = False, install: str = "") -> list[Path]:
     """Write a repository's files into a folder, which is made if it is missing.
 
     Files that already hold the same text are left alone. Before anything is written, all is checked.
 
     force: overwrite files that hold another text.
+    install: what the gate tells pip to install, to have ssmperf; empty for a gate that asks for it.
 
     Raises:
         UsageError: the name cannot be used, a file exists, or the folder cannot be written.
     """
     check_name(starter.name, folder / starter.plugin)
-    texts = starter.texts()
+    texts = starter.texts(install)
     taken = set(_imported_names(texts[starter.plugin]))
     if starter.name in taken:
         raise UsageError(f"the name {starter.name!r} cannot be used: the file imports something as it")

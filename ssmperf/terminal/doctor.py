@@ -12,10 +12,10 @@ from ssmperf.terminal.display import brief
 
 OPTIONAL = {
     "triton": "the triton backends",
-    "fla": "peer kernels of flash-linear-attention, in ssmperf[peers]",
+    "fla": "peer kernels of flash-linear-attention, in the extra `peers`",
     "tilelang": "back ends that fla may choose",
-    "accelerated_scan": "peer kernels of accelerated-scan, in ssmperf[peers]",
-    "mlstm_kernels": "peer kernels of the mLSTM's authors, in ssmperf[peers]",
+    "accelerated_scan": "peer kernels of accelerated-scan, in the extra `peers`",
+    "mlstm_kernels": "peer kernels of the mLSTM's authors, in the extra `peers`",
     "mamba_ssm": "the peer kernels of Mamba-2, which mamba-ssm's build installs",
     "selective_scan_cuda": "the peer kernels of Mamba, which mamba-ssm's build compiles",
     "cuda.core": "the cuda backends",

@@ -11,6 +11,7 @@ from ssmperf.cases.case import Case, split_source
 from ssmperf.cases.record import Status, one_line
 from ssmperf.judge.verdict import Verdict
 
+AT_LENGTH = ", at T = "  # begins the end of the label of a verdict on another length than the case's
 OTHER_CALLS = ", other calls"  # the end of the label of a verdict on further promises of the signature
 FROM_STATE = ", from a state"  # the end of the label of a verdict on calls that start from a state
 
@@ -23,6 +24,7 @@ class Verification:
     verdicts: by source of the operands, such as "sigmoid/real" or "sigmoid/real, from a state".
     not_covered: why others were not judged, by the same names.
     asked: regimes and gate kinds that were asked for, of which something must have been judged.
+    other_lengths: sizes of T that were judged beside that of the case.
     """
 
     of: str
@@ -31,6 +33,7 @@ class Verification:
     verdicts: Mapping[str, Verdict]
     not_covered: Mapping[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    other_lengths: tuple[int, ...] = ()
 
     @property
     def reason(self) -> str | None:
@@ -87,7 +90,8 @@ class Verification:
         case, right = self.case, sum(each.status is Status.OK for each in self.verdicts.values())
         refused = f", {len(self.not_covered)} not covered" if self.not_covered else ""
         passes = "with gradients" if case.gradients else "without gradients"
-        where = f"{case.shape} {case.dtype}, {case.device}, {passes}"
+        others = "".join(f" and T{length}" for length in self.other_lengths)
+        where = f"{case.shape}{others} {case.dtype}, {case.device}, {passes}"
         return f"{right} of {len(self.verdicts)} right{refused} ({where})"
 
     def _rows(self) -> list[tuple[str, str, str]]:
@@ -109,7 +113,7 @@ class Verification:
 
 def _belongs(label: str, word: str) -> bool:
     """Tell whether a verdict's label is of a regime or gate kind; of the empty word all are."""
-    source = label.removesuffix(FROM_STATE).removesuffix(OTHER_CALLS)
+    source = label.partition(AT_LENGTH)[0].removesuffix(FROM_STATE).removesuffix(OTHER_CALLS)
     return not word or word in (source, *split_source(source))
 
 

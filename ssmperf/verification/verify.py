@@ -41,10 +41,10 @@ from ssmperf.verification.bench import (
     selection_of,
     subjects_of,
 )
-from ssmperf.verification.report import FROM_STATE, OTHER_CALLS, Verification
+from ssmperf.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 
 PRESET = "smoke"  # whose sizes are taken where none are given
-ODD = 3  # added to its shortest T, so that no tile divides it
+ODD = 3  # added to its shortest T
 BOTH = "both"
 NO_CEILINGS = Ceilings(math.inf, {}, math.inf, math.inf)  # of a device on which nothing is timed
 
@@ -90,6 +90,8 @@ def verify(
             neither packing nor words, other forms of the call are judged, too, as `correctness` does, where
             calls with and without a state are; the report has a verdict on them if one is wrong.
         sizes: sizes of dimensions by letter, such as T=3000; G is the number of key heads. Others are small.
+            If T is even, a small odd one is judged, too: tiles may divide T. The report has a verdict on it
+            if it is wrong.
 
     Returns:
         A report that is true if everything that was judged is right, and if anything was judged, of each
@@ -108,6 +110,8 @@ def verify(
     found = subjects_of(of, selection, recurrence, names(gates))
     pass_ = "forward_backward" if gradients else "forward"
     cases = [_case(subject, entry, selection, pass_, sizes) for subject in found]
+    odd = [_case(subject, entry, selection, pass_, {**sizes, "T": _odd(subject)}) for subject in found]
+    odd = [] if cases[0].shape["T"] % 2 or selection.packing is not None else odd
     context = _Bench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)
     verdicts: dict[str, Verdict] = {}
     not_covered: dict[str, str] = {}
@@ -118,19 +122,41 @@ def verify(
                 verdicts[label] = _judge(Judging(case, context, with_state=with_state), selection)
             except Unsupported as refusal:
                 not_covered[label] = message_of(refusal) or "it gave no reason"
+        for case, with_state in itertools.product(odd, states):
+            if _right(verdicts, case):
+                label = f"{_label(case, with_state)}{AT_LENGTH}{case.shape['T']}"
+                try:
+                    verdict = _judge(Judging(case, context, with_state=with_state), selection)
+                except Unsupported as refusal:
+                    not_covered[label] = message_of(refusal) or "it gave no reason"
+                    continue
+                if verdict.status is not Status.OK:
+                    verdicts[label] = verdict
         for case in cases if initial_state == BOTH else ():
-            own = [verdicts[label] for state in states if (label := _label(case, state)) in verdicts]
-            if own and all(each.status is Status.OK for each in own) and has_probe(case):
+            if _right(verdicts, case) and has_probe(case):
                 other = _other_calls(Judging(case, context))
                 if other.status is not Status.OK:
                     verdicts[case.operand_source + OTHER_CALLS] = other
     kinds = names(gates) if of == recurrence.name else None  # a model has one
     asked = (*(names(regime) or ()), *(kinds or ()))
-    return Verification(of, entry.name, cases[0], verdicts, not_covered, asked)
+    lengths = tuple(dict.fromkeys(case.shape["T"] for case in odd))
+    return Verification(of, entry.name, cases[0], verdicts, not_covered, asked, lengths)
 
 
 def _label(case: Case, with_state: bool) -> str:
     return case.operand_source + FROM_STATE * with_state
+
+
+def _right(verdicts: Mapping[str, Verdict], case: Case) -> bool:
+    """Tell whether something was judged of a case's source of operands, and all of it is right."""
+    own = [verdicts[label] for state in (False, True) if (label := _label(case, state)) in verdicts]
+    return bool(own) and all(each.status is Status.OK for each in own)
+
+
+def _odd(subject: PlannedSubject) -> int:
+    """Choose a small odd T that no tile divides."""
+    shortest = min(shape["T"] for shape in subject.shapes)
+    return shortest + (ODD if shortest % 2 == 0 else ODD - 1)
 
 
 def _other_calls(judging: Judging) -> Verdict:
@@ -169,7 +195,7 @@ def _case(
         "verify",
         subject.recurrence,
         entry.name,
-        shape.with_(**{"T": shape["T"] + ODD, **sizes}),
+        shape.with_(**{"T": _odd(subject), **sizes}),
         subject.model,
         **chosen,
         operand_source=subject.source,

@@ -27,7 +27,7 @@ from ssmperf.versions.bisected import DIGITS, Bisected, Direct, Further
 from ssmperf.versions.candidates import Candidates, Commit, ancestor, path_in_tree
 from ssmperf.versions.looks import Ratio
 from ssmperf.versions.procedure import Versions
-from ssmperf.versions.sides import kind_of
+from ssmperf.versions.sides import kind_of, shallow_words
 from ssmperf.versions.state import write_state
 from ssmperf.versions.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
 
@@ -74,7 +74,8 @@ def bisect(
         same = f"{wanted.base} and {wanted.new} are the same commit ({good[:DIGITS]})"
         raise UsageError(f"{same}: nothing lies between them")
     if not ancestor(good, bad):
-        raise UsageError(f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})")
+        ends = f"{wanted.base} ({good[:DIGITS]}) is no ancestor of {wanted.new} ({bad[:DIGITS]})"
+        raise UsageError(ends + shallow_words())
     texts = wanted.base, wanted.new
     wanted = replace(
         wanted, base=good, new=bad, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins)

@@ -7,7 +7,6 @@ random order. The statistics are in `ssmperf.measure.paired`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import random
 import socket
@@ -25,6 +24,7 @@ from ssmperf.errors import UsageError, VersionFailed
 from ssmperf.execute.request import Names, names, parse_pairs
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
+from ssmperf.plan.selection import BOTH, OWN
 from ssmperf.runs import store
 from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
 from ssmperf.runs.outcome import RunComparison, check_unsure
@@ -91,6 +91,11 @@ class Versions:
         chosen = names(cases) or () if cases else ()
         limit = parse_threshold(threshold)
         return cls(base, new, {"suite": suite, **given}, tuple(plugins), chosen, limit, first, fresh)
+
+    @property
+    def judged_at(self) -> str:
+        """At which lengths suites judge that rank nothing: a case that is named may have either T."""
+        return BOTH if self.cases else OWN
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts that a resumed comparison must share."""
@@ -270,12 +275,14 @@ class Pairs:
     common: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Pairs:
-        arguments = {**self.wanted.arguments, "nonce": self.secret, "rounds": self.rounds}
-        hear = functools.partial(pass_on, self.progress)
+        added = {"nonce": self.secret, "rounds": self.rounds, "judged_at": self.wanted.judged_at}
+        self.arguments = {**self.wanted.arguments, **added}
         ends = socket.socketpair()
         try:
             for (name, side), end in zip(self.sides.items(), ends, strict=True):
-                self.processes[name] = SideProcess(name, side, self.out / name, arguments, hear, end.fileno())
+                self.processes[name] = SideProcess(
+                    name, side, self.out / name, self.arguments, self._hear, end.fileno()
+                )
         except BaseException:
             self._end()
             raise
@@ -377,6 +384,12 @@ class Pairs:
     def _chosen(self, cases: Mapping[str, Case]) -> list[str]:
         beginnings = self.wanted.cases
         return [id_ for id_ in cases if not beginnings or id_.startswith(beginnings)]
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        if "judged_at" in message:
+            self.arguments.update(message)  # so that new judges where base does
+        else:
+            pass_on(self.progress, message)
 
     def _end(self) -> None:
         for process in self.processes.values():

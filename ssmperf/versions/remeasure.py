@@ -13,7 +13,7 @@ from ssmperf.execute.run import Progress
 from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison
 from ssmperf.runs.store import Run
 from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.sides import kind_of
+from ssmperf.versions.sides import kind_of, shallow_words
 
 UNDECIDED = ("slower", "ambiguous")
 MODEL_SOURCE = "model"
@@ -86,7 +86,7 @@ def commit_of(run: Run, side: str) -> str:
         kind_of(commit)
     except UsageError:
         raise UsageError(
-            f"the commit {commit[:10]} of {run.path} is not in this repository: {advice}"
+            f"the commit {commit[:10]} of {run.path} is not in this repository: {advice}{shallow_words()}"
         ) from None
     return commit
 

@@ -2,9 +2,10 @@
 
 The side's interpreter starts it as `python -m ssmperf.versions.serve`. Requests and answers are JSON, one
 object per line. The first request has the arguments of `Request.of`, the plug-in files, and as `partner` an
-inherited descriptor, one end of a socket to the other side. Its answer is `{"cases": [...], "refusal",
-"prepares", "turns", "alternates"}`: the cases to run, why another one is not run, and that it knows the
-request `{"prepare": round, "cases"}`, turns, and turns within a case. `{"prepare"}` starts the processes of a
+inherited descriptor, one end of a socket to the other side. Beside these is `judged_at`, an argument that
+older versions do not know. Its answer is `{"cases": [...], "refusal", "judged_at", "prepares", "turns",
+"alternates"}`: the cases to run, why another one is not run, where it judges, and that it knows the request
+`{"prepare": round, "cases"}`, turns, and turns within a case. `{"prepare"}` starts the processes of a
 round, and is answered with `{"prepared": round}` when they wait for cases. `{"round", "cases"}` measures a
 round of the cases with these ids. While it runs, `{"start": case}` and `{"record": case, "status", "reason"}`
 are sent; `{"round", "measured"}` ends it, with the number of cases that had no record before. With `"turns":
@@ -28,6 +29,7 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import SsmperfError
 from ssmperf.execute.request import Request
 from ssmperf.execute.run import OpenRun, Silent, open_run
+from ssmperf.plan.selection import NAMED
 from ssmperf.processes.partner import Partner
 
 PR_SET_PDEATHSIG = 1
@@ -44,7 +46,8 @@ def main() -> None:
             registry.load_plugin(file)
         partner = Partner(arguments["partner"]) if "partner" in arguments else None
         progress = Telling(answers, partner)
-        with open_run(Request.of(**arguments["request"]), progress, partner=partner) as opened:
+        request = Request.of(**arguments["request"], judged_at=arguments.get("judged_at", NAMED))
+        with open_run(request, progress, partner=partner) as opened:
             serve(opened, progress)
     except SsmperfError as error:
         _send(answers, {"failed": str(error)})
@@ -62,6 +65,7 @@ def serve(opened: OpenRun, progress: Telling) -> None:
         {
             "cases": [case.to_json() for case in cases.values()],
             "refusal": refusal,
+            "judged_at": opened.request.judged_at,
             "prepares": True,
             "turns": True,
             "alternates": progress.partner is not None,

@@ -14,6 +14,7 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import VersionEnded, VersionFailed
 from ssmperf.execute.run import Progress
 from ssmperf.machine.activity import SIDE
+from ssmperf.plan.selection import NAMED
 from ssmperf.versions.sides import Side
 
 TAIL_BYTES = 4096
@@ -45,7 +46,7 @@ class SideProcess:
 
     name: "base" or "new". run_folder: folder of its run; its log lies beside it.
     arguments: those of `Request.of`, without folder and tag.
-    on_message: called with each message about a case.
+    on_message: called with each message about a case, and before with `{"judged_at"}`, where the side judges.
     partner: the descriptor of its end of a socket to the other side's process; None if there is no other one.
     cases: those that it can run, by id. refusal: why it does not run another one, None if it runs all.
     takes_turns: whether a round may stop before each case; older versions cannot.
@@ -68,8 +69,9 @@ class SideProcess:
     ) -> None:
         self.name, self.side, self.run_folder, self.on_message = name, side, run_folder, on_message
         self.log = run_folder.with_suffix(".log")
+        judged_at = arguments.get("judged_at", NAMED)
         request = {
-            **arguments,
+            **{keyword: value for keyword, value in arguments.items() if keyword != "judged_at"},
             "out": str(run_folder.resolve()),
             "tag": f"{name}: {side.label}",
             "resume": True,
@@ -86,8 +88,17 @@ class SideProcess:
             )
         try:
             common = {} if partner is None else {"partner": partner}
-            self._send({"plugins": list(side.plugins), "request": request, **common})
+            asked = {"plugins": list(side.plugins), "request": request, **common}
+            self._send({**asked, "judged_at": judged_at})
             answer = self._until("cases")
+            judges_at = answer.get("judged_at", NAMED)  # older versions: at the T that is named
+            if name == "new" and judges_at != judged_at:
+                raise VersionFailed(
+                    f"{name} ({side.label}): its ssmperf is older than base's and judges at the T that is "
+                    "named alone: leave out the axis T, or compare throughput alone",
+                    name,
+                )
+            on_message({"judged_at": judges_at})
         except BaseException:
             self.kill()
             self.close()

@@ -230,8 +230,24 @@ def kind_of(text: str) -> tuple[str, str | None]:
     commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
     if commit is None:
         where = "" if _git("rev-parse", "--git-dir") else "; this folder is not in a git repository"
+        where = where or (shallow_words() if _may_be_ref(text) else "")
         raise UsageError(f"{text!r} names no version: it must be {FORMS}{where}")
     return "git ref", commit
+
+
+def shallow_words() -> str:
+    """What to add to a message about history that is missing: nothing, unless this clone is shallow."""
+    if _git("rev-parse", "--is-shallow-repository") != "true":
+        return ""
+    return (
+        "; this clone is shallow, without earlier commits: git fetch --unshallow gets them (in GitHub's "
+        "actions/checkout: fetch-depth: 0)"
+    )
+
+
+def _may_be_ref(text: str) -> bool:
+    """Tell whether a commit may have such a name: not a plug-in file, wheel or option."""
+    return not (text.startswith("-") or text.endswith((".py", ".whl")))
 
 
 def _has_project(folder: Path) -> bool:

@@ -174,7 +174,8 @@ class Measured:
             return f"cannot be measured: {error}"
 
     def judge(self, followed: Followed, commit: str, folder: Path) -> Judgement:
-        arguments = {**self.wanted.arguments, "suite": followed.suite, "nonce": self.secret}
+        added = {"suite": followed.suite, "nonce": self.secret, "judged_at": self.wanted.judged_at}
+        arguments = {**self.wanted.arguments, **added}
         try:
             record = judge_case(
                 commit, self.wanted.plugins, arguments, followed.case_id, folder, self.progress

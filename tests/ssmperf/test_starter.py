@@ -297,6 +297,7 @@ def test_the_verb(
         return ended.value.code, *capsys.readouterr()
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SSMPERF_INSTALL", "../ssmperf")  # wherever these tests run
     code, out, _ = call("scan", "mine", "--dir", "a folder")
     assert code == 0
     assert "wrote a folder/mine.py\nwrote a folder/test_mine.py\n" in out

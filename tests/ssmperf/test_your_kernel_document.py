@@ -93,6 +93,7 @@ class Walk:
             "OMP_NUM_THREADS": "1",
             "PYTEST_ADDOPTS": "-k 'float32 or extreme or innermost'" if first_time else "-k float32",
             "SSMPERF": str(self.tools / "noted"),
+            "SSMPERF_INSTALL": "../ssmperf",
             "NOTES": str(self.tools / "notes"),
             "EXIT_CODE": str(code),
         }
