@@ -24,12 +24,12 @@ from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction, narrowed
 from ssmperf.runs.store import Run
 from ssmperf.trends.history import History, trace
-from ssmperf.versions.bisected import Bisected
-from ssmperf.versions.bisection import OnJudged, OnStep
-from ssmperf.versions.bisection import bisect as bisected
 from ssmperf.versions.follow_up import follow_up
 from ssmperf.versions.procedure import Versions, compare_versions
 from ssmperf.versions.remeasure import remeasure as remeasured
+from ssmperf.versions.search.bisected import Bisected
+from ssmperf.versions.search.bisection import OnJudged, OnStep
+from ssmperf.versions.search.bisection import bisect as bisected
 
 
 def run(
@@ -287,22 +287,21 @@ def bisect(
 
     Args:
         good, bad: git refs of the repository in the current folder; `good` is an ancestor of `bad`.
-        case: id of the case, or how it begins. Of several, the search follows one that became wrong, or else
-            the one with the largest slow-down between the ends.
-        suite, choices: cases to measure, and how, as for `ssmperf.ab`. A suite of None is `throughput`, and
-            `correctness` if an id is named.
-        pairs: those of the comparison of the ends, as for `ssmperf.ab`. Each commit is measured in as many
-            pairs as the second number says, and in up to four times as many.
+        case: id of the case, or how it begins. Of several, one that became wrong is followed, or else the
+            one that slowed down most.
+        suite, choices: as for `ssmperf.ab`. None is `throughput`, and `correctness` if an id is named.
+        pairs: those of the ends, as for `ssmperf.ab`. Each commit is measured in as many pairs as the second
+            number says, and in up to four times as many.
         threshold: the least slow-down between the ends that is searched for.
         plugin: plug-in files; those that `bad` has in its tree are taken from the tree of each candidate.
         out: the search's folder; None makes a new one under `runs/`. resume: continue the search in it.
-        progress: receives the progress of each comparison. on_step: called with each candidate, the number
-            of commits left and of comparisons left. on_judged: called with each candidate and its judgement.
+        progress: receives that of each comparison. on_step: called with each candidate, the commits and
+            comparisons left. on_judged: with each candidate and its judgement.
 
     Returns:
-        `.named`, the first slow or wrong commit, if it is shown to be; `.first`, the commits among which it
-        is; `.direct`, comparisons with its parents; `.further`, what is known of other slow-downs; `.judged`,
-        all judgements by commit; `.conclusion`, `.exit_code`.
+        `.named`, the first slow or wrong commit, if it is shown to be one; `.first`, the commits left;
+        `.direct`, comparisons with parents; `.further`, other slow-downs; `.judged`, by commit;
+        `.conclusion`, `.exit_code`.
 
     Raises:
         UsageError: a ref is no commit, `bad` is not slower than `good`, nor wrong, or the request is wrong.
@@ -372,8 +371,8 @@ def best(
 
     fastest: the backends that share the first place, the least median first; empty if none competes.
         `backend`, `value` and `speedup` are those of its first, and `tied` says whether there are several.
-    competitors, beside: backend, value, low, high and speedup of each, in order; its mark; and `note`, which
-        says why the value is not the time as measured, or cannot win.
+    competitors, beside: backend, value, low, high, speedup and mark of each, in order; `note` says why the
+        value is not the time as measured, or cannot win.
     excluded: backend, status and reason of those that do not compete.
     winners: the winners of each pass, in the object about the sum of forward and backward; else null.
     """

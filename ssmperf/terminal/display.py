@@ -25,8 +25,8 @@ from ssmperf.runs.store import Run, planned
 
 if TYPE_CHECKING:
     from ssmperf.execute.request import Request
-    from ssmperf.versions.candidates import Commit
-    from ssmperf.versions.verdicts import Judgement
+    from ssmperf.versions.search.candidates import Commit
+    from ssmperf.versions.search.verdicts import Judgement
 
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0

@@ -14,8 +14,8 @@ from ssmperf.errors import UsageError
 from ssmperf.measure.paired import fresh_pairs
 from ssmperf.plan.estimate import expected_s
 from ssmperf.terminal.display import counted, duration, shown_lines
-from ssmperf.versions.candidates import ancestor, git, path_in_tree
 from ssmperf.versions.procedure import Versions, list_cases
+from ssmperf.versions.search.candidates import ancestor, git, path_in_tree
 from ssmperf.versions.sides import kind_of
 
 

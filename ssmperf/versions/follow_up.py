@@ -16,7 +16,7 @@ from ssmperf.plan.command import words_that_select
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
-from ssmperf.versions.candidates import Commit, ancestor, describe, git, path_in_tree
+from ssmperf.versions.search.candidates import Commit, ancestor, describe, git, path_in_tree
 from ssmperf.versions.sides import Side, kind_of
 
 DIGITS = 10  # of a commit

@@ -17,13 +17,13 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import ExitCode, UnreadableRun, UsageError, VersionEnded, VersionFailed
-from ssmperf.versions import bisection, verdicts
-from ssmperf.versions.bisected import Bisected
-from ssmperf.versions.bisection import bisect
-from ssmperf.versions.candidates import Commit
-from ssmperf.versions.looks import Ratio
 from ssmperf.versions.procedure import Versions
-from ssmperf.versions.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, of_record
+from ssmperf.versions.search import bisection, verdicts
+from ssmperf.versions.search.bisected import Bisected
+from ssmperf.versions.search.bisection import bisect
+from ssmperf.versions.search.candidates import Commit
+from ssmperf.versions.search.looks import Ratio
+from ssmperf.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, of_record
 
 
 @pytest.fixture

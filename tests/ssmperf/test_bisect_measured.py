@@ -20,7 +20,8 @@ from ssmperf.cases.shape import Shape
 from ssmperf.errors import ExitCode, UsageError, VersionFailed
 from ssmperf.runs.rounds import round_of
 from ssmperf.runs.store import Writer
-from ssmperf.versions import procedure, verdicts
+from ssmperf.versions import procedure
+from ssmperf.versions.search import verdicts
 from ssmperf.versions.sides import Side
 
 

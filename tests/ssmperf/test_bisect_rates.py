@@ -17,9 +17,9 @@ from support.bisections import THRESHOLD, Knowing, Line, line, numbers, search
 
 from ssmperf.errors import ExitCode
 from ssmperf.measure import paired
-from ssmperf.versions.bisection import Undecided
-from ssmperf.versions.looks import Ratio, Settled, settle
-from ssmperf.versions.verdicts import Followed, judged_end, shows_end
+from ssmperf.versions.search.bisection import Undecided
+from ssmperf.versions.search.looks import Ratio, Settled, settle
+from ssmperf.versions.search.verdicts import Followed, judged_end, shows_end
 
 COMMITS = 13
 

@@ -23,13 +23,13 @@ from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError
 from ssmperf.execute.run import Progress
 from ssmperf.runs.outcome import percent
 from ssmperf.trial import nonce
-from ssmperf.versions.bisected import DIGITS, Bisected, Direct, Further
-from ssmperf.versions.candidates import Candidates, Commit, ancestor, path_in_tree
-from ssmperf.versions.looks import Ratio
 from ssmperf.versions.procedure import Versions
+from ssmperf.versions.search.bisected import DIGITS, Bisected, Direct, Further
+from ssmperf.versions.search.candidates import Candidates, Commit, ancestor, path_in_tree
+from ssmperf.versions.search.looks import Ratio
+from ssmperf.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
 from ssmperf.versions.sides import kind_of, shallow_words
 from ssmperf.versions.state import write_state
-from ssmperf.versions.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
 
 STATE_FILE = "bisect.json"
 RULE = "midpoint"  # by which commits are judged; searches of earlier versions had another

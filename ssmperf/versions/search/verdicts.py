@@ -20,8 +20,8 @@ from ssmperf.measure import paired
 from ssmperf.runs import store
 from ssmperf.runs.comparison import WRONG_STATUSES
 from ssmperf.runs.outcome import Pair, RunComparison
-from ssmperf.versions.looks import NotMeasured, Ratio, Settled, measure_case
 from ssmperf.versions.procedure import Versions, compare_versions
+from ssmperf.versions.search.looks import NotMeasured, Ratio, Settled, measure_case
 from ssmperf.versions.side_process import SideProcess, pass_on
 from ssmperf.versions.sides import install
 from ssmperf.versions.state import PLAN_FILE

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.errors import ExitCode
-from ssmperf.versions.candidates import Commit
-from ssmperf.versions.verdicts import BAD, Followed, Judgement
+from ssmperf.versions.search.candidates import Commit
+from ssmperf.versions.search.verdicts import BAD, Followed, Judgement
 
 DIGITS = 10  # of a commit, in texts and names of folders
 
