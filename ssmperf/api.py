@@ -323,7 +323,7 @@ def history(
     """Follow each case over many runs: find the runs at which it stepped, and whether it creeps.
 
     Args:
-        runs: run folders, or folders with run folders in them.
+        runs: run folders and files of pytest-benchmark, or folders with these in them.
         threshold: the change that matters, such as "5%" or 0.05. Smaller steps are left out.
         baseline: the run from which on the cumulative alarm counts, as a folder or a tag. None means each
             case's first run after its last step, or its first run of all.
@@ -332,8 +332,9 @@ def history(
             cumulative alarm is raised; else "show".
 
     Returns:
-        A history with `.cases`, `.steps`, `.behind`, `.ok`, `.exit_code`, `.frame()`, and `.left_out`: the
-        runs that are not used, such as damaged ones, with the reason.
+        A history with `.cases`, `.steps`, `.behind`, `.ok`, `.exit_code`, `.frame()`; `.could_have_found`, a
+        sentence about the least steps; and `.left_out`: runs and parts of runs that are not used, such as
+        damaged ones, with the reason.
 
     Raises:
         UnreadableRun: no run can be read.
