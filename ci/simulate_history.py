@@ -117,9 +117,11 @@ class Row:
 def steps_of(logs: Array) -> tuple[list[list[Change]], list[list[Change]], Noise]:
     """Give the steps of each case that are reported, all that were found, and the noise."""
     numbers = [np.arange(logs.shape[1])] * len(logs)
-    changes, noise = find_changes(list(logs), numbers, Shuffles(logs.shape[1]))
-    reported = [[each for each in found if each.reaches(THRESHOLD) and not each.creeps] for found in changes]
-    return reported, changes, noise
+    found = find_changes(list(logs), numbers, Shuffles(logs.shape[1]))
+    reported = [
+        [step for step in steps if step.reaches(THRESHOLD) and not step.creeps] for steps in found.changes
+    ]
+    return reported, found.changes, found.noise
 
 
 def alarms_of(logs: Array) -> set[int]:

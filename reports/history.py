@@ -19,7 +19,9 @@ from .tables import terminal_text
 
 MOST_ROWS = 60
 MOST_LEFT_OUT = 12
+LEFT_OUT = "left out"
 MOST_STEPS = 6  # named in a row, the last ones
+DISTINCT = 0.01  # least steps that differ by less are told as one
 WIDTH = 30  # letters of a course
 BARS = "▁▂▃▄▅▆▇█"
 USUAL = ("suite", "recurrence", "model", "backend", "shape", "dtype", "pass_")
@@ -29,7 +31,7 @@ NUMBERS = ("runs", "first", "last", "change")
 
 @report("table", of="history")
 def table(history: History, destination: Path | None = None) -> str | None:
-    """Show the cases' courses, those that people act on first, then omissions, and the conclusion."""
+    """Show the cases' courses, those that people act on first, then omissions and the conclusions."""
     listed = ordered(history)
     lines: list[Any] = []
     for device in dict.fromkeys(each.device for each in listed):
@@ -38,7 +40,8 @@ def table(history: History, destination: Path | None = None) -> str | None:
         if len(members) > MOST_ROWS:
             more = len(members) - MOST_ROWS
             lines.append(Text(f"and {more} more: --json and --html have them all", style="dim"))
-    lines += [Text(f"left out: {text}", style="yellow") for text in left_out(history)]
+    lines += [Text(text, style="yellow") for text in left_out(history)]
+    lines.append(Text(history.could_have_found))
     lines.append(Text(history.conclusion, style="bold red" if history.behind else "bold"))
     return deliver(terminal_text(lines, plain=destination is not None), destination)
 
@@ -83,10 +86,13 @@ def alarm_text(history: CaseHistory) -> str:
 
 
 def left_out(history: History) -> list[str]:
-    """List omissions with their reasons: a few texts and the number of the others."""
-    shown = [units.plain(text) for text in history.left_out[:MOST_LEFT_OUT]]
-    more = len(history.left_out) - len(shown)
-    return [*shown, *([f"{more} more"] if more else [])]
+    """List omissions with their reasons: a few texts and the number of the others.
+
+    A text about a part of a run says itself what is left out; the run is not.
+    """
+    texts = [each if LEFT_OUT in each else f"{LEFT_OUT}: {each}" for each in history.left_out[:MOST_LEFT_OUT]]
+    more = len(history.left_out) - len(texts)
+    return [*map(units.plain, texts), *([f"{LEFT_OUT}: {more} more"] if more else [])]
 
 
 def course(values: Sequence[float], threshold: float, width: int = WIDTH) -> str:
@@ -106,6 +112,7 @@ def course(values: Sequence[float], threshold: float, width: int = WIDTH) -> str
 
 def _grid(members: Sequence[CaseHistory], threshold: float) -> Table:
     more = varying([each.case for each in members])
+    least = min((each.least_step for each in members if each.least_step is not None), default=None)
     grid = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     for heading in (*map(units.label, more), *NAMED, *NUMBERS, "course", "steps"):
         justify: Any = "right" if heading in NUMBERS else "left"
@@ -116,12 +123,14 @@ def _grid(members: Sequence[CaseHistory], threshold: float) -> Table:
         cells += [*named(each.case), str(len(each.points))]
         cells += [units.number(each.field, first), units.number(each.field, last), change(each.change)]
         cells.append(course([point.value for point in each.points], threshold))
-        grid.add_row(*map(Text, cells), Text(_notes(each), style="bold red" if each.behind else ""))
+        grid.add_row(*map(Text, cells), Text(_notes(each, least), style="bold red" if each.behind else ""))
     return grid
 
 
-def _notes(history: CaseHistory) -> str:
+def _notes(history: CaseHistory, least: float | None) -> str:
     steps = history.steps[-MOST_STEPS:]
     earlier = len(history.steps) - len(steps)
     texts = [f"{earlier} earlier" if earlier else "", *map(step_text, steps), alarm_text(history)]
+    if least is not None and (history.least_step is None or history.least_step > least + DISTINCT):
+        texts.append(f"could overlook {history.overlooks}")
     return "; ".join(filter(None, texts))

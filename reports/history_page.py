@@ -31,6 +31,7 @@ def _page(history: History) -> dict[str, Any]:
         "title": f"History of {len(listed)} cases",
         "runs": [],
         "conclusion": history.conclusion,
+        "could_have_found": history.could_have_found,
         "behind": bool(history.behind),
         "left_out": texts.left_out(history),
         "filters": {name: found for name, found in values.items() if len(found) > 1},
@@ -69,6 +70,7 @@ def _title(history: CaseHistory, more: list[str]) -> str:
 def _note(history: CaseHistory) -> str:
     first, last = (units.number(history.field, history.points[end].value) for end in (0, -1))
     parts = [f"{first} → {last} ({texts.change(history.change)})", texts.alarm_text(history)]
+    parts.append(f"could overlook {history.overlooks}")
     return "; ".join(filter(None, parts))
 
 

@@ -299,9 +299,7 @@ def bisect(
             comparisons left. on_judged: with each candidate and its judgement.
 
     Returns:
-        `.named`, the first slow or wrong commit, if it is shown to be one; `.first`, the commits left;
-        `.direct`, comparisons with parents; `.further`, other slow-downs; `.judged`, by commit;
-        `.conclusion`, `.exit_code`.
+        `.named`, the first slow or wrong commit, if it is shown to be one, and `.conclusion`: see `Bisected`.
 
     Raises:
         UsageError: a ref is no commit, `bad` is not slower than `good`, nor wrong, or the request is wrong.
@@ -327,7 +325,7 @@ def history(
     """Follow each case over many runs: find the runs at which it stepped, and whether it creeps.
 
     Args:
-        runs: run folders, or folders with run folders in them.
+        runs: run folders and files of pytest-benchmark, or folders with these in them.
         threshold: the change that matters, such as "5%" or 0.05. Smaller steps are left out.
         baseline: the run from which on the cumulative alarm counts, as a folder or a tag. None means each
             case's first run after its last step, or its first run of all.
@@ -336,8 +334,9 @@ def history(
             cumulative alarm is raised; else "show".
 
     Returns:
-        A history with `.cases`, `.steps`, `.behind`, `.ok`, `.exit_code`, `.frame()`, and `.left_out`: the
-        runs that are not used, such as damaged ones, with the reason.
+        A history with `.cases`, `.steps`, `.behind`, `.ok`, `.exit_code`, `.frame()`; `.could_have_found`, a
+        sentence about the least steps; and `.left_out`: runs and parts of runs that are not used, such as
+        damaged ones, with the reason.
 
     Raises:
         UnreadableRun: no run can be read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from support.gate import GATE, ROOT, Place, commit, git
+from support.histories import step, write
 
 WORKFLOWS, ACTIONS = "vendor.github-workflows", "vendor.github-actions"
 TRANSFORMS = {"vendor.gitlab-ci": ("--data-transform", "gitlab-ci")}
@@ -134,8 +136,9 @@ def gates(text: str) -> list[list[str]]:
 
 def test_this_projects_workflow_calls_the_gate_and_its_tests_alone() -> None:
     called = list(scripts(YAML(typ="safe").load(WORKFLOW.read_text())))
-    assert len(called) == 4
-    assert all(re.match(r"ci/(gate|test gpu)\b[^\n]*$", each) for each in called)
+    assert len(called) == 6
+    history = '"$SSMPERF_VENV/bin/ssmperf" history'
+    assert all(re.match(rf"(ci/(gate|test gpu)|{re.escape(history)})\b[^\n]*$", each) for each in called)
 
 
 @pytest.fixture
@@ -169,6 +172,60 @@ def test_the_gate_understands_how_it_is_called(name: str, place: Place) -> None:
         done = place.gate(*kept)
         assert done.returncode == 0, done.stderr
         assert "--backends" in place.commands()[-1] or place.commands()[-1][0] == "report"
+
+
+@pytest.mark.parametrize("name", ["workflow", "starter"])
+@pytest.mark.parametrize("slower", [False, True])
+def test_the_nightly_job_appends_a_run_and_writes_the_page(
+    name: str, slower: bool, place: Place, tmp_path: Path
+) -> None:
+    """Its scripts run as GitHub runs them, with the runs of earlier nights and the real `history`."""
+    data = YAML(typ="safe").load(documents()[name][1])
+    job = data["jobs"]["nightly"]
+    measure, history = (step["run"] for step in job["steps"] if "run" in step)
+    restore, save = (step for step in job["steps"] if "cache/" in step.get("uses", ""))
+    assert restore["with"]["path"] == save["with"]["path"] == "history"
+    assert restore["with"]["key"] == save["with"]["key"]
+    assert save["with"]["key"].startswith(restore["with"]["restore-keys"])
+    order = [step.get("run") or step["uses"] for step in job["steps"]]
+    assert order.index(measure) < order.index(save["uses"]) < order.index(history)  # a red night is kept, too
+    assert job["steps"][-1]["if"] == "always()" and "history" in job["steps"][-1]["with"]["path"].split()
+    # each scheduled time starts one of the two jobs
+    night = next(each["cron"] for each in data["on"]["schedule"] if each["cron"] != "0 3 * * 1")
+    assert job["if"].endswith(f"github.event.schedule == '{night}'")
+    assert data["jobs"]["baseline"]["if"].endswith(f"&& github.event.schedule != '{night}'")
+
+    shifts = {0: step(6, 0.5)} if slower else {}
+    *earlier, new = write(tmp_path / "runs", runs=13, count=2, shifts=shifts)
+    for number, path in enumerate(earlier):
+        shutil.copytree(path, place.folder / "history" / f"{number}-1")
+    standin = Path(place.ssmperf.split()[1])
+    copied = f"import shutil; sys.argv[1] == 'run' and shutil.copytree({str(new)!r}, out)\n"
+    standin.write_text(standin.read_text().rpartition("sys.argv[1]")[0] + copied)
+    (place.folder / "ci").mkdir()
+    (place.folder / "ci" / "gate").symlink_to(GATE)
+    command = tmp_path / "environment" / "bin" / "ssmperf"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ssmperf.cli "$@"\n')
+    command.chmod(0o755)
+    variables = {"SSMPERF": place.ssmperf, "ASKED": str(place.asked), "CASES": "--backends mine"}
+    variables |= {"SSMPERF_VENV": str(command.parents[1]), "GITHUB_RUN_ID": "77", "GITHUB_RUN_ATTEMPT": "1"}
+    variables |= {
+        "GITHUB_SERVER_URL": "",
+        "GITHUB_REPOSITORY": "",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "s"),
+    }
+    variables |= {"PYTHONPATH": str(ROOT)}
+    for script, code in ((measure, 0), (history, int(slower))):
+        done = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=place.folder, env=os.environ | variables,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+    assert (place.folder / "history" / "77-1" / "run.json").exists()
+    assert "2 cases over 13 runs" in done.stdout and "13 runs: could have found a step from" in done.stdout
+    page = (place.folder / "gate" / "history.html").read_text()
+    assert "2 cases over 13 runs" in page
 
 
 @pytest.mark.parametrize("code", [0, 3])

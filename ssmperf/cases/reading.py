@@ -9,6 +9,7 @@ from typing import Any
 
 DEEPEST = 60  # levels of nesting; a run has less than ten
 LARGEST = 2**1023  # whole numbers up to here are floats, too
+MOST_DIGITS = len(str(LARGEST)) + 1  # of one, its sign included; Python refuses to read thousands
 
 
 def parse(text: str | bytes) -> Any:
@@ -20,9 +21,13 @@ def parse(text: str | bytes) -> Any:
         ValueError: it is not JSON, not UTF-8, or nested too deeply.
     """
     try:
-        return _sound(json.loads(text), DEEPEST)
+        return _sound(json.loads(text, parse_int=_whole), DEEPEST)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MOST_DIGITS else None
 
 
 def _sound(value: Any, levels: int) -> Any:

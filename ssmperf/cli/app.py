@@ -54,10 +54,12 @@ def interrupted(folder: Path) -> NoReturn:
 def loaded(*folders: Path) -> list[Run]:
     """Load runs; faults that were tolerated go to stderr."""
     from ssmperf import api
+    from ssmperf.runs.foreign import benchmark_json
 
     runs = [api.load(path) for path in folders]
-    for warning in (warning for run in runs for warning in run.warnings):
-        print(f"warning: {warning}", file=sys.stderr)
+    for run in runs:
+        for warning in (*run.warnings, *benchmark_json.remarks(run.path, run.records)):
+            print(f"warning: {warning}", file=sys.stderr)
     return runs
 
 

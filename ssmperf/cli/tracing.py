@@ -37,7 +37,8 @@ def history(
         list[Path] | None,
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, files of pytest-benchmark, or folders with run folders. Default: runs.",
+            help="Run folders, files of pytest-benchmark, or folders with these, such as its storage. "
+            "Default: runs.",
         ),
     ] = None,
     threshold: Threshold = "5%",
@@ -73,7 +74,8 @@ def history(
     """Follow each case over many runs: its steps with their commits, and whether it creeps.
 
     Runs of different devices are kept apart. Runs that cannot be read, or measured in another way, are left
-    out and named. Noise between runs makes no step in 98 of 100 histories in which nothing changed.
+    out and named. Noise between runs makes no step in 98 of 100 histories in which nothing changed; the line
+    "could have found" says how large a step it can hide.
     """
     from ssmperf import api
     from ssmperf.terminal import display

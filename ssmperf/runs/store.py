@@ -110,8 +110,8 @@ def _hardware(environment: Mapping[str, Any]) -> str | None:
         return str(gpu.get("name") or "") or None
     if not isinstance(cpu, Mapping):
         return None
-    name = cpu.get("model") or cpu.get("architecture")
-    return f"{name}, {cpu.get('cores')} cores" if name else None
+    name, cores = cpu.get("model") or cpu.get("architecture"), cpu.get("cores")
+    return f"{name}{'' if cores is None else f', {cores} cores'}" if name else None
 
 
 def _counted(counts: Mapping[str, int]) -> str:

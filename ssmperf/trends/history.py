@@ -19,6 +19,7 @@ from ssmperf.runs.outcome import percent
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import Run
 from ssmperf.trends.creep import find_creeps
+from ssmperf.trends.least_step import FEWEST_RUNS, POWER, least_steps
 from ssmperf.trends.noise import Shuffles
 from ssmperf.trends.series import Point, Series, gather
 from ssmperf.trends.steps import Change, find_changes
@@ -108,12 +109,17 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class CaseHistory:
-    """The history of one case on one device. points: in the order of their dates."""
+    """The history of one case on one device.
+
+    points: in the order of their dates. least_step: ratio from which on a step would have been found; see
+        `ssmperf.trends.least_step`. None if a step of any size would have been missed.
+    """
 
     case: Case
     device: str
     field: str
     points: tuple[Point, ...]
+    least_step: float | None
     steps: tuple[Step, ...] = ()
     alarm: Alarm | None = None
 
@@ -121,6 +127,11 @@ class CaseHistory:
     def change(self) -> float:
         """The last value over the first one."""
         return self.points[-1].value / self.points[0].value
+
+    @property
+    def overlooks(self) -> str:
+        """Say which steps would not have been found."""
+        return "any step" if self.least_step is None else f"steps below {_size_text(self.least_step)}"
 
     @property
     def behind(self) -> bool:
@@ -135,6 +146,7 @@ class CaseHistory:
             "field": self.field,
             "points": [point.to_json() for point in self.points],
             "change": self.change,
+            "least_step": self.least_step,
             "steps": [step.to_json() for step in self.steps],
             "alarm": self.alarm.to_json() if self.alarm else None,
         }
@@ -144,7 +156,8 @@ class CaseHistory:
 class History:
     """Many runs, as one history per case and device.
 
-    runs: those that were read, in the order of their dates. left_out: what was not used, and why.
+    runs: those that were read, in the order of their dates. left_out: runs, and parts of runs, that were not
+        used, and why.
     threshold: steps whose interval does not reach it are not reported.
     alarm: "fail" if a fresh slow-down or a raised alarm is a failure, else "show".
     """
@@ -180,9 +193,32 @@ class History:
         fresh = sum(step.fresh for step in self.steps)
         creeping = sum(each.alarm is not None for each in self.cases)
         parts = [_count(len(self.steps), "step"), f"{fresh} fresh", _count(creeping, "cumulative alarm")]
-        days = [run.meta["created"][:10] for run in (self.runs[0], self.runs[-1])]
-        over = f"{_count(len(self.cases), 'case')} over {_count(len(self.runs), 'run')}"
+        shown = {point.run for each in self.cases for point in each.points}
+        runs = [run for run in self.runs if run.path in shown] or self.runs
+        days = [run.meta["created"][:10] for run in (runs[0], runs[-1])]
+        over = f"{_count(len(self.cases), 'case')} over {_count(len(runs), 'run')}"
         return f"{over}, {days[0]} to {days[1]}: {', '.join(parts)} (threshold {percent(self.threshold)})"
+
+    @property
+    def could_have_found(self) -> str:
+        """One sentence: from which size on would a step in the middle have been found, 4 times in 5?"""
+        lengths = sorted(len(each.points) for each in self.cases)
+        if not lengths:
+            return "no case has a time, so there was no step to find"
+        least, most = lengths[0], lengths[-1]
+        runs = _count(most, "run") if least == most else f"{least} to {_count(most, 'run')}"
+        sizes = sorted(each.least_step for each in self.cases if each.least_step is not None)
+        blind = len(lengths) - len(sizes)
+        if not sizes:
+            why = f"too few, it takes {FEWEST_RUNS}" if most < FEWEST_RUNS else "too few for such noise"
+            return f"{runs}: could have found no step of any size ({why})"
+        texts = [_size_text(sizes[place]) for place in (0, len(sizes) // 2, -1)]
+        found = f"{runs}: could have found a step from {texts[0]}"
+        if texts[0] != texts[2]:
+            found += f" in the steadiest case, {texts[1]} in half of them, {texts[2]} in the noisiest"
+        if blind:
+            found += f", and none of any size in {_count(blind, 'case')} with too few runs"
+        return f"{found} ({percent(POWER)} of such steps, in the middle of the runs)"
 
     def frame(self) -> pandas.DataFrame:
         """Make a tidy DataFrame with one row per case and run.
@@ -215,6 +251,7 @@ class History:
     def to_json(self) -> dict[str, Any]:
         return {
             "conclusion": self.conclusion,
+            "could_have_found": self.could_have_found,
             "exit_code": int(self.exit_code),
             "threshold": self.threshold,
             "runs": [str(run.path) for run in self.runs],
@@ -276,19 +313,21 @@ def _analysed(
     logs = [np.log([point.value for point in each.points]) for each in members]
     numbers = [np.array(each.numbers, dtype=np.intp) for each in members]
     shuffles = Shuffles(runs)
-    changes, noise = find_changes(logs, numbers, shuffles)
+    findings = find_changes(logs, numbers, shuffles)
+    least = least_steps(findings, threshold)
     reported = [
-        [change for change in found if change.reaches(threshold) and not change.creeps] for found in changes
+        [change for change in found if change.reaches(threshold) and not change.creeps]
+        for found in findings.changes
     ]
     baselines = [
         (found[-1].position if found else 0) if pinned is None else int(np.searchsorted(each.numbers, pinned))
         for each, found in zip(members, reported, strict=True)
     ]
-    positions = [[change.position for change in found] for found in changes]
-    creeps = find_creeps(logs, numbers, baselines, positions, noise, shuffles, threshold)
+    positions = [[change.position for change in found] for found in findings.changes]
+    creeps = find_creeps(logs, numbers, baselines, positions, findings.noise, shuffles, threshold)
     every = sorted({number for each in members for number in each.numbers})  # runs of the device
     cases = []
-    for each, found, start, creep in zip(members, reported, baselines, creeps, strict=True):
+    for each, found, start, creep, size in zip(members, reported, baselines, creeps, least, strict=True):
         steps = tuple(
             _step(each, change, every, last=change is found[-1], start=0 if pinned is None else start)
             for change in found
@@ -304,7 +343,8 @@ def _analysed(
                 math.exp(rise + reach),
                 creep.p,
             )
-        cases.append(CaseHistory(each.case, each.device, each.rank, each.points, steps, alarm))
+        ratio = None if size is None else math.exp(size)
+        cases.append(CaseHistory(each.case, each.device, each.rank, each.points, ratio, steps, alarm))
     return cases
 
 
@@ -339,6 +379,11 @@ def commit_text(point: Point) -> str:
     if point.commit:
         return point.commit[:COMMIT_DIGITS] + ("+" if point.dirty else "")
     return point.origin.plugin_sha256 or "unknown"
+
+
+def _size_text(ratio: float) -> str:
+    """Write the size of a step that would have been found, such as 4.1 % or 2.5 times."""
+    return percent(float(f"{ratio - 1:.2g}")) if ratio < 2 else f"{ratio:.2g} times"
 
 
 def _count(number: int, noun: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.origin import Origin
-from ssmperf.cases.record import Record, Status
+from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import device_name
 from ssmperf.runs.rounds import values_of
@@ -20,7 +20,10 @@ from ssmperf.runs.standings import environment_of, rank_fields
 from ssmperf.runs.store import RUN_FILE, Run, load
 
 COMPARISON_FILE = "ab.json"  # beside the two runs of a comparison of versions
-DEEPEST = 3  # folders between the named one and a `run.json`, that of the run included
+# a folder with one of these is ours: other JSON there is no file of pytest-benchmark
+OUR_FILES = (RUN_FILE, COMPARISON_FILE, "bisect.json", "reproduce.json", "result.json", "profile.json")
+DEEPEST = 3  # fewer folders are between the named one and a `run.json` or a file of pytest-benchmark
+LEAST, MOST = 1e-30, 1e30  # of a number: no unit needs more, and ratios and their intervals do not overflow
 UNKNOWN_DEVICE = "unknown device"
 
 
@@ -81,7 +84,7 @@ class Series:
 class Gathered:
     """What was read: series by device and case, the runs in the order of their dates, and what is left out.
 
-    left_out: text per run or folder, which says why.
+    left_out: text per run, folder or part of a run, which says why.
     """
 
     series: tuple[Series, ...]
@@ -90,7 +93,7 @@ class Gathered:
 
 
 def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
-    """Read all runs that are named, or lie in a folder that is named.
+    """Read all runs and files of pytest-benchmark that are named, or lie in a folder that is named.
 
     Runs of different devices are in different series. Of runs that measured in different ways, those that
     measured like the last run of the device are kept.
@@ -101,7 +104,7 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
     """
     left_out: list[str] = []
     dated = []
-    for path in _run_folders(paths, left_out):
+    for path in _run_paths(paths, left_out):
         try:
             run = load(path)
             dated.append((_date(run), str(path), run))
@@ -117,26 +120,37 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
     return Gathered(tuple(series), tuple(runs), tuple(left_out))
 
 
-def _run_folders(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
+def _run_paths(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
     """Find the runs that are named or lie in named folders, each once, but no sides of comparisons there."""
     found: dict[str, Path] = {}
     for path in paths:
         if os.path.isfile(path) or os.path.isfile(path / RUN_FILE):  # noqa: PTH113 (Path's raises for odd names)
             found.setdefault(os.path.realpath(path), path)
             continue
-        inside = sorted(
-            file.parent
-            for depth in range(1, DEEPEST)
-            for file in path.glob("/".join(["*"] * depth + [RUN_FILE]))
-        )
+        inside = [*(file.parent for file in _files(path, RUN_FILE, above=1)), *_benchmark_files(path)]
         if not inside:
-            left_out.append(f"{path}: no run folder, and none lies in it")
-        for folder in inside:
-            if (folder.parent / COMPARISON_FILE).exists():
-                left_out.append(f"{folder}: one side of a comparison of versions, whatever its date")
+            left_out.append(f"{path}: no run folder, and none lies in it, nor a file of pytest-benchmark")
+        for each in inside:
+            if (each.parent / COMPARISON_FILE).exists():
+                left_out.append(f"{each}: one side of a comparison of versions, whatever its date")
             else:
-                found.setdefault(os.path.realpath(folder), folder)
+                found.setdefault(os.path.realpath(each), each)
     return list(found.values())
+
+
+def _benchmark_files(folder: Path) -> list[Path]:
+    """List what may be files of pytest-benchmark in a folder, such as its storage or a part of that."""
+    return [
+        file
+        for file in _files(folder, "*.json", above=0)
+        if not (file.is_dir() or any((file.parent / name).exists() for name in OUR_FILES))
+    ]
+
+
+def _files(folder: Path, name: str, above: int) -> list[Path]:
+    """List the files of a name below a folder, with at least `above` folders in between."""
+    depths = range(above, DEEPEST)
+    return sorted(file for depth in depths for file in folder.glob("/".join(["*"] * depth + [name])))
 
 
 def _date(run: Run) -> datetime:
@@ -151,7 +165,7 @@ def _date(run: Run) -> datetime:
     except ValueError:
         date = None
     if date is None:
-        raise UnreadableRun(f"{run.path}: run.json has no date")
+        raise UnreadableRun(f"{run.path}: it has no date, so it has no place among the others")
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
@@ -170,7 +184,7 @@ def _series(runs: Sequence[Run], restriction: Restriction, left_out: list[str]) 
             device = _device(run, record)
             if device not in odd and restriction.keeps(record.case):
                 found.setdefault((device, record.case.id), []).append((number, run, record))
-    made = (_one(device, members) for (device, _), members in found.items())
+    made = (_one(device, members, left_out) for (device, _), members in found.items())
     return sorted((each for each in made if each is not None), key=_order)
 
 
@@ -180,13 +194,20 @@ def _order(series: Series) -> tuple[Any, ...]:
     return (*names, tuple(case.shape.items()), case.id)
 
 
-def _one(device: str, members: Sequence[tuple[int, Run, Record]]) -> Series | None:
+def _one(device: str, members: Sequence[tuple[int, Run, Record]], left_out: list[str]) -> Series | None:
     """Make the series of one case; None if nothing ranks it, or it never was ok."""
     case = members[-1][2].case
     rank = rank_fields(members[-1][1].meta).get(case.suite)
     if rank is None:
         return None
-    kept = [each for each in members if values_of([each[2]], rank)]
+    kept = []
+    for number, run, record in members:
+        for value in values_of([record], rank):
+            if LEAST < value < MOST:
+                kept.append((number, run, record))
+            else:
+                text = f"{one_line(str(case))} ({case.id[:8]}) of {run.path} is left out"
+                left_out.append(f"{text}: its {rank} is {value:.3g}, which is no measurement")
     if not kept:
         return None
     return Series(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ssmperf.trends.noise import CONFIDENCE_REACH, Array, IntArray, Noise, Shuffles
+from ssmperf.trends.noise import CONFIDENCE_REACH, ORDERS, Array, IntArray, Noise, Shuffles
 
 SIGNIFICANCE = 0.02  # allowed probability of any step in a history without one, over all its cases
 LEAST_SIDE = 3  # runs on either side of a step
@@ -29,6 +29,7 @@ _BENT = 2.0  # the same for the level of a stretch
 _TAILS = 3.0  # degrees of freedom of the loss that places a step
 _RAMP = 3  # parameters of a ramp: level, slope, and where it begins or ends
 _ROUNDING = 1e-9
+_FEW_ORDERS = 199  # of each history of many
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +85,70 @@ class _History:
         return np.concatenate([np.diff(self.values[a:b]) for a, b in self.stretches()])
 
 
-def find_changes(
-    logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuffles
-) -> tuple[list[list[Change]], Noise]:
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The steps of each case in their order, and what another step would have had to stand out from.
+
+    noise: between runs. spreads: of single runs of each case. lengths: runs of each case on its longest
+    level. chance: the largest evidence of any place in any case, in each random order of the runs.
+    """
+
+    changes: list[list[Change]]
+    noise: Noise
+    spreads: list[float]
+    lengths: list[int]
+    chance: Array
+
+
+def find_changes(logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuffles) -> Findings:
     """Find the steps of every case, of all sizes that stand out from the noise.
 
-    Args:
-        logs: the log values of each case in the order of its runs. runs: the numbers of these runs.
-
-    Returns:
-        The steps of each case in their order, and the noise between runs.
+    logs: the log values of each case in the order of its runs. runs: the numbers of these runs.
     """
     histories = [
         _History(np.asarray(values, dtype=np.float64), np.asarray(numbers), [0, len(values)])
         for values, numbers in zip(logs, runs, strict=True)
     ]
     noise = Noise.of([each.differences() for each in histories])
-    while _split(histories, noise, shuffles):
-        pass
+    found = True
+    while found:
+        found, chance = _split(histories, noise, shuffles)
     noise = Noise.of([each.differences() for each in histories])
-    return [_changes(each, noise) for each in histories], noise
+    return Findings(
+        [_changes(each, noise) for each in histories],
+        noise,
+        [
+            float(noise.spreads(each.differences())) if len(each.values) > 1 else math.nan
+            for each in histories
+        ],
+        [max(b - a for a, b in each.stretches()) for each in histories],
+        chance,
+    )
 
 
-def _split(histories: Sequence[_History], noise: Noise, shuffles: Shuffles) -> bool:
-    """Split every stretch that stands out from chance; tell whether there was any."""
+def _spread(history: _History, noise: Noise) -> float:
+    differences = history.differences()
+    return float(noise.spreads(differences)) if len(differences) else math.nan
+
+
+def chances_of(trials: Array, noise: Noise, others: Array) -> Array:
+    """Compute the p of the first step of each history of one case, (trials, runs) to (trials,).
+
+    others: the chance of cases beside it, as in `Findings`.
+    """
+    count, runs = trials.shape
+    orders = trials[:, Shuffles(runs, _FEW_ORDERS).orders(np.arange(runs))]
+    spreads = noise.spreads(np.diff(orders, axis=2))
+    scaled = (orders - np.median(trials, axis=1)[:, None, None]) / spreads[..., None]
+    evidence, _ = _evidence(np.clip(scaled, -_FAR, _FAR).reshape(-1, runs))
+    true, own = np.split(evidence.reshape(count, -1), [1], axis=1)
+    beyond = [(chance >= true - _ROUNDING).mean(axis=1) for chance in (own, others[None])]
+    either = 1 - (1 - beyond[0]) * (1 - beyond[1])
+    return np.asarray((1 + ORDERS * either) / (1 + ORDERS), dtype=np.float64)
+
+
+def _split(histories: Sequence[_History], noise: Noise, shuffles: Shuffles) -> tuple[bool, Array]:
+    """Split every stretch that stands out from chance; tell whether there was any, and the chance."""
     candidates = []
     chance = np.zeros(1)
     for history in histories:
@@ -124,7 +165,7 @@ def _split(histories: Sequence[_History], noise: Noise, shuffles: Shuffles) -> b
             history.bounds = sorted([*history.bounds, split.position])
             history.splits = {}
             found = True
-    return found
+    return found, chance
 
 
 def _best_splits(history: _History, noise: Noise, shuffles: Shuffles) -> dict[tuple[int, int], _Split]:

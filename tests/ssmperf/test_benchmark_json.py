@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.histories import write_run
 
 import ssmperf
 from ssmperf import Status, cli
@@ -169,48 +171,208 @@ def test_a_file_without_samples_is_shown_and_not_compared(tmp_path: Path) -> Non
     for each in bare:
         del each["stats"]["data"]
     base, new = (load(write(tmp_path / f"{n}.json", document(each))) for n, each in enumerate(bare))
-    assert "1 of 1 benchmarks have no samples" in base.warnings[0]
+    assert base.warnings == []  # nothing is left out
+    (remark,) = benchmark_json.remarks(base.path, base.records)
+    assert "1 of 1 benchmarks have no samples" in remark
     assert base.records[0].numbers["latency_s"] == 1e-3
     assert base.records[0].numbers["quartile_low_s"] < 1e-3 < base.records[0].numbers["quartile_high_s"]
     assert [pair.verdict for pair in ssmperf.compare(base, new).pairs] == ["ambiguous"]
 
 
-def test_a_benchmark_that_its_timer_did_not_see_has_no_time(tmp_path: Path) -> None:
-    run = load(write(tmp_path / "one.json", document(benchmark("test_a", 0.0))))
-    assert run.records[0].status is Status.UNSUPPORTED and "latency_s" not in run.records[0].numbers
-    assert run.warnings == []
-
-
 Change = Callable[[dict[str, Any]], Any]
-DAMAGED: dict[str, tuple[Change, str]] = {
+NOT_A_FILE_OF_IT: dict[str, tuple[Change, str]] = {
     "no list": (lambda d: d.pop("benchmarks"), "it has no list of benchmarks"),
     "benchmarks": (lambda d: d.update(benchmarks={}), "it has no list of benchmarks"),
-    "benchmark": (lambda d: d["benchmarks"].append(3), "benchmark 2: it is no object"),
-    "name": (lambda d: d["benchmarks"][0].pop("name"), "benchmark 1: it has no name"),
-    "fullname": (lambda d: d["benchmarks"][0].update(fullname=[]), "it has no fullname"),
-    "group": (lambda d: d["benchmarks"][0].update(group={}), "its group is no text"),
-    "stats": (lambda d: d["benchmarks"][0].pop("stats"), "it has no stats"),
-    "data": (lambda d: d["benchmarks"][0]["stats"].update(data=[1.0, "x"]), "no list of times"),
-    "no data": (lambda d: d["benchmarks"][0]["stats"].update(data=[]), "no list of times"),
-    "negative": (lambda d: d["benchmarks"][0]["stats"].update(data=[-1.0]), "no list of times"),
-    "nan": (lambda d: d["benchmarks"][0]["stats"].update(data=[float("nan")]), "no list of times"),
-    "median": (lambda d: d["benchmarks"][0]["stats"].update(data=None, median="1"), "its median is no time"),
-    "rounds": (lambda d: d["benchmarks"][0]["stats"].update(data=None, rounds=0), "no number of calls"),
-    "iterations": (lambda d: d["benchmarks"][0]["stats"].update(iterations=True), "no number of calls"),
-    "twice": (lambda d: d["benchmarks"].append(d["benchmarks"][0]), "benchmark 2: test_it.py::test_a is"),
-}  # fmt: skip
+    "empty": (lambda d: d.update(benchmarks=[]), "has no benchmarks"),
+}
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_is_one_line(
+@pytest.mark.parametrize("name", NOT_A_FILE_OF_IT)
+def test_another_file_is_one_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change, text = DAMAGED[name]
-    data = copy.deepcopy(document(benchmark("test_a", 1e-3)))
+    change, text = NOT_A_FILE_OF_IT[name]
+    data = document(benchmark("test_a", 1e-3))
     change(data)
     code, out, err = outcome(capsys, monkeypatch, "report", write(tmp_path / "bad.json", data))
     assert (code, out) == (2, "")
     assert text in err and "bad.json" in err and len(err.splitlines()) == 1
+
+
+def stats(**changed: Any) -> Change:
+    return lambda each: each["stats"].update(changed)
+
+
+def bare(**changed: Any) -> Change:
+    """Change statistics, and take out the samples."""
+    return lambda each: (each["stats"].pop("data"), each["stats"].update(changed))
+
+
+NAN = float("nan")
+BAD: dict[str, tuple[Change, str]] = {
+    "no fullname": (lambda each: each.pop("fullname"), "no fullname"),
+    "fullname": (lambda each: each.update(fullname=[1]), "no fullname"),
+    "group": (lambda each: each.update(group={}), "its group is no text"),
+    "no stats": (lambda each: each.pop("stats"), "it has no stats"),
+    "empty stats": (lambda each: each.update(stats={}), "it has no stats"),
+    "stats": (lambda each: each.update(stats=[1.0]), "it has no stats"),
+    "text": (stats(data=[1.0, "x"]), "time 2 of 2 in its data is no number"),
+    "flag": (stats(data=[True]), "time 1 of 1 in its data is no number"),
+    "no times": (stats(data=[]), "no list of times"),
+    "data": (stats(data={"a": 1.0}), "no list of times"),
+    "negative": (stats(data=[1.0, -1.0]), "time 2 of 2 in its data is -1 s"),
+    "zero": (stats(data=[1.0, 0.0, 1.0]), "time 2 of 3 in its data is 0 s"),
+    "nan": (stats(data=[1.0, NAN]), "time 2 of 2 in its data is null, NaN or infinite"),
+    "infinite": (stats(data=[float("inf")]), "null, NaN or infinite"),
+    "huge": (stats(data=[10**400]), "null, NaN or infinite"),
+    "tiny": (stats(data=[5e-324]), "which no clock measures"),
+    "long": (stats(data=[1e300]), "which no clock measures"),
+    "min": (stats(min=NAN), "its min is null, NaN or infinite"),
+    "mean": (stats(mean=float("-inf")), "its mean is null, NaN or infinite"),
+    "max": (stats(max=[]), "its max is no number"),
+    "median": (bare(median="1"), "its median is no number"),
+    "no median": (lambda each: each.update(stats={"min": 1.0}), "neither data nor a median"),
+    "median 0": (bare(median=0), "its median is 0 s: the timer did not see it"),
+    "median nan": (bare(median=NAN), "its median is null, NaN or infinite"),
+    "rounds": (bare(rounds=0), "its rounds is no number of calls"),
+    "iterations": (stats(iterations=True), "its iterations is no number of calls"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_benchmark_is_left_out_by_name_and_no_other(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, text = BAD[name]
+    intact = write(tmp_path / "intact.json", document(benchmark("test_a", 1e-3), benchmark("test_b", 1e-3)))
+    bad = benchmark("test_b", 1e-3)
+    change(bad)
+    file = write(tmp_path / "bad.json", document(benchmark("test_a", 1e-3), bad))
+    known = {record.case.backend: record.status for record in load(file).records}
+    assert known.pop("test_it.py::test_a") is Status.OK and [*known.values()] == [Status.UNSUPPORTED]
+
+    def left_out(shown: str) -> bool:
+        words = " ".join(shown.split())
+        return f"test_b of {file} is left out: " in words and text in words
+
+    assert ssmperf.history(file).cases[0].case.backend == "test_it.py::test_a"
+    code, out, err = outcome(capsys, monkeypatch, "history", file, intact)
+    assert code == 0 and left_out(out) and "2 cases over 2 runs" in out, out + err
+    # what was right before is lost; what was wrong before is new or right again
+    for words, expected in (((intact, file), 3), ((file, intact), 0)):
+        code, out, err = outcome(capsys, monkeypatch, "compare", *words)
+        assert code == expected and left_out(err) and "1 same" in out, out + err
+    assert outcome(capsys, monkeypatch, "check", file, "--baseline", intact)[0] == 3
+
+
+def test_a_benchmark_without_any_name_is_left_out_by_number(tmp_path: Path) -> None:
+    nameless = benchmark("test_b", 1e-3) | {"name": None, "fullname": 3}
+    run = load(write(tmp_path / "bad.json", document(benchmark("test_a", 1e-3), nameless)))
+    assert [record.case.backend for record in run.records] == ["test_it.py::test_a"]
+    assert run.warnings == [
+        f"benchmark 2 of {tmp_path / 'bad.json'} is left out: it has no fullname, or one that is no text"
+    ]
+    data = document(benchmark("test_a", 1e-3))
+    data["benchmarks"].append(3)
+    (warning,) = load(write(tmp_path / "odd.json", data)).warnings
+    assert warning.startswith("benchmark 2 of ") and warning.endswith("it is no object")
+
+
+def test_a_benchmark_that_is_there_twice_has_no_time(tmp_path: Path) -> None:
+    """Nothing says which of the two is meant."""
+    twice = [benchmark("test_a", 1e-3), benchmark("test_a", 1e-9), benchmark("test_b", 1e-3)]
+    run = load(write(tmp_path / "twice.json", document(*twice)))
+    assert [record.status for record in run.records] == [Status.UNSUPPORTED, Status.OK]
+    assert "test_a" in run.warnings[0] and "it is there twice" in run.warnings[0]
+
+
+def test_samples_alone_are_enough(tmp_path: Path) -> None:
+    """Statistics that follow from the samples may be missing."""
+    few = benchmark("test_a", 1e-3)
+    few["stats"] = {"data": few["stats"]["data"]}
+    (record,) = load(write(tmp_path / "few.json", document(few))).records
+    assert record.numbers["fastest_s"] < record.numbers["latency_s"] < record.numbers["slowest_s"]
+    few["stats"] = {"median": 1e-3}
+    (record,) = load(write(tmp_path / "few.json", document(few))).records
+    assert record.numbers["latency_s"] == 1e-3 and record.numbers["fastest_s"] is None
+
+
+STORED: dict[str, Change] = {
+    "as it is": lambda d: None,
+    "no machine": lambda d: d.update(machine_info=None),
+    "nothing of the machine": lambda d: d.update(machine_info={}),
+    "no count": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU"}),
+    "null": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU", "count": None}),
+    "odd count": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU", "count": "8"}),
+    "odd names": lambda d: d["machine_info"].update(cpu=None, machine={}, processor=[1]),
+    "no commit": lambda d: d.update(commit_info=None),
+    "odd commit": lambda d: d.update(commit_info={"id": None, "dirty": "?"}),
+    "no extra": lambda d: [each.pop(name) for each in d["benchmarks"] for name in ("extra_info", "options")],
+    "no version": lambda d: d.pop("version"),
+    "no samples": lambda d: [each["stats"].pop("data") for each in d["benchmarks"]],
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_storage_of_pytest_benchmark_has_a_history(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder, the machine's folder in it, and what lies around it, whatever optional fields are there."""
+    inner = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
+    inner.mkdir(parents=True)
+    for day in range(1, 10):
+        data = document(benchmark("test_a", 1e-3)) | {"datetime": f"2026-01-{day:02}T00:00:00"}
+        STORED[name](data)
+        write(inner / f"{day:04}_abc.json", data)
+    for folder in (tmp_path, inner.parent, inner):
+        code, out, err = outcome(capsys, monkeypatch, "history", folder)
+        assert code == 0 and "1 case over 9 runs" in out and not err
+        assert "None" not in out and "left out" not in out
+    for words in (("report", inner / "0001_abc.json"), ("history", inner, "--html", tmp_path / "p.html")):
+        code, out, err = outcome(capsys, monkeypatch, *words)
+        assert code == 0 and "None cores" not in out + err
+    assert "None" not in repr(load(inner / "0001_abc.json"))
+
+
+def test_what_else_lies_in_a_folder_is_named_and_our_own_files_are_not(tmp_path: Path) -> None:
+    write(tmp_path / "0001_a.json", document(benchmark("test_a", 1e-3)))
+    odd = {
+        "package.json": b"{}",
+        "torn.json": b'{"benchmarks": [',
+        "empty.json": b"",
+        "bytes.json": b"\xff\xfe",
+    }
+    odd |= {"deep.json": b"[" * 10**5, "list.json": b"[1]"}
+    for name, content in odd.items():
+        (tmp_path / name).write_bytes(content)
+    write(tmp_path / "undated.json", document(benchmark("test_a", 1e-3)) | {"datetime": None})
+    (tmp_path / "folder.json").mkdir()
+    search = tmp_path / "a-bisect"
+    search.mkdir()
+    (search / "bisect.json").write_text("{}")
+    found = ssmperf.history(tmp_path)
+    assert len(found.runs) == 1 and len(found.left_out) == len(odd) + 1
+    assert all(sum(name in text for text in found.left_out) == 1 for name in (*odd, "undated.json"))
+    assert all(len(text.splitlines()) == 1 for text in found.left_out)
+
+
+def test_a_whole_number_of_many_digits_harms_no_other_benchmark(tmp_path: Path) -> None:
+    """Python refuses to read it; it is no number of anything."""
+    text = json.dumps(document(benchmark("test_a", 1e-3), benchmark("test_b", 1e-3)))
+    file = tmp_path / "digits.json"
+    file.write_text(
+        text.replace('"rounds": 21', f'"rounds": {"9" * 10**4}', 1).replace("4096}", "9" * 5000 + "}")
+    )
+    assert [record.status for record in load(file).records] == [Status.OK, Status.OK]
+
+
+def test_numbers_that_no_ratio_can_hold_are_left_out(tmp_path: Path) -> None:
+    """Of runs of ours, too, which anybody may have written."""
+    for number in range(8):
+        write_run(tmp_path / f"run-{number}", number, [0.0, math.log(1e-320 if number % 2 else 1e300)])
+    found = ssmperf.history(tmp_path)
+    assert [len(each.points) for each in found.cases] == [8]
+    assert len(found.left_out) == 8 and all("which is no measurement" in text for text in found.left_out)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'"' + b"x" * 100, b"[" * 10**5])
@@ -299,7 +461,7 @@ def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, tmp_path: Pa
         return
     intact = tmp_path / "intact.json"
     other = load(intact if intact.exists() else write(intact, INTACT))
-    assert len(run.records) == len(changed["benchmarks"])
+    assert len(run.records) + len(run.warnings) >= len(changed["benchmarks"])
     for one, two in ((run, other), (other, run)):
         ssmperf.registry.report("table", "comparison")(ssmperf.compare(one, two), tmp_path / "out")
     for name in ("table", "html", "json"):

@@ -44,7 +44,7 @@ def numbers(logs: Array) -> list[npt.NDArray[np.intp]]:
 
 
 def changes_of(logs: Array) -> list[list[Change]]:
-    return find_changes(list(logs), numbers(logs), Shuffles(logs.shape[1]))[0]
+    return find_changes(list(logs), numbers(logs), Shuffles(logs.shape[1])).changes
 
 
 def steps_of(logs: Array) -> dict[int, list[int]]:
@@ -157,7 +157,7 @@ def test_cases_that_lack_some_runs_keep_their_own_count() -> None:
     kept = np.array([run for run in range(RUNS) if run not in (3, 4, 17)])
     values = [logs[0][kept] + 0.08 * (kept >= 12), *logs[1:]]
     runs = [kept, *numbers(logs)[1:]]
-    changes, _ = find_changes(values, runs, Shuffles(RUNS))
+    changes = find_changes(values, runs, Shuffles(RUNS)).changes
     assert [change.position for change in changes[0]] == [int(np.searchsorted(kept, 12))]
 
 

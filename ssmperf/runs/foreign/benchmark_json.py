@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ SECTION = Section(
     columns=(RANK, "samples", "outliers"),
     rank=RANK,
 )
+STATISTICS = ("min", "max", "mean", "median", "q1", "q3")  # times that pytest-benchmark computes from samples
+LEAST_S, MOST_S = 1e-12, 1e9  # a cycle of any processor is longer; and thirty years
 CLOCK_FACTS = ("clock", "converged", "unsettled", "host_latency_s", "issue_s", "waited_samples", "busy")
 
 
@@ -50,10 +52,13 @@ class BenchmarkCase(Case):
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
-    """Read a file as the contents of a `run.json`, its records, and warnings about missing facts.
+    """Read a file as the contents of a `run.json`, its records, and warnings about what is left out.
+
+    A benchmark whose times cannot be believed is a record without any, `unsupported` with the reason, so that
+    a comparison misses it. One without a name is left out.
 
     Raises:
-        UnreadableRun: it cannot be read, is no file of pytest-benchmark's, or a benchmark in it is damaged.
+        UnreadableRun: it cannot be read, or is no file of pytest-benchmark's.
     """
     try:
         data = parse(path.read_bytes())
@@ -61,52 +66,64 @@ def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
         raise UnreadableRun(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, Mapping) or not isinstance(data.get("benchmarks"), list):
         raise UnreadableRun(f"{path} is no file of pytest --benchmark-json: it has no list of benchmarks")
+    if not data["benchmarks"]:
+        raise UnreadableRun(f"{path} has no benchmarks")
     environment = _environment(data)
     env_id = hashlib.sha256(json.dumps(environment, sort_keys=True).encode()).hexdigest()[:16]
     records: dict[str, Record] = {}
+    warnings = []
     for number, each in enumerate(data["benchmarks"], start=1):
         try:
             record = _record(each, env_id)
         except _Damaged as error:
-            raise UnreadableRun(f"{path}, benchmark {number}: {error}") from None
-        if record.case.id in records:
-            raise UnreadableRun(f"{path}, benchmark {number}: {one_line(record.case.backend)} is there twice")
-        records[record.case.id] = record
+            warnings.append(f"benchmark {number} of {path} is left out: {error}")
+            continue
+        id_ = record.case.id
+        records[id_] = _refused(record.case, "it is there twice", env_id) if id_ in records else record
+    warnings += [
+        f"{one_line(each.case.backend)} of {path} is left out: {each.reason}"
+        for each in records.values()
+        if each.status is not Status.OK
+    ]
     meta = {
         "schema_version": SCHEMA_VERSION,
         "created": data.get("datetime") if isinstance(data.get("datetime"), str) else None,
         "environments": {env_id: environment},
         "suites": {SUITE: SECTION.to_json()},
     }
-    timed = [record for record in records.values() if record.status is Status.OK]
-    bare = sum("samples_s" not in record.numbers for record in timed)
+    return meta, list(records.values()), warnings
+
+
+def remarks(path: Path, records: Iterable[Record]) -> list[str]:
+    """Say how many benchmarks of a file can be shown but not compared, since no samples were kept."""
+    timed = [each for each in records if each.case.suite == SUITE and each.status is Status.OK]
+    bare = sum("samples_s" not in each.numbers for each in timed)
     few = f"{bare} of {len(timed)} benchmarks have no samples, so their times cannot be compared"
-    how = "--benchmark-json and --benchmark-save-data keep them"
-    return meta, list(records.values()), [f"{path}: {few} ({how})"] if bare else []
+    return [f"{path}: {few} (--benchmark-json and --benchmark-save-data keep them)"] if bare else []
 
 
 class _Damaged(ValueError):
-    """A benchmark lacks a field that every benchmark has."""
+    """A benchmark has no name, or no times that can be believed."""
 
 
 def _record(data: Any, env_id: str) -> Record:
-    """Make the record of a benchmark. Raises _Damaged."""
+    """Make the record of a benchmark. Raises _Damaged if it has no name."""
     if not isinstance(data, Mapping):
         raise _Damaged("it is no object")
-    name, group = _text(data, "fullname"), data.get("group")
-    if group is not None and not isinstance(group, str):
-        raise _Damaged("its group is no text")
-    extra = data.get("extra_info")
+    names = [data.get("fullname"), data.get("name")]
+    name = next((each for each in names if isinstance(each, str) and each), None)
+    if name is None:
+        raise _Damaged("it has no fullname, or one that is no text")
+    group, extra, options = data.get("group"), data.get("extra_info"), data.get("options")
     own = extra.get(INFO) if isinstance(extra, Mapping) else None
     clock = own if isinstance(own, Mapping) else {}
-    options = data.get("options")
     timer = options.get("timer") if isinstance(options, Mapping) else None
     case = BenchmarkCase(
         SUITE,
         SUITE,
         name,
         Shape(),
-        group or name,
+        group if isinstance(group, str) and group else name,
         dtype="",
         gate_dtype="",
         layout="",
@@ -117,55 +134,71 @@ def _record(data: Any, env_id: str) -> Record:
         timing=timer if isinstance(timer, str) else "",
         level="",
     )
+    if name != names[0]:
+        return _refused(case, "it has no fullname, or one that is no text", env_id)
+    if not isinstance(group, str | None):
+        return _refused(case, "its group is no text", env_id)
+    try:
+        times = _times(data.get("stats"))
+    except _Damaged as error:
+        return _refused(case, str(error), env_id)
     numbers: dict[str, Any] = {
         "judged": False,
-        "name": _text(data, "name"),
+        "name": names[1] if isinstance(names[1], str) else None,
         "group": group,
         "param": data["param"] if isinstance(data.get("param"), str) else None,
         "params": data.get("params"),
         "extra_info": extra,
         "options": options,
     }
-    times = _times(data.get("stats"))
-    if not times[RANK]:
-        reason = "its median is 0 s: the timer did not see it"
-        return Record(case, Status.UNSUPPORTED, reason, env_id, numbers)
     known = {fact: clock[fact] for fact in CLOCK_FACTS if _fits(fact, clock.get(fact))}
     return Record(case, Status.OK, None, env_id, {**numbers, **times, **known})
 
 
+def _refused(case: Case, reason: str, env_id: str) -> Record:
+    return Record(case, Status.UNSUPPORTED, reason, env_id, {"judged": False})
+
+
 def _times(stats: Any) -> dict[str, Any]:
     """Read the times of a benchmark: from its samples, or else from its statistics. Raises _Damaged."""
-    if not isinstance(stats, Mapping):
+    if not isinstance(stats, Mapping) or not stats:
         raise _Damaged("it has no stats")
-    numbers = {
-        "fastest_s": _seconds(stats, "min"),
-        "slowest_s": _seconds(stats, "max"),
-        "mean_s": _seconds(stats, "mean"),
-        "iterations": _count(stats, "iterations", or_else=1),
-    }
-    if stats.get("data") is None:
+    told = {name: _seconds(stats[name], f"its {name}") for name in STATISTICS if name in stats}
+    iterations = _count(stats.get("iterations", 1), "its iterations")
+    samples = stats.get("data")
+    if samples is None:
+        if "median" not in told:
+            raise _Damaged("it has neither data nor a median")
         return {
-            RANK: _seconds(stats, "median"),
-            "quartile_low_s": _seconds(stats, "q1"),
-            "quartile_high_s": _seconds(stats, "q3"),
-            "samples": _count(stats, "rounds"),
-            **numbers,
+            RANK: told["median"],
+            "quartile_low_s": told.get("q1"),
+            "quartile_high_s": told.get("q3"),
+            "fastest_s": told.get("min"),
+            "slowest_s": told.get("max"),
+            "mean_s": told.get("mean"),
+            "samples": _count(stats["rounds"], "its rounds") if "rounds" in stats else None,
+            "iterations": iterations,
         }
-    samples = stats["data"]
-    if not isinstance(samples, list) or not samples or not all(map(_is_time, samples)):
+    if not isinstance(samples, list) or not samples:
         raise _Damaged("its data is no list of times")
-    found = summarise(samples)
+    times = [
+        _seconds(each, f"time {number} of {len(samples)} in its data")
+        for number, each in enumerate(samples, start=1)
+    ]
+    found = summarise(times)
     return {
         RANK: found.median,
         "latency_low_s": found.low,
         "latency_high_s": found.high,
         "quartile_low_s": found.quartile_low,
         "quartile_high_s": found.quartile_high,
+        "fastest_s": min(times),
+        "slowest_s": max(times),
+        "mean_s": told.get("mean", sum(times) / len(times)),
         "samples": found.n,
         "outliers": found.outliers,
-        "samples_s": [float(each) for each in samples],
-        **numbers,
+        "samples_s": times,
+        "iterations": iterations,
     }
 
 
@@ -173,13 +206,14 @@ def _environment(data: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the machine as an environment of ours; unknown fields are None."""
     machine, commit = (_mapping(data.get(name)) for name in ("machine_info", "commit_info"))
     cpu, own = _mapping(machine.get("cpu")), _mapping(machine.get(INFO))
-    cores = cpu.get("count")
+    model = cpu.get("brand_raw") or cpu.get("brand") or machine.get("processor")
+    cores, architecture = cpu.get("count"), machine.get("machine")
     described = {
         "hardware": {
             "cpu": {
-                "model": cpu.get("brand_raw") or machine.get("processor"),
-                "architecture": machine.get("machine"),
-                "cores": cores if isinstance(cores, int) else None,
+                "model": model if isinstance(model, str) else None,
+                "architecture": architecture if isinstance(architecture, str) else None,
+                "cores": cores if _is_count(cores) else None,
             },
             "gpu": None,
         },
@@ -202,37 +236,34 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not value:
-        raise _Damaged(f"it has no {name}")
-    return value
-
-
-def _seconds(stats: Mapping[str, Any], name: str) -> float:
-    value = stats.get(name)
-    if not _is_time(value):
-        raise _Damaged(f"its {name} is no time")
-    assert value is not None
+def _seconds(value: Any, what: str) -> float:
+    """Read a time. Raises _Damaged, which names it, for a value that no clock gives."""
+    if value is None:  # which the reader puts in place of NaN and infinity
+        raise _Damaged(f"{what} is null, NaN or infinite")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _Damaged(f"{what} is no number")
+    if value == 0:
+        raise _Damaged(f"{what} is 0 s: the timer did not see it")
+    if not LEAST_S <= value <= MOST_S:
+        raise _Damaged(f"{what} is {float(value):.3g} s, which no clock measures")
     return float(value)
 
 
-def _count(stats: Mapping[str, Any], name: str, or_else: int | None = None) -> int:
-    value = stats.get(name, or_else)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _Damaged(f"its {name} is no number of calls")
-    return value
+def _count(value: Any, what: str) -> int:
+    if not _is_count(value):
+        raise _Damaged(f"{what} is no number of calls")
+    return int(value)
 
 
-def _is_time(value: Any) -> bool:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return good and math.isfinite(value) and value >= 0
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _fits(fact: str, value: Any) -> bool:
     """Tell whether a fact about the clock has the type that a record of ours gives it."""
     if fact.endswith("_s"):
-        return _is_time(value)
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return good and math.isfinite(value) and value >= 0
     if fact == "busy":
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     return isinstance(value, {"converged": bool, "waited_samples": int}.get(fact, str))
