@@ -290,13 +290,11 @@ def bisect(
         case: id of the case, or how it begins. Of several, one that became wrong is followed, or else the
             one that slowed down most.
         suite, choices: as for `ssmperf.ab`. None is `throughput`, and `correctness` if an id is named.
-        pairs: those of the ends, as for `ssmperf.ab`. Each commit is measured in as many pairs as the second
-            number says, and in up to four times as many.
-        threshold: the least slow-down between the ends that is searched for.
+        pairs: those of the ends. Each commit takes as many as the second number says, or up to four times.
+        threshold: the least slow-down between the ends.
         plugin: plug-in files; those that `bad` has in its tree are taken from the tree of each candidate.
         out: the search's folder; None makes a new one under `runs/`. resume: continue the search in it.
-        progress: receives that of each comparison. on_step: called with each candidate, the commits and
-            comparisons left. on_judged: with each candidate and its judgement.
+        progress: receives that of each comparison. on_step, on_judged: called with each candidate.
 
     Returns:
         `.named`, the first slow or wrong commit, if it is shown to be one, and `.conclusion`: see `Bisected`.
