@@ -59,17 +59,16 @@ def kind_of(numbers: Mapping[str, Any]) -> str:
 def device_name(environment: Mapping[str, Any]) -> str:
     """Name the hardware of an environment: the GPU, or the CPU with the number of cores that it may use.
 
-    Raises:
-        KeyError, TypeError, AttributeError: the environment, which may come from outside, names no device.
+    Raises KeyError, TypeError or AttributeError if it names none.
     """
     hardware = environment["hardware"]
     gpu, cpu = hardware.get("gpu"), hardware["cpu"]
     if gpu:
         return str(gpu["name"])
-    name, cores = cpu["model"] or cpu["architecture"], cpu["cores"]
+    name = cpu["model"] or cpu["architecture"]
     if not name:
         raise KeyError("model")
-    return str(name) if cores is None else f"{name}, {cores} cores"
+    return str(name) if cpu["cores"] is None else f"{name}, {cpu['cores']} cores"
 
 
 def software_of(environment: Mapping[str, Any], env_id: str) -> str | None:

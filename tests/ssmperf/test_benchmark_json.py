@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,62 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.histories import write_run
+from support.benchmarks import HOSTILE, benchmark, document, write
+from support.command_line import Call, caller
 
 import ssmperf
-from ssmperf import Status, cli
+from ssmperf import Status
 from ssmperf.errors import UnreadableRun
 from ssmperf.runs.foreign import benchmark_json
 from ssmperf.runs.store import load
 
-HOSTILE = "<script>alert(1)</script>"
 
-
-def benchmark(name: str, median_s: float, *, group: str | None = None, **changed: Any) -> dict[str, Any]:
-    """A benchmark as pytest-benchmark writes it, with 21 samples around a median."""
-    data = [median_s * (1 + (place - 10) * 1e-5) for place in range(21)]
-    stats = {
-        "min": data[0], "max": data[-1], "mean": median_s, "stddev": 0.0, "rounds": 21, "median": median_s,
-        "iqr": data[15] - data[5], "q1": data[5], "q3": data[15], "iqr_outliers": 0, "stddev_outliers": 0,
-        "outliers": "0;0", "ld15iqr": data[0], "hd15iqr": data[-1], "ops": 1 / median_s if median_s else 0,
-        "total": sum(data), "data": data, "iterations": 3,
-    }  # fmt: skip
-    return {
-        "group": group,
-        "name": name,
-        "fullname": f"test_it.py::{name}",
-        "params": {"T": 4096},
-        "param": "4096",
-        "extra_info": {"note": HOSTILE},
-        "options": {"timer": "perf_counter", "min_rounds": 5},
-        "stats": stats,
-    } | changed
-
-
-def document(*benchmarks: dict[str, Any], cpu: str = "A CPU") -> dict[str, Any]:
-    return {
-        "machine_info": {
-            "node": "here", "machine": "x86_64", "python_version": "3.12.1", "release": "6.1",
-            "cpu": {"brand_raw": cpu, "count": 8},
-        },
-        "commit_info": {"id": "abcdef", "dirty": False, "branch": HOSTILE},
-        "benchmarks": list(benchmarks),
-        "datetime": "2026-01-01T00:00:00+00:00",
-        "version": "5.2.3",
-    }  # fmt: skip
-
-
-def write(path: Path, data: Any) -> Path:
-    path.write_text(json.dumps(data))
-    return path
-
-
-def outcome(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> Any:
-    """Run a command in this process; return its exit code, output and error."""
-    monkeypatch.setattr(sys, "argv", ["ssmperf", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code, *capsys.readouterr()
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    return caller(monkeypatch, capsys)
 
 
 def test_a_benchmark_is_a_record(tmp_path: Path) -> None:
@@ -117,19 +72,6 @@ def test_every_report_shows_it(verb: str, tmp_path: Path) -> None:
         assert HOSTILE not in text and "not judged" in text
 
 
-def test_files_of_many_days_have_a_history(tmp_path: Path) -> None:
-    files = []
-    for day in range(12):
-        seconds = 1e-3 * (1.2 if day >= 7 else 1.0) * (1 + 1e-3 * (day % 3))
-        given = document(benchmark("test_a", seconds), benchmark("test_b", 1e-3 * (1 + 1e-3 * (day % 2))))
-        given |= {"datetime": f"2026-01-{day + 1:02}T00:00:00", "commit_info": {"id": f"{day:x}" * 40}}
-        files.append(write(tmp_path / f"{day}.json", given))
-    found = ssmperf.history(files)
-    (step,) = found.steps
-    assert step.case.backend == "test_it.py::test_a" and step.after.commit == "7" * 40
-    assert not found.left_out and len(found.cases) == 2
-
-
 CHANGES: dict[str, tuple[float, int, str]] = {
     "same": (1.0, 0, "1 same"),
     "slower": (1.5, 1, "1 slower"),
@@ -138,14 +80,12 @@ CHANGES: dict[str, tuple[float, int, str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_two_files_are_compared(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_files_are_compared(name: str, tmp_path: Path, call: Call) -> None:
     factor, code, text = CHANGES[name]
     base = write(tmp_path / "base.json", document(benchmark("test_a", 1e-3)))
     new = write(tmp_path / "new.json", document(benchmark("test_a", 1.0001e-3 * factor)))
     for words in (("compare", base, new), ("check", new, "--baseline", base)):
-        found, out, err = outcome(capsys, monkeypatch, *words)
+        found, out, err = call(*words)
         assert (found, err) == (code, ""), out
         assert text in out
     assert sorted(tmp_path.iterdir()) == [base, new]  # nothing is written beside a file of another program
@@ -188,13 +128,11 @@ NOT_A_FILE_OF_IT: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_A_FILE_OF_IT)
-def test_another_file_is_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_is_one_line(name: str, tmp_path: Path, call: Call) -> None:
     change, text = NOT_A_FILE_OF_IT[name]
     data = document(benchmark("test_a", 1e-3))
     change(data)
-    code, out, err = outcome(capsys, monkeypatch, "report", write(tmp_path / "bad.json", data))
+    code, out, err = call("report", write(tmp_path / "bad.json", data))
     assert (code, out) == (2, "")
     assert text in err and "bad.json" in err and len(err.splitlines()) == 1
 
@@ -240,9 +178,7 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_benchmark_is_left_out_by_name_and_no_other(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_benchmark_is_left_out_by_name_and_no_other(name: str, tmp_path: Path, call: Call) -> None:
     change, text = BAD[name]
     intact = write(tmp_path / "intact.json", document(benchmark("test_a", 1e-3), benchmark("test_b", 1e-3)))
     bad = benchmark("test_b", 1e-3)
@@ -256,13 +192,13 @@ def test_a_bad_benchmark_is_left_out_by_name_and_no_other(
         return f"test_b of {file} is left out: " in words and text in words
 
     assert ssmperf.history(file).cases[0].case.backend == "test_it.py::test_a"
-    code, out, err = outcome(capsys, monkeypatch, "history", file, intact)
+    code, out, err = call("history", file, intact)
     assert code == 0 and left_out(out) and "2 cases over 2 runs" in out, out + err
     # what was right before is lost; what was wrong before is new or right again
     for words, expected in (((intact, file), 3), ((file, intact), 0)):
-        code, out, err = outcome(capsys, monkeypatch, "compare", *words)
+        code, out, err = call("compare", *words)
         assert code == expected and left_out(err) and "1 same" in out, out + err
-    assert outcome(capsys, monkeypatch, "check", file, "--baseline", intact)[0] == 3
+    assert call("check", file, "--baseline", intact)[0] == 3
 
 
 def test_a_benchmark_without_any_name_is_left_out_by_number(tmp_path: Path) -> None:
@@ -295,84 +231,6 @@ def test_samples_alone_are_enough(tmp_path: Path) -> None:
     few["stats"] = {"median": 1e-3}
     (record,) = load(write(tmp_path / "few.json", document(few))).records
     assert record.numbers["latency_s"] == 1e-3 and record.numbers["fastest_s"] is None
-
-
-STORED: dict[str, Change] = {
-    "as it is": lambda d: None,
-    "no machine": lambda d: d.update(machine_info=None),
-    "nothing of the machine": lambda d: d.update(machine_info={}),
-    "no count": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU"}),
-    "null": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU", "count": None}),
-    "odd count": lambda d: d["machine_info"].update(cpu={"brand_raw": "A CPU", "count": "8"}),
-    "odd names": lambda d: d["machine_info"].update(cpu=None, machine={}, processor=[1]),
-    "no commit": lambda d: d.update(commit_info=None),
-    "odd commit": lambda d: d.update(commit_info={"id": None, "dirty": "?"}),
-    "no extra": lambda d: [each.pop(name) for each in d["benchmarks"] for name in ("extra_info", "options")],
-    "no version": lambda d: d.pop("version"),
-    "no samples": lambda d: [each["stats"].pop("data") for each in d["benchmarks"]],
-}
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_the_storage_of_pytest_benchmark_has_a_history(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its folder, the machine's folder in it, and what lies around it, whatever optional fields are there."""
-    inner = tmp_path / ".benchmarks" / "Linux-CPython-3.11-64bit"
-    inner.mkdir(parents=True)
-    for day in range(1, 10):
-        data = document(benchmark("test_a", 1e-3)) | {"datetime": f"2026-01-{day:02}T00:00:00"}
-        STORED[name](data)
-        write(inner / f"{day:04}_abc.json", data)
-    for folder in (tmp_path, inner.parent, inner):
-        code, out, err = outcome(capsys, monkeypatch, "history", folder)
-        assert code == 0 and "1 case over 9 runs" in out and not err
-        assert "None" not in out and "left out" not in out
-    for words in (("report", inner / "0001_abc.json"), ("history", inner, "--html", tmp_path / "p.html")):
-        code, out, err = outcome(capsys, monkeypatch, *words)
-        assert code == 0 and "None cores" not in out + err
-    assert "None" not in repr(load(inner / "0001_abc.json"))
-
-
-def test_what_else_lies_in_a_folder_is_named_and_our_own_files_are_not(tmp_path: Path) -> None:
-    write(tmp_path / "0001_a.json", document(benchmark("test_a", 1e-3)))
-    odd = {
-        "package.json": b"{}",
-        "torn.json": b'{"benchmarks": [',
-        "empty.json": b"",
-        "bytes.json": b"\xff\xfe",
-    }
-    odd |= {"deep.json": b"[" * 10**5, "list.json": b"[1]"}
-    for name, content in odd.items():
-        (tmp_path / name).write_bytes(content)
-    write(tmp_path / "undated.json", document(benchmark("test_a", 1e-3)) | {"datetime": None})
-    (tmp_path / "folder.json").mkdir()
-    search = tmp_path / "a-bisect"
-    search.mkdir()
-    (search / "bisect.json").write_text("{}")
-    found = ssmperf.history(tmp_path)
-    assert len(found.runs) == 1 and len(found.left_out) == len(odd) + 1
-    assert all(sum(name in text for text in found.left_out) == 1 for name in (*odd, "undated.json"))
-    assert all(len(text.splitlines()) == 1 for text in found.left_out)
-
-
-def test_a_whole_number_of_many_digits_harms_no_other_benchmark(tmp_path: Path) -> None:
-    """Python refuses to read it; it is no number of anything."""
-    text = json.dumps(document(benchmark("test_a", 1e-3), benchmark("test_b", 1e-3)))
-    file = tmp_path / "digits.json"
-    file.write_text(
-        text.replace('"rounds": 21', f'"rounds": {"9" * 10**4}', 1).replace("4096}", "9" * 5000 + "}")
-    )
-    assert [record.status for record in load(file).records] == [Status.OK, Status.OK]
-
-
-def test_numbers_that_no_ratio_can_hold_are_left_out(tmp_path: Path) -> None:
-    """Of runs of ours, too, which anybody may have written."""
-    for number in range(8):
-        write_run(tmp_path / f"run-{number}", number, [0.0, math.log(1e-320 if number % 2 else 1e300)])
-    found = ssmperf.history(tmp_path)
-    assert [len(each.points) for each in found.cases] == [8]
-    assert len(found.left_out) == 8 and all("which is no measurement" in text for text in found.left_out)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'"' + b"x" * 100, b"[" * 10**5])
