@@ -220,6 +220,13 @@ def parse_pairs(text: str | None) -> tuple[int, int | None]:
     return int(first), int(fresh)
 
 
+def kept_values(out: Path, id_: str, numbers: Iterable[int]) -> tuple[list[float], list[float]] | None:
+    """Read both sides' measurements of a case in these rounds, if a comparison's folder has all of them."""
+    if not all((out / name / store.RUN_FILE).exists() for name in ("base", "new")):
+        return None
+    return _common_values(store.load(out / "base"), store.load(out / "new"), numbers).get(id_)
+
+
 def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
     """List the values of both sides in these rounds, for the cases that have all of them."""
     fields = rank_fields(base.meta) | rank_fields(new.meta)
