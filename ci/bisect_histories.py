@@ -1,8 +1,11 @@
 """Does `ssmperf bisect` name innocent commits? Ten planted histories, searched on this machine.
 
-    python ci/bisect_histories.py OUT            all ten: about 40 minutes on two cores that others use
-    python ci/bisect_histories.py OUT --only 3,9 some of them; a history takes 3 to 4 minutes
+    python ci/bisect_histories.py OUT            all ten
+    python ci/bisect_histories.py OUT --only 3,9 some of them
     python ci/bisect_histories.py OUT --load 2   beside two processes that keep cores busy
+
+A history takes about 5 minutes of processor time, which is 3 minutes of two idle cores. Beside a load of 6
+to 11 it took 14 to 18 minutes.
 
 Each history is a git repository with a plug-in kernel on the CPU. A commit makes it slower by 15 to 30 % by
 idle steps behind its loop; those around it change comments alone. One history has two such commits, one has a

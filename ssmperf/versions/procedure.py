@@ -201,8 +201,8 @@ def conclude(
     base: Run, new: Run, wanted: Versions, screened: Sequence[str], fresh: int, *, unsure: str = "fail"
 ) -> RunComparison:
     """Draw the verdicts from the rounds of both runs. A case that was not ok in some round has none."""
-    first = _common_values(base, new, range(wanted.first))
-    again = _common_values(base, new, range(wanted.first, wanted.first + fresh))
+    first = common_values(base, new, range(wanted.first))
+    again = common_values(base, new, range(wanted.first, wanted.first + fresh))
     known = [id_ for id_ in first if id_ not in screened or id_ in again]
     marked = [id_ in screened for id_ in known]
     verdicts: Mapping[str, Any] = {}
@@ -233,7 +233,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
+def common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
     """List the values of both sides in these rounds, for the cases that have all of them."""
     fields = rank_fields(base.meta) | rank_fields(new.meta)
     wanted = list(numbers)
@@ -368,7 +368,7 @@ class Pairs:
     ) -> dict[str, tuple[list[float], list[float]]]:
         """Read both sides' measurements in these rounds from the runs on disk."""
         base, new = (store.load(self.processes[name].run_folder) for name in ("base", "new"))
-        found = _common_values(base, new, numbers)
+        found = common_values(base, new, numbers)
         return {id_: found[id_] for id_ in sorted(ids) if id_ in found}
 
     def _order(self, number: int) -> list[str]:

@@ -37,7 +37,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class FakeProcess:
     """A side that reads its cases from the plug-in file of its tree instead of measuring them.
 
-    A line is the time of a throughput case, by its number of channels, or the answer of a correctness case.
+    A word is the time of a throughput case, or the bytes of a memory case, or the answer of a correctness
+    case. Cases are told apart by their number of channels.
     """
 
     rounds: ClassVar[list[tuple[str, str, int]]] = []  # name of the side, case and number of each round
@@ -55,10 +56,11 @@ class FakeProcess:
         self.texts: dict[str, str] = {}
         self.cases = {}
         for channels, each in enumerate(text.split(), 1):
-            case = the_case(channels, "throughput" if each[0].isdigit() else "correctness")
+            case = the_case(channels, suite_of(each))
             self.cases[case.id], self.texts[case.id] = case, each
         section = {"title": "T", "question": "", "columns": []}
-        suites = {"throughput": {**section, "rank": "latency_s"}, "correctness": section}
+        ranks = {"throughput": "latency_s", "memory": "peak_bytes"}
+        suites = {name: {**section, "rank": ranks.get(name)} for name in (*ranks, "correctness")}
         self.writer, run = Writer.resume(run_folder, {"created": "2026-01-01", "suites": suites})
         self.done = {(each.case.id, round_of(each)) for found in run.rounds.values() for each in found}
 
@@ -75,6 +77,8 @@ class FakeProcess:
             if case.suite == "correctness":
                 reason = None if text == "ok" else "by 3.0"
                 record = Record(case, Status(text), reason, None, {"round": number})
+            elif case.suite == "memory":
+                record = Record(case, Status.OK, None, None, {"round": number, "peak_bytes": int(text[:-1])})
             else:
                 noise = random.Random(f"{self.name} {text} {number}").gauss(0, 0.003)
                 seconds = float(text) * (1 + noise)
@@ -86,6 +90,10 @@ class FakeProcess:
         self.writer.close()
 
     def kill(self) -> None: ...
+
+
+def suite_of(word: str) -> str:
+    return "memory" if word.endswith("B") else "throughput" if word[0].isdigit() else "correctness"
 
 
 def the_case(channels: int, suite: str = "throughput") -> Case:
@@ -142,6 +150,15 @@ def test_one_case_is_followed_throughout(repository: Path, tmp_path: Path, fake_
     assert candidates["cases"] == [the_case(1).id]
     second = ssmperf.bisect(names[0], "main", case=the_case(2).id, plugin=PLUGIN, out=tmp_path / "second")
     assert [each.name for each in second.first] == [names[1]]
+
+
+def test_bytes_have_no_noise(repository: Path, tmp_path: Path, fake_processes: None) -> None:
+    """Two pairs are enough for each commit."""
+    names = [commit(repository, number, f"{size}B") for number, size in enumerate((100, 101, 101, 120, 121))]
+    found = ssmperf.bisect(names[0], "main", case="", suite="memory", plugin=PLUGIN, out=tmp_path / "out")
+    assert [each.name for each in found.first] == [names[3]] and found.exit_code == 0
+    assert found.direct[0].found.change == "1.188× [1.188, 1.188]"
+    assert [each.pairs for each in found.judged.values() if each.pairs] == [2] * (len(found.judged) - 1)
 
 
 @pytest.mark.parametrize("bad", ["wrong", "nan", "crash"])

@@ -88,6 +88,7 @@ def test_a_step_at_an_end_has_nothing_beside_it(names: list[str], tmp_path: Path
     for number, sides in ((1, ["after"]), (15, ["before"])):
         found = search(slow_from(names, number), tmp_path / str(number))
         assert numbers(found, names) == [number]
+        assert ("its parent is that commit, it 1.300×" in found.conclusion) == (number == 1)
         assert re.findall(r"shown (\w+) it", found.conclusion) == sides
 
 

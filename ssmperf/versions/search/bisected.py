@@ -127,6 +127,8 @@ class Bisected:
             for text, commit in names.items()
             if commit.name in self.judged
         ]
+        if self.direct[0].base == self.good:
+            known.insert(0, "its parent is that commit")
         yield f"    against {self.texts[0]} ({self.good.name[:DIGITS]}): {', '.join(known)}"
 
     def _why(self) -> str:
@@ -175,6 +177,7 @@ class Bisected:
         return {
             "exit_code": int(self.exit_code),
             "conclusion": self.conclusion,
+            "texts": list(self.texts),
             "good": self.good.to_json(),
             "bad": self.bad.to_json(),
             "first": [each.to_json() for each in self.first],

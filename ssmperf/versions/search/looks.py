@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ssmperf.errors import SsmperfError
 from ssmperf.execute.run import Progress
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.versions.procedure import Versions, open_pairs
+from ssmperf.versions.procedure import Pairs, Versions, common_values, open_pairs
 
 LOOKS = (1, 2, 4)  # times as many pairs as at first
 LEVEL = paired.SIGNIFICANCE / len(LOOKS)  # with which each end of an interval may fail at each look
@@ -79,15 +79,21 @@ def measure_case(
         NotMeasured: the case was not ok in some round of either version.
         UsageError, VersionFailed, VersionEnded: as `compare_versions`.
     """
+    most = begin + pairs * LOOKS[-1]
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(
-            open_pairs(wanted, out, begin + pairs * LOOKS[-1], resume=True, progress=progress)
-        )
-        if begin:  # the comparison of all cases was measured before
-            opened.progress.drop(2 * wanted.first * len(opened.common))
+        opened: list[Pairs] = []  # once something is missing
 
         def measure(count: int) -> list[float]:
-            values = opened.measure(id_, range(begin, begin + count))
+            numbers = range(begin, begin + count)
+            values = _kept_values(out, id_, numbers)
+            if values is None:
+                if not opened:
+                    opened.append(stack.enter_context(
+                        open_pairs(wanted, out, most, resume=True, progress=progress)
+                    ))  # fmt: skip
+                    if begin:  # the comparison of all cases was measured before
+                        opened[0].progress.drop(2 * wanted.first * len(opened[0].common))
+                values = opened[0].measure(id_, numbers)
             if values is None:
                 raise NotMeasured(_failure(out, id_))
             return [math.log(new / base) for base, new in zip(*values, strict=True)]
@@ -102,3 +108,10 @@ def _failure(out: Path, id_: str) -> str:
             if record.status is not Status.OK:
                 return f"{text}{record.status}: {record.reason}"
     return "it has not the number by which its suite ranks"
+
+
+def _kept_values(out: Path, id_: str, numbers: Iterable[int]) -> tuple[list[float], list[float]] | None:
+    """Read both sides' measurements of a case in these rounds, if a comparison's folder has all of them."""
+    if not all((out / name / store.RUN_FILE).exists() for name in ("base", "new")):
+        return None
+    return common_values(store.load(out / "base"), store.load(out / "new"), numbers).get(id_)
