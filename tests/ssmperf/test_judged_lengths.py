@@ -139,6 +139,12 @@ class TestComparison:
         assert judged_lines([run(), run(["B=2"]), run(["T=512"], "own")]) == []
         assert judged_lines([run(["T=67"])]) == ["correctness: judged at T = 67 only"]
 
+    @pytest.mark.parametrize("name", ["table", "markdown", "html"])
+    def test_every_report_says_it(self, name: str) -> None:
+        text = registry.report(name)([run(["T=512"])], None)
+        assert "correctness: judged at T = 512 only" in text
+        assert "judged at" not in registry.report(name)([run()], None)
+
     def test_a_kept_run_of_even_lengths_is_compared_with_one_of_a_gate(self) -> None:
         """What the kept run judged is not missing, and the new lengths are as good as new."""
         assert judged(run(["T=512"]), run(["T=512"], "own")).keys() == {"new"}
