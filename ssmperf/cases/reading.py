@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 DEEPEST = 60  # levels of nesting; a run has less than ten
 LARGEST = 2**1023  # whole numbers up to here are floats, too
-MOST_DIGITS = len(str(LARGEST)) + 1  # of one, its sign included; Python refuses to read thousands
+MOST_DIGITS = len(str(LARGEST)) + 1  # of one, its sign included
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, whole: Callable[[str], int | None] = int) -> Any:
     """Parse JSON. Numbers that no float can hold, NaN among them, become None.
+
+    whole: reads whole numbers; Python's `int` refuses those of thousands of digits, and with them the text.
 
     Lone surrogates, which cannot be written to a file or terminal, become question marks.
 
@@ -21,12 +23,13 @@ def parse(text: str | bytes) -> Any:
         ValueError: it is not JSON, not UTF-8, or nested too deeply.
     """
     try:
-        return _sound(json.loads(text, parse_int=_whole), DEEPEST)
+        return _sound(json.loads(text, parse_int=whole), DEEPEST)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _whole(digits: str) -> int | None:
+def whole_or_none(digits: str) -> int | None:
+    """Read a whole number, None for one that no float can hold."""
     return int(digits) if len(digits) <= MOST_DIGITS else None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case
-from ssmperf.cases.reading import parse
+from ssmperf.cases.reading import parse, whole_or_none
 from ssmperf.cases.record import SCHEMA_VERSION, Record, Status, one_line
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UnreadableRun
@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
         UnreadableRun: it cannot be read, or is no file of pytest-benchmark's.
     """
     try:
-        data = parse(path.read_bytes())
+        data = parse(path.read_bytes(), whole_or_none)
     except (OSError, ValueError) as error:
         raise UnreadableRun(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, Mapping) or not isinstance(data.get("benchmarks"), list):
