@@ -118,7 +118,7 @@ if TYPE_CHECKING:
     from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
-    from ssmperf.runs.standings import Standing, first_places, standings
+    from ssmperf.runs.standings import Standing, believed, first_places, standings
     from ssmperf.runs.store import Run
     from ssmperf.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
@@ -191,7 +191,7 @@ _LAZY = {
     "runs.busy": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
-    "runs.standings": ("Standing", "first_places", "standings"),
+    "runs.standings": ("Standing", "believed", "first_places", "standings"),
     "runs.store": ("Run",),
     "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
@@ -299,6 +299,7 @@ __all__ = [
     "backend",
     "backends",
     "bare_subjects",
+    "believed",
     "best",
     "bisect",
     "build_block",

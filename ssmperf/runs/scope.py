@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import JSON_NAMES, Case, axes, split_source
+from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 from ssmperf.plan.plan import Plan
 from ssmperf.plan.selection import Selection
 from ssmperf.plan.sizes import Sizes
+from ssmperf.runs.rounds import fault, fold, watched
 from ssmperf.runs.standings import rank_fields
-from ssmperf.runs.store import Run, planned
+from ssmperf.runs.store import Run, counted, planned, some
 
 META = "selection"  # key in run.json
 MOST_SHAPES = 6  # of those that a message lists
@@ -130,6 +132,64 @@ class Scope:
         return names.get(name, self.selection["axes"].get(name)) or ()
 
 
+@dataclass
+class Alarms:
+    """What a reader must know before the verdicts on two runs.
+
+    doubted: cases whose records contradict themselves, by the side, each in words.
+    unasked: cases of the base run that the new run was not asked for.
+    """
+
+    doubted: dict[str, list[str]] = field(default_factory=dict)
+    unasked: list[Case] = field(default_factory=list)
+
+    def doubt(self, old: Record | None, now: Record, field: str | None) -> str | None:
+        """Enter why a case's records cannot be believed, and say it in words; None if they can."""
+        before = None if old is None else fault(old, field)
+        work = {} if old is None or before else old.numbers
+        found = {"new": fault(now, field, work)}
+        if now.status is Status.OK:  # else its status has the verdict
+            found["base"] = before
+        for side, reason in found.items():
+            if reason:
+                self.doubted.setdefault(side, []).append(f"{one_line(str(now.case))}: {reason}")
+        return next((f"in the {side} run, {reason}" for side, reason in found.items() if reason), None)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Say it in one line each, with the first three cases."""
+        lines = [
+            f"the {side} run's files contradict themselves in {counted(said)}, counted as lost: {some(said)}"
+            for side, said in self.doubted.items()
+        ]
+        if self.unasked:
+            named = some([one_line(str(case)) for case in self.unasked])
+            lines.append(f"the new run was not asked for {counted(self.unasked)} of the base run: {named}")
+        return tuple(lines)
+
+
+def kept(run: Run, restriction: Restriction, ranks: Mapping[str, str]) -> dict[str, Record]:
+    """Take the records of a restriction by case, folded by the fields that are compared."""
+    own = rank_fields(run.meta)
+    records = watched(run.records, run.meta)
+    found = {record.case.id: record for record in records if restriction.keeps(record.case)}
+    for id_, record in found.items():
+        if own.get(record.case.suite) != (rank := ranks.get(record.case.suite)):
+            found[id_] = fold(run.rounds[id_], rank)
+    return found
+
+
+def unfinished(new: Run, base: Run, restriction: Restriction) -> list[str]:
+    """Say which runs ended before their plan."""
+    found = []
+    for name, run in (("new", new), ("base", base)):
+        ids = {id_ for id_ in planned(run.meta) if restriction.keeps_id(id_)}
+        if absent := len(ids - {record.case.id for record in run.records}):
+            cases = f"{absent} of {len(ids)} planned cases"
+            found.append(f"the {name} run is unfinished: {cases} are without a record")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Restriction:
     """The part of two runs that is compared: cases of these models, backends and suites. None means all.
@@ -192,7 +252,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
     """
     restriction = Restriction(models)
     restriction.check(record.case for run in runs for record in run.records)
-    kept: list[Run] = []
+    narrow: list[Run] = []
     ranked: list[Shape] = []
     fitting: list[Shape] = []
     for run in runs:
@@ -202,7 +262,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
         fits = {shape: all(shape.get(each.name) in (None, *each.sizes) for each in sizes) for shape in shapes}
         ranked += fits
         fitting += [shape for shape in fits if fits[shape]]
-        kept.append(replace(run, records=[
+        narrow.append(replace(run, records=[
             record for record in records if record.case.suite not in ranks or fits[record.case.shape]
         ]))  # fmt: skip
     if ranked and not (fitting and all(any(each.name in shape for shape in fitting) for each in sizes)):
@@ -210,7 +270,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
         shown = [*dict.fromkeys(map(str, ranked))]
         more = ", …" if len(shown) > MOST_SHAPES else ""
         raise UsageError(f"no case has {asked} (shapes there: {', '.join(shown[:MOST_SHAPES])}{more})")
-    return kept
+    return narrow
 
 
 def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[str, ...]:

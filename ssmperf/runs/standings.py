@@ -10,8 +10,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ssmperf import registry
 from ssmperf.cases.envelope import BROKEN, Envelope, envelope_of, value_of
 from ssmperf.cases.record import Record, Status
+from ssmperf.runs import rounds
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -52,9 +54,10 @@ def standings(run: Run) -> list[Standing]:
     Runs are judged one by one, and environments within a run apart.
     """
     ranked, explored = rank_fields(run.meta), envelope_fields(run.meta)
+    records = believed(run)
     at_operands: dict[Hashable, list[Record]] = {}
     at_subject: dict[Hashable, list[Record]] = {}
-    for record in run.records:
+    for record in records:
         if record.status in INCORRECT:
             at_operands.setdefault(_operands(run, record), []).append(record)
             if record.case.suite not in ranked and record.case.suite not in explored:
@@ -68,8 +71,14 @@ def standings(run: Run) -> list[Standing]:
             else (),
             envelopes.beyond(record) if record.case.suite in ranked else None,
         )
-        for record in run.records
+        for record in records
     ]
+
+
+def believed(run: Run) -> list[Record]:
+    """List a run's records as they may be ranked: `wrong` where no machine can have measured the number."""
+    ranks = rank_fields(run.meta)
+    return [rounds.believed(record, ranks.get(record.case.suite)) for record in run.records]
 
 
 class Envelopes:
@@ -126,7 +135,20 @@ def first_places(values: Sequence[tuple[float, float | None, float | None]]) -> 
 
 
 def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Read from a `run.json` by which field each suite ranks its cases, if it ranks any."""
+    """Name the field by which each suite ranks its cases, if it ranks any.
+
+    An installed suite says so itself, whatever a `run.json` says, which anybody may have written.
+    """
+    fields = declared_ranks(meta)
+    for name, suite in registry.suites().items():
+        fields.pop(name, None)
+        if suite.section.rank is not None:
+            fields[name] = suite.section.rank
+    return fields
+
+
+def declared_ranks(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Read from a `run.json` by which field each suite of the run ranked its cases, if it ranked any."""
     suites = meta.get("suites")
     return {
         str(name): section["rank"]
@@ -136,13 +158,18 @@ def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def envelope_fields(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Read from a `run.json` in which fields each suite gives envelopes, if it gives any."""
+    """Name the fields in which each suite gives envelopes, if it gives any: see `rank_fields`."""
     suites = meta.get("suites")
-    return {
-        str(name): tuple(map(str, section["envelope"]))
+    declared = {
+        str(name): section.get("envelope")
         for name, section in (suites.items() if isinstance(suites, Mapping) else ())
-        if isinstance(section, Mapping) and isinstance(section.get("envelope"), list | tuple)
-        if section["envelope"]
+        if isinstance(section, Mapping)
+    }
+    declared |= {name: suite.section.envelope for name, suite in registry.suites().items()}
+    return {
+        name: tuple(map(str, fields))
+        for name, fields in declared.items()
+        if isinstance(fields, list | tuple) and fields
     }
 
 
