@@ -23,6 +23,7 @@ from ssmperf import (
     Section,
     Standing,
     UnreadableRun,
+    believed,
     split_source,
     standings,
     with_native_parts,
@@ -44,7 +45,7 @@ _ORIGIN = tuple(field.name for field in dataclasses.fields(Origin))
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """Make a frame with one row per record. Beside the record's JSON keys it has these columns:
+    """Make a frame with one row per record, as far as it can be believed. Beside its JSON keys it has these:
 
     run: a name of the run, unique among `runs`.
     subject: the model, or `recurrence[regime]` for a case of a bare recurrence.
@@ -60,7 +61,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     rows = [
         _row(name, run, with_native_parts(record), standing)
         for name, run in zip(run_names(runs), runs, strict=True)
-        for record, standing in zip(run.records, standings(run), strict=True)
+        for record, standing in zip(believed(run), standings(run), strict=True)
     ]
     _name_environments(rows)
     seen = list(dict.fromkeys(column for row in rows for column in row))

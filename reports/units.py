@@ -184,6 +184,8 @@ def ratio(value: Any) -> str:
     """Format a ratio with three digits at most, such as `12.3×`."""
     if missing(value):
         return "–"
+    if value >= 1e6:
+        return f"{value:.3g}×"
     digits = ".0f" if value >= 99.5 else ".1f" if value >= 9.95 else ".2f" if value >= 0.095 else ".1g"
     return f"{value:{digits}}×"
 
@@ -232,4 +234,6 @@ def _si(value: float, symbol: str, gap: str) -> str:
 def _digits(value: float) -> str:
     """Format three significant digits, with trailing zeros, so that a column can be compared by eye."""
     size = abs(value)
+    if size >= 1e5:  # beyond all prefixes
+        return f"{value:.3g}"
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

@@ -110,11 +110,11 @@ if TYPE_CHECKING:
     )
     from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
     from ssmperf.reproduction.setting import ClaimSetting
-    from ssmperf.runs.busy import busy_cases, busy_line
     from ssmperf.runs.comparison import compare_runs
     from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
+    from ssmperf.runs.remarks import busy_cases, busy_line
     from ssmperf.runs.scope import judged_lines
-    from ssmperf.runs.standings import Standing, first_places, standings, with_native_parts
+    from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
     from ssmperf.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
@@ -184,11 +184,11 @@ _LAZY = {
     ),
     "reproduction.reproduce": ("ClaimResult", "Reproduction", "load_reproduction", "reproduce"),
     "reproduction.setting": ("ClaimSetting",),
-    "runs.busy": ("busy_cases", "busy_line"),
+    "runs.remarks": ("busy_cases", "busy_line"),
     "runs.comparison": ("compare_runs",),
     "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
     "runs.scope": ("judged_lines",),
-    "runs.standings": ("Standing", "first_places", "standings", "with_native_parts"),
+    "runs.standings": ("Standing", "believed", "first_places", "standings", "with_native_parts"),
     "runs.store": ("Run",),
     "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
@@ -296,6 +296,7 @@ __all__ = [
     "backend",
     "backends",
     "bare_subjects",
+    "believed",
     "best",
     "bisect",
     "build_block",

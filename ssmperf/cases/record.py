@@ -31,8 +31,8 @@ class Status(enum.StrEnum):
 
 SPENT = "spent_s"  # how long the case took of the run; a failed one did, too
 # Numbers with these endings are allowed in `ok` records only: a failed case has no time.
-_ONLY_WHEN_OK = ("_s", "_per_s", "_j", "_fraction")
-_NUMERIC = (*_ONLY_WHEN_OK, "_bytes")
+ONLY_WHEN_OK = ("_s", "_per_s", "_j", "_fraction")
+_NUMERIC = (*ONLY_WHEN_OK, "_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Record:
             timed = [
                 name
                 for name, value in self.numbers.items()
-                if name.endswith(_ONLY_WHEN_OK) and value is not None and name != SPENT
+                if name.endswith(ONLY_WHEN_OK) and value is not None and name != SPENT
             ]
             if timed:
                 raise ValueError(f"a {self.status} record must not carry {', '.join(timed)}")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ssmperf.cases import reading
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.store import Run
 
@@ -34,7 +35,9 @@ def count(found: RunComparison) -> RunComparison:
         "exit_code": int(found.exit_code),
     }
     try:
-        earlier = _lines(path.read_text()) if path.exists() else []
+        if path.is_symlink():  # in a folder that anybody may have written
+            raise OSError("it is a link")
+        earlier = _lines(reading.read(path).decode()) if path.exists() else []
         with path.open("a") as file:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
     except (OSError, ValueError) as error:

@@ -19,12 +19,13 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import kind_of
 from ssmperf.runs import unpaired
-from ssmperf.runs.busy import busy_line
 from ssmperf.runs.environments import Differences, differences
 from ssmperf.runs.noise import Calibrated, Noise
 from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure
-from ssmperf.runs.scope import Restriction, Scope, with_doubt
-from ssmperf.runs.standings import rank_fields
+from ssmperf.runs.remarks import Alarms, busy_line, unfinished
+from ssmperf.runs.rounds import values_of
+from ssmperf.runs.scope import Restriction, Scope, kept, with_doubt
+from ssmperf.runs.standings import declared_ranks, rank_fields
 from ssmperf.runs.store import Run, planned
 from ssmperf.runs.unpaired import Change, Side, Timed
 
@@ -99,7 +100,7 @@ def compare_runs(
         UsageError: the threshold or `unsure` is illegal, or a name of the restriction is in neither run.
     """
     limit = parse_threshold(threshold)
-    matched = _match(base, new, restriction or Restriction())
+    matched = _match(base, new, rank_fields(base.meta), restriction or Restriction())
     noise = Noise(base, new, calibration, local)
     timed = {
         each.case.id: each.timed(noise)
@@ -141,7 +142,7 @@ def compare_pairs(
     """Combine verdicts from rounds in pairs with the statuses of the two sides' runs.
 
     The sides of a comparison in pairs may differ in their software on purpose, so differences between
-    environments are notes.
+    environments are notes, and the base version's suites say what is compared.
 
     verdicts: by case id; a timed case without one, which was never measured in pairs, is ambiguous.
     threshold: the largest change that counts as the same, as `parse_threshold` gives it.
@@ -150,7 +151,7 @@ def compare_pairs(
     Raises:
         UsageError: `unsure` is illegal, or a name of the restriction is in neither run.
     """
-    matched = _match(base, new, restriction or Restriction())
+    matched = _match(base, new, declared_ranks(base.meta), restriction or Restriction())
     pairs = list(matched.unmatched)
     for each in matched.compared:
         found = verdicts.get(each.case.id)
@@ -235,8 +236,8 @@ class _Compared:
 
 @dataclass(frozen=True, slots=True)
 class _Matched:
-    """The cases of two runs. unmatched: pairs that statuses alone decide. unmeasured: number of cases planned
-    in the new run that neither run has."""
+    """The cases of two runs. unmatched: pairs that are decided without numbers. unmeasured: number of cases
+    planned in the new run that neither run has. alarms: see `RunComparison`."""
 
     base: Run
     new: Run
@@ -244,6 +245,7 @@ class _Matched:
     unmatched: tuple[Pair, ...]
     compared: tuple[_Compared, ...]
     unmeasured: int
+    alarms: tuple[str, ...]
 
     @property
     def breaking(self) -> tuple[str, ...]:
@@ -251,22 +253,27 @@ class _Matched:
         return tuple(dict.fromkeys(text for each in self.compared for text in each.differences.breaking))
 
 
-def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
+def _match(base: Run, new: Run, ranks: Mapping[str, str], restriction: Restriction) -> _Matched:
+    """Match cases. ranks: by which field each suite ranks; never the new run's, which may be anybody's."""
     restriction.check(record.case for run in (base, new) for record in run.records)
-    before, after = (
-        {record.case.id: record for record in run.records if restriction.keeps(record.case)}
-        for run in (base, new)
-    )
-    scope, ranks = Scope.of(new, base), rank_fields(base.meta) | rank_fields(new.meta)
+    before, after = (kept(run, restriction, ranks) for run in (base, new))
+    scope, alarms = Scope.of(new, base), Alarms()
     unmatched: list[Pair] = []
     compared: list[_Compared] = []
     same_values = base.meta.get("nonce") == new.meta.get("nonce")
     for id_ in {**before, **after}:
         old, now = before.get(id_), after.get(id_)
-        if old is None or now is None or old.status is not Status.OK or now.status is not Status.OK:
-            unmatched += _unmatched(old, now, scope, same_values=same_values)
+        if now is None:
+            assert old is not None
+            unmatched += _absent(old, scope, alarms)
             continue
         field = ranks.get(now.case.suite)
+        if lost := alarms.doubt(old, now, field):
+            unmatched.append(Pair(now.case, "lost", lost, field))
+            continue
+        if old is None or old.status is not Status.OK or now.status is not Status.OK:
+            unmatched += _unmatched(old, now, same_values=same_values)
+            continue
         value, other = (_number(record, field) for record in (old, now))
         if field is None or (value is None and other is None):
             unmatched.append(Pair(now.case, "same", "ok in both runs"))
@@ -279,21 +286,26 @@ def _match(base: Run, new: Run, restriction: Restriction) -> _Matched:
     known = {record.case.id for run in (base, new) for record in run.records}
     unmeasured = len(set(planned(new.meta)) - known)
     unmatched = with_doubt(unmatched, base, new, restriction)
-    return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured)
+    return _Matched(base, new, restriction, tuple(unmatched), tuple(compared), unmeasured, alarms.texts)
 
 
-def _unmatched(old: Record | None, now: Record | None, scope: Scope, *, same_values: bool) -> Iterable[Pair]:
+def _absent(old: Record, scope: Scope, alarms: Alarms) -> Iterable[Pair]:
+    """Make the pair of a case that is not in the new run, if it should be there."""
+    if old.status is Status.UNSUPPORTED:
+        return
+    if not scope.covers(old.case):
+        alarms.unasked.append(old.case)
+        return
+    cut = old.case.id in scope.planned
+    reason = "it was planned, but the run ended before it" if cut else f"it was {old.status} before"
+    yield Pair(old.case, "missing", reason)
+
+
+def _unmatched(old: Record | None, now: Record, *, same_values: bool) -> Iterable[Pair]:
     """Make the pair of a case that is not ok in both runs; none if nobody misses it.
 
     same_values: whether both runs drew the same values.
     """
-    if now is None:
-        assert old is not None
-        if old.status is not Status.UNSUPPORTED and scope.covers(old.case):
-            cut = old.case.id in scope.planned
-            reason = "it was planned, but the run ended before it" if cut else f"it was {old.status} before"
-            yield Pair(old.case, "missing", reason)
-        return
     found = f"{now.status}: {now.reason or ''}"
     if now.status in WRONG_STATUSES:
         yield Pair(now.case, "wrong", found)
@@ -324,7 +336,8 @@ def _comparison(
     order = list(VERDICTS)
     pairs.sort(key=lambda pair: (order.index(pair.verdict), -abs(math.log(pair.ratio or 1.0))))
     harmless = dict.fromkeys(text for each in matched.compared for text in each.differences.notes)
-    found = [*notes, *_tolerated(harmless), *_unfinished(matched), *_busy(matched)]
+    unfinished_ = unfinished(matched.new, matched.base, matched.restriction)
+    found = [*notes, *_tolerated(harmless), *unfinished_, *_busy(matched)]
     return RunComparison(
         base=matched.base,
         new=matched.new,
@@ -332,6 +345,7 @@ def _comparison(
         pairs=tuple(pairs),
         differences=differences,
         notes=tuple(found),
+        alarms=matched.alarms,
         method=method,
         unsure=unsure,
         restriction=matched.restriction,
@@ -353,16 +367,6 @@ def _tolerated(differences: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"environments differ, compared nevertheless: {each}" for each in differences)
 
 
-def _unfinished(matched: _Matched) -> Iterable[str]:
-    """Say which runs ended before their plan, and what of that the pairs do not show."""
-    for run, name in ((matched.new, "new"), (matched.base, "base")):
-        ids = {id_ for id_ in planned(run.meta) if matched.restriction.keeps_id(id_)}
-        absent = len(ids - {record.case.id for record in run.records})
-        if absent:
-            cases = f"{absent} of {len(ids)} planned cases"
-            yield f"the {name} run is unfinished: {cases} are without a record"
-
-
 def _busy(matched: _Matched) -> Iterable[str]:
     """Say where machines were busy with something else."""
     for place, name in enumerate(("base", "new")):
@@ -371,9 +375,7 @@ def _busy(matched: _Matched) -> Iterable[str]:
 
 
 def _number(record: Record, field: str | None) -> float | None:
-    value = record.numbers.get(field) if field else None
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return float(value) if usable and value is not None and math.isfinite(value) else None
+    return next(iter(values_of([record], field)), None) if field else None
 
 
 def _side(record: Record, field: str) -> Side:

@@ -14,8 +14,8 @@ from typing import Protocol
 from ssmperf.cases.record import Record
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import Calibration, device_name, kind_of
-from ssmperf.runs.busy import texts
 from ssmperf.runs.outcome import Pair, percent
+from ssmperf.runs.remarks import texts
 from ssmperf.runs.store import Run
 
 # Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the

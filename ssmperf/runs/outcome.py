@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 VERDICTS = {
     "slower": "worse by more than the threshold, and by more than the noise allows",
     "wrong": "the new record is wrong, nan or crash",
-    "lost": "it was ok and no longer is",
+    "lost": "it was ok and no longer is, or its numbers contradict themselves",
     "missing": "it was measured, or planned, and is not in the new run",
     "ambiguous": "the noise does not allow a verdict; or not comparable",
     "faster": "better by more than the threshold, and by more than the noise allows",
@@ -127,8 +127,10 @@ class RunComparison:
     """All pairs of two runs, those that people act on first.
 
     differences: between environments, which make times incomparable.
-    notes: further remarks on the two runs. alarms: what a reader must know before the verdicts: files that
-        contradict themselves. method: how times were compared; empty if none were.
+    notes: further remarks on the two runs.
+    alarms: what a reader must know before the verdicts: files that contradict themselves, and cases that the
+        new run was not asked for.
+    method: how times were compared; empty if none were.
     unsure: "pass" if ambiguity alone does not fail, else "fail". restriction: the part that is compared.
     unmeasured: planned cases of the new run that have no record in either run; they count as missing.
     attempts: how often this pair was checked, this time included; None if that was not counted.

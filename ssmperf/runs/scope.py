@@ -16,12 +16,13 @@ from ssmperf import registry
 from ssmperf.cases.calls.packing import NONE as UNPACKED
 from ssmperf.cases.calls.packing import lengths_of
 from ssmperf.cases.case import JSON_NAMES, MODEL, Case, axes, split_source
-from ssmperf.cases.record import Status
+from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 from ssmperf.plan.plan import Plan
 from ssmperf.plan.selection import NAMED, OWN, Selection, is_regime
 from ssmperf.plan.sizes import Sizes
+from ssmperf.runs.rounds import fold, watched
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
 
@@ -188,6 +189,17 @@ class Restriction:
         return {kind: list(chosen) for kind, chosen in names.items() if chosen}
 
 
+def kept(run: Run, restriction: Restriction, ranks: Mapping[str, str]) -> dict[str, Record]:
+    """Take the records of a restriction by case, folded by the fields that are compared."""
+    own = rank_fields(run.meta)
+    records = watched(run.records, run.meta)
+    found = {record.case.id: record for record in records if restriction.keeps(record.case)}
+    for id_, record in found.items():
+        if own.get(record.case.suite) != (rank := ranks.get(record.case.suite)):
+            found[id_] = fold(run.rounds[id_], rank)
+    return found
+
+
 def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequence[Sizes]) -> list[Run]:
     """Keep the records of some models and sizes, and what else decides which backend is the fastest there.
 
@@ -199,7 +211,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
     """
     restriction = Restriction(models)
     restriction.check(record.case for run in runs for record in run.records)
-    kept: list[Run] = []
+    narrow: list[Run] = []
     ranked: list[Shape] = []
     fitting: list[Shape] = []
     for run in runs:
@@ -209,7 +221,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
         fits = {shape: all(shape.get(each.name) in (None, *each.sizes) for each in sizes) for shape in shapes}
         ranked += fits
         fitting += [shape for shape in fits if fits[shape]]
-        kept.append(replace(run, records=[
+        narrow.append(replace(run, records=[
             record for record in records if record.case.suite not in ranks or fits[record.case.shape]
         ]))  # fmt: skip
     if ranked and not (fitting and all(any(each.name in shape for shape in fitting) for each in sizes)):
@@ -217,7 +229,7 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
         shown = [*dict.fromkeys(map(str, ranked))]
         more = ", …" if len(shown) > MOST_SHAPES else ""
         raise UsageError(f"no case has {asked} (shapes there: {', '.join(shown[:MOST_SHAPES])}{more})")
-    return kept
+    return narrow
 
 
 def judged_lines(runs: Iterable[Run]) -> list[str]:

@@ -11,8 +11,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ssmperf import registry
 from ssmperf.cases.envelope import BROKEN, Envelope, envelope_of, value_of
 from ssmperf.cases.record import Record, Status
+from ssmperf.runs import rounds
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -28,7 +30,6 @@ _TIMES = (
 _RATES = ("tokens_per_s", "bandwidth_bytes_per_s", "copy_fraction", "limit_fraction")
 INCORRECT = (Status.WRONG, Status.NAN)
 MOST_OF_LIMIT = 1.05  # ceilings are measured, within a few per cent
-LEAST_S = 1e-8  # a call of any device takes longer
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -44,7 +45,7 @@ class Standing:
         there is nothing to add to the record's status.
     reason: the reason in full. A backend that competes has none, or `note`.
     note: the part of the reason that is about the record's time: that the time of `prepare` and `finish` is
-        added to it, or that no call can be so fast; else empty.
+        added to it, or that the machine cannot be so fast; else empty.
     """
 
     name: str
@@ -67,9 +68,10 @@ def standings(run: Run) -> list[Standing]:
     Runs are judged one by one, and environments within a run apart.
     """
     ranked, explored = rank_fields(run.meta), envelope_fields(run.meta)
+    records = believed(run)
     at_operands: dict[Hashable, list[Record]] = {}
     at_subject: dict[Hashable, list[Record]] = {}
-    for record in run.records:
+    for record in records:
         if record.status in INCORRECT:
             at_operands.setdefault(_operands(run, record), []).append(record)
             if record.case.suite not in ranked and record.case.suite not in explored:
@@ -83,8 +85,14 @@ def standings(run: Run) -> list[Standing]:
             else (),
             envelopes.beyond(record) if record.case.suite in ranked else None,
         )
-        for record in run.records
+        for record in records
     ]
+
+
+def believed(run: Run) -> list[Record]:
+    """List a run's records as they may be ranked: `wrong` where no machine can have measured the number."""
+    ranks = rank_fields(run.meta)
+    return [rounds.believed(record, ranks.get(record.case.suite)) for record in run.records]
 
 
 class Envelopes:
@@ -144,11 +152,12 @@ def with_native_parts(record: Record) -> Record:
     """Add the time of `prepare` and `finish` to a record's times if it exceeds that of four copies.
 
     `added_s` then is what was added, and rates are those of the longer time. A record that has it is returned
-    as it is, and so is one that was timed end to end, whose times contain both parts.
+    as it is, and so is one that was timed end to end, whose times contain both parts, and one whose time no
+    machine can have measured, which must not become a likely one.
     """
     numbers = record.numbers
     added, latency = added_s(record), _positive(numbers.get("latency_s"))
-    if ADDED in numbers or not added or latency is None:
+    if ADDED in numbers or not added or latency is None or rounds.believed(record, None) is not record:
         return record
     share = latency / (latency + added)
     changed: dict[str, Any] = {ADDED: added}
@@ -190,7 +199,20 @@ def named_parts(record: Record) -> str:
 
 
 def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Read from a `run.json` by which field each suite ranks its cases, if it ranks any."""
+    """Name the field by which each suite ranks its cases, if it ranks any.
+
+    An installed suite says so itself, whatever a `run.json` says, which anybody may have written.
+    """
+    fields = declared_ranks(meta)
+    for name, suite in registry.suites().items():
+        fields.pop(name, None)
+        if suite.section.rank is not None:
+            fields[name] = suite.section.rank
+    return fields
+
+
+def declared_ranks(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Read from a `run.json` by which field each suite of the run ranked its cases, if it ranked any."""
     suites = meta.get("suites")
     return {
         str(name): section["rank"]
@@ -200,13 +222,18 @@ def rank_fields(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def envelope_fields(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Read from a `run.json` in which fields each suite gives envelopes, if it gives any."""
+    """Name the fields in which each suite gives envelopes, if it gives any: see `rank_fields`."""
     suites = meta.get("suites")
-    return {
-        str(name): tuple(map(str, section["envelope"]))
+    declared = {
+        str(name): section.get("envelope")
         for name, section in (suites.items() if isinstance(suites, Mapping) else ())
-        if isinstance(section, Mapping) and isinstance(section.get("envelope"), list | tuple)
-        if section["envelope"]
+        if isinstance(section, Mapping)
+    }
+    declared |= {name: suite.section.envelope for name, suite in registry.suites().items()}
+    return {
+        name: tuple(map(str, fields))
+        for name, fields in declared.items()
+        if isinstance(fields, list | tuple) and fields
     }
 
 
@@ -306,11 +333,9 @@ def _declared(numbers: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def _too_fast(numbers: Mapping[str, Any]) -> Iterator[Remark]:
-    """Say that a time is beyond what the machine, or any machine, can reach."""
-    latency, fraction = (_number(numbers.get(name)) for name in ("latency_s", "limit_fraction"))
-    if latency is not None and 0 < latency < LEAST_S:
-        yield f"{latency:.3g} s", f"no call takes {latency:.3g} s"
-    elif fraction is not None and fraction > MOST_OF_LIMIT:
+    """Say that a time is beyond what the machine can reach; `believed` knows what no machine can."""
+    fraction = _number(numbers.get("limit_fraction"))
+    if fraction is not None and fraction > MOST_OF_LIMIT:
         mark = f"{100 * fraction:.0f} % of the limit"
         act = "do its arithmetic" if numbers.get("limit") == "matmul" else "read its operands"
         yield mark, f"faster than this machine can {act}: {mark}"

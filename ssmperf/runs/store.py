@@ -9,30 +9,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import gzip
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.cases import reading
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.reading import parse
 from ssmperf.cases.record import SCHEMA_VERSION, Record, Status, one_line
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.runs.foreign import benchmark_json
-from ssmperf.runs.rounds import Rounds, by_case, fold
-from ssmperf.runs.standings import rank_fields, standings, with_native_parts
+from ssmperf.runs.rounds import Rounds, by_case, fault, fold, noted, watched
+from ssmperf.runs.standings import believed, declared_ranks, rank_fields, standings, with_native_parts
 
 if TYPE_CHECKING:
     import pandas
 
 RUN_FILE = "run.json"
 RECORDS_FILE = "records.jsonl"
-MOST_BYTES = 4 << 30  # of an archive, unpacked
+MOST_NAMED = 3  # cases in one line
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # from file systems that have no locks
 
 
@@ -71,9 +70,8 @@ class Run:
         statuses = {status.value: found[status] for status in Status if status in found}
         devices = hardware(self) or list(dict.fromkeys(record.case.device for record in self.records))
         facts = {"suites": _counted(suites), "statuses": _counted(statuses), "device": ", ".join(devices)}
-        cases = f"{len(self.records):,} {'case' if len(self.records) == 1 else 'cases'}"
         lines = (f"\n  {name}: {one_line(text)}" for name, text in facts.items() if text)
-        return f"<Run {one_line(self.path.name)}: {cases}{''.join(lines)}>"
+        return f"<Run {one_line(self.path.name)}: {counted(self.records)}{''.join(lines)}>"
 
     def frame(self) -> pandas.DataFrame:
         """Make a tidy DataFrame with one row per record and one column per dimension of the shape.
@@ -85,7 +83,7 @@ class Run:
         import pandas
 
         rows = []
-        for record, standing in zip(self.records, standings(self), strict=True):
+        for record, standing in zip(believed(self), standings(self), strict=True):
             row = record.to_json()
             shape = row.pop("shape")
             stands = {"standing": standing.name, "mark": standing.mark, "standing_reason": standing.reason}
@@ -170,6 +168,9 @@ class Writer:
                     kept["suites"] = {**run.meta.get("suites", {}), **meta["suites"]}
                 if run.meta.get("created"):
                     kept["created"] = run.meta["created"]
+                counts = [each["rounds"] for each in (run.meta, meta) if isinstance(each.get("rounds"), int)]
+                if counts:  # rounds that were measured before stay
+                    kept["rounds"] = max(counts)
                 merged = {**run.meta, **meta, **kept}
                 writer = cls(path, merged, descriptor, planned(run.meta))
                 if "plan" in merged:
@@ -241,7 +242,7 @@ def load(path: str | os.PathLike[str]) -> Run:
             raise UnreadableRun(f"{folder} is a file: a run is the folder that holds its {RUN_FILE}")
         return Run(folder, *benchmark_json.read(folder))
     try:
-        meta = parse(_read(folder / RUN_FILE))
+        meta = parse(reading.read(folder / RUN_FILE))
     except FileNotFoundError:
         raise UnreadableRun(f"{folder} is not a run folder (it has no {RUN_FILE}){_inside(folder)}") from None
     except OSError as error:
@@ -262,10 +263,28 @@ def load(path: str | os.PathLike[str]) -> Run:
         for key, value in meta.get(name, {}).items():
             if not isinstance(value, dict):
                 raise UnreadableRun(f"{folder / RUN_FILE} is damaged: {name}/{key} is no object")
-    lines, warnings = _read_records(folder / RECORDS_FILE)
-    rounds, fields = by_case(lines), rank_fields(meta)
-    records = [fold(each, fields.get(each[0].case.suite)) for each in rounds.values()]
+    warnings: list[str] = []
+    rounds = by_case(watched(_read_records(folder / RECORDS_FILE, warnings), meta))
+    several = any(len(each) > 1 for each in rounds.values())
+    fields = rank_fields(meta) if several else declared_ranks(meta)  # the first imports the suites
+    ranks = {id_: fields.get(each[0].case.suite) for id_, each in rounds.items()}
+    records = [fold(each, ranks[id_]) for id_, each in rounds.items()]
+    faults = [(record, why) for record in records if (why := fault(record, ranks[record.case.id]))]
+    if faults:
+        said = some([f"{one_line(str(record.case))}: {why}" for record, why in faults])
+        warnings.append(f"{folder}: what it says of {counted(faults)} contradicts itself: {said}")
     return Run(folder, meta, records, warnings, rounds)
+
+
+def counted(cases: Sequence[Any]) -> str:
+    """Say how many cases there are."""
+    return f"{len(cases):,} case{'s' if len(cases) != 1 else ''}"
+
+
+def some(texts: Sequence[str]) -> str:
+    """List the first three of several texts, and say how many there are besides."""
+    more = f"; and {len(texts) - MOST_NAMED:,} more" if len(texts) > MOST_NAMED else ""
+    return "; ".join(texts[:MOST_NAMED]) + more
 
 
 def planned(meta: Mapping[str, Any]) -> list[str]:
@@ -275,50 +294,29 @@ def planned(meta: Mapping[str, Any]) -> list[str]:
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
-def _read_records(path: Path) -> tuple[list[Record], list[str]]:
-    """Read all records, and warnings about tolerated faults."""
+def _read_records(path: Path, warnings: list[str]) -> Iterator[Record]:
+    """Read records one by one. A torn last line is a warning."""
+    lines = reading.lines(path)
     try:
-        lines = _read(path).splitlines(keepends=True)
+        for number, line in enumerate(lines, start=1):
+            odd: set[str] = set()
+            try:
+                data = parse(line, odd=odd)
+            except ValueError as error:
+                if next(lines, None) is None:
+                    warnings.append(f"{path}: the last line was torn and is left out")
+                    return
+                raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error
+            try:
+                record = Record.from_json(data)
+            except UnreadableRun as error:
+                raise UnreadableRun(f"{path}, line {number}: {error}") from error
+            odd = {name for name in odd if name.endswith("_s")}
+            yield noted(record, f"its {min(odd)} is no finite number") if odd else record
     except FileNotFoundError:
-        return [], []
+        return
     except OSError as error:
         raise UnreadableRun(f"cannot read {path}: {error.strerror or error}") from error
-    records: list[Record] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            data = parse(line)
-        except ValueError as error:
-            if number == len(lines):
-                return records, [f"{path}: the last line was torn and is left out"]
-            raise UnreadableRun(f"{path}, line {number}: not JSON: the file is damaged") from error
-        try:
-            record = Record.from_json(data)
-        except UnreadableRun as error:
-            raise UnreadableRun(f"{path}, line {number}: {error}") from error
-        records.append(record)
-    return records, []
-
-
-def _read(path: Path) -> bytes:
-    """Read a file, or the archive with `.gz` behind its name if it is not there.
-
-    Raises:
-        FileNotFoundError: neither is there. OSError: it cannot be read, or unpacks to too much.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        archive = path.with_name(f"{path.name}.gz")
-        if not archive.is_file():
-            raise
-    try:
-        with gzip.open(archive) as packed:
-            found = packed.read(MOST_BYTES + 1)
-    except (EOFError, zlib.error) as error:
-        raise OSError(f"{archive.name} is damaged: {error}") from error
-    if len(found) > MOST_BYTES:
-        raise OSError(f"{archive.name} unpacks to more than {MOST_BYTES >> 30} GiB")
-    return found
 
 
 def _inside(folder: Path) -> str:
@@ -355,7 +353,8 @@ def _open(path: Path) -> int:
     Raises:
         UsageError: another process holds the lock.
     """
-    descriptor = os.open(path / RECORDS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # no pipe is waited for
+    descriptor = os.open(path / RECORDS_FILE, flags, 0o644)
     with _closed_on_failure(descriptor):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from ssmperf.machine.calibration import Calibration, path_for
 from ssmperf.machine.spread import WITNESSED_CASES
-from ssmperf.runs.busy import busy_line
+from ssmperf.runs.remarks import busy_line
 
 if TYPE_CHECKING:
     from ssmperf.versions.calibrate import Calibrated

@@ -30,7 +30,7 @@ from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
 from ssmperf.runs.outcome import RunComparison, check_unsure
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
-from ssmperf.runs.standings import rank_fields
+from ssmperf.runs.standings import declared_ranks
 from ssmperf.runs.store import Run
 from ssmperf.trial import nonce
 from ssmperf.versions.follow_up import follow_up_sides
@@ -235,7 +235,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def common_values(base: Run, new: Run, numbers: Iterable[int]) -> dict[str, tuple[list[float], list[float]]]:
     """List the values of both sides in these rounds, for the cases that have all of them."""
-    fields = rank_fields(base.meta) | rank_fields(new.meta)
+    fields = declared_ranks(base.meta)
     wanted = list(numbers)
     found = {}
     for id_ in base.rounds.keys() & new.rounds.keys():

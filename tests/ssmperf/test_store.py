@@ -107,8 +107,9 @@ def test_packed_files_are_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(UnreadableRun):
             load(run)
     (run / f"{RECORDS_FILE}.gz").write_bytes(archive)
-    monkeypatch.setattr("ssmperf.runs.store.MOST_BYTES", 20)
-    with pytest.raises(UnreadableRun, match="more than"):
+    monkeypatch.setattr("ssmperf.cases.reading.SMALL", 20)
+    monkeypatch.setattr("ssmperf.cases.reading.MOST_UNPACKED", 1)
+    with pytest.raises(UnreadableRun, match=r"\.gz unpacks to more than 1 times its size"):
         load(run)
 
 

@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Record], list[str]]:
         UnreadableRun: it cannot be read, or is no file of pytest-benchmark's.
     """
     try:
-        data = parse(path.read_bytes(), whole_or_none)
+        data = parse(path.read_bytes(), whole=whole_or_none)
     except (OSError, ValueError) as error:
         raise UnreadableRun(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, Mapping) or not isinstance(data.get("benchmarks"), list):
