@@ -75,7 +75,10 @@ def test_a_wrong_gradient_ends_with_3_and_its_reason_is_everywhere(kernels: Plac
     out, reason = kernels.folder / "gate", "gradient of log_a: relative error"
     suite = ElementTree.parse(out / "junit.xml").getroot()
     (failure,) = suite.iter("failure")
-    assert failure.get("type") == "wrong" and f"wrong: {reason}" in str(failure.get("message"))
+    message = str(failure.get("message"))
+    assert (
+        failure.get("type") == "wrong" and message.startswith("wrong: mine backward of") and reason in message
+    )
     summary = (out / "summary.md").read_text()
     (row,) = [line for line in summary.splitlines() if line.startswith("| wrong | throughput ")]
     assert "mine" in row and reason in row
@@ -101,6 +104,9 @@ def test_a_baseline_is_kept_and_fails_what_is_slower(kernels: Place, tmp_path: P
     summary = (kernels.folder / "gate" / "summary.md").read_text()
     for name in ("good", "slower"):
         assert f"commit {git(kernels.folder, 'rev-parse', name)[:10]}" in summary
+    first = str(failure.get("message"))
+    since = git(kernels.folder, "log", "-1", "--abbrev=10", '--format=%h "%s" (%an)', "good")
+    assert first.startswith("slower: mine forward of ") and f"since {since}" in first
 
 
 def test_a_gradient_that_is_wrong_at_odd_lengths_fails_whatever_t_is_named(

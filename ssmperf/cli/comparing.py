@@ -49,7 +49,7 @@ def compare(
 ) -> None:
     """Compare two runs, with one verdict per case. The exit codes are those of `check`.
 
-    Nothing is said of a case that the new run was not asked to measure.
+    Cases that the new run was not asked to measure are named, not judged.
     """
     from ssmperf import api
 
@@ -72,7 +72,7 @@ def check(
     ] = False,
     base_version: Annotated[
         str | None,
-        typer.Option(help="Version behind the baseline, for --remeasure. Default: the commit in its run."),
+        typer.Option(help="Version behind the baseline. Default: the commit in its run."),
     ] = None,
     new_version: Annotated[
         str | None, typer.Option(help="Version behind the new run. Default: the commit in its run.")
@@ -90,8 +90,8 @@ def check(
 ) -> None:
     """Fail on a regression: exit 1 if slower, 3 if wrong, lost or missing, 4 if it cannot tell.
 
-    Nothing is said of a case that the new run was not asked to measure. The new run's folder counts how often
-    two runs were checked.
+    Cases that the new run was not asked to measure are named, not judged. The new run's folder counts how
+    often two runs were checked.
     """
     from ssmperf import api
     from ssmperf.terminal import display

@@ -2,7 +2,7 @@
 
 A planned case can be found by its id, but a case that the new code no longer plans has none there. A scope
 tells whether a case of a base run should be in a new run: such a case is missing if it is not there, and a
-case outside of the scope is not spoken of. Nor is a kernel right that was judged at chosen lengths alone.
+case outside of the scope is only named. Nor is a kernel right that was judged at chosen lengths alone.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from ssmperf.plan.estimate import expected_s
 from ssmperf.terminal.display import counted, duration, shown_lines
 from ssmperf.versions.procedure import Versions, list_cases
 from ssmperf.versions.search.candidates import ancestor, git, path_in_tree
-from ssmperf.versions.sides import kind_of
+from ssmperf.versions.sides import kind_of, shallow_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def forecast_search(wanted: Versions) -> Forecast:
     if good is None or bad is None or good == bad or not ancestor(good, bad):
         raise UsageError(
             "bisect searches between two commits, the good one an ancestor of the bad one: got "
-            f"{wanted.base} and {wanted.new}"
+            f"{wanted.base} and {wanted.new}{shallow_words()}"
         )
     between = int(git(Path.cwd(), "rev-list", "--count", f"{good}..{bad}"))
     steps = 2 + math.ceil(math.log2(between))
