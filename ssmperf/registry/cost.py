@@ -105,8 +105,8 @@ class Ceilings:
     peak_bytes_per_s, peak_flops_per_s: the fastest single run of all (copies and reads; any dtype), for the
         floor that no call can beat.
     cache_bytes: last-level cache, 0 if unknown.
-    cached_bytes_per_s: the fastest single run of all copies and reads of buffers that fit the cache; 0 if it
-        was not measured.
+    cached_bytes_per_s: the fastest single run of all copies and reads of buffers that fit a CPU's cache; 0 if
+        it was not measured.
     """
 
     copy_bytes_per_s: float

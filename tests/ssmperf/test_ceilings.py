@@ -85,9 +85,9 @@ def test_only_buffers_that_fit_twice_are_cached(monkeypatch: pytest.MonkeyPatch)
         return [2.0, 1.0]
 
     monkeypatch.setattr(roofline, "_times", times)
-    assert roofline._cached_bytes_per_s(torch.device("cpu"), 2**20) == 2.0 * 2**19
+    assert roofline._cached_bytes_per_s(2**20) == 2.0 * 2**19
     assert max(sizes) == 2**19
-    assert roofline._cached_bytes_per_s(torch.device("cpu"), 0) == 0.0
+    assert roofline._cached_bytes_per_s(0) == 0.0
 
 
 def test_ceilings_of_this_cpu() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,6 +281,7 @@ def test_tensors(ssmperf_benchmark):
 """
     )
     result = own_tests.run(pytester, "--benchmark-json", "out.json")
+    gc.collect()  # else the file is found open in another test
     result.assert_outcomes(passed=3)
     found = json.loads(Path("out.json").read_text())["benchmarks"]
     medians = [each["stats"]["median"] for each in found]
