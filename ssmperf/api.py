@@ -11,11 +11,10 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
-from ssmperf.execute.request import DEFAULT_TIMEOUT_S, File, Names, Request, names, run_folder
+from ssmperf.execute.request import File, Request, run_folder
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
-from ssmperf.plan.learning import Learning
-from ssmperf.plan.selection import NAMED
+from ssmperf.plan.run_options import GROUPS, Names, names
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.declarations import Backend, ModelEntry
 from ssmperf.runs import attempts, comparison, store
@@ -35,109 +34,51 @@ from ssmperf.versions.search.bisection import bisect as bisected
 def run(
     suite: Names = "throughput",
     *,
-    models: Names | None = None,
-    backends: Names | None = None,
-    preset: str | None = None,
-    axis: Names = (),
-    device: str = "auto",
-    devices: Sequence[int] | None = None,
     plugin: File | Sequence[File] = (),
-    timeout: float = DEFAULT_TIMEOUT_S,
     out: File | None = None,
-    tag: str | None = None,
     resume: bool = False,
-    autotune: bool = False,
-    configurations: File | None = None,
-    write_configurations: File | None = None,
-    nonce: str | None = None,
-    rounds: int | None = None,
-    time: float | None = None,
-    precision: float | str | None = None,
-    samples: int | None = None,
-    peers: bool = False,
-    judged_at: str = NAMED,
-    **axes: Any,
+    **options: Any,
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
     Args:
-        suite ("all"), models, backends: a name, names separated by commas, or a sequence; None means all.
-        preset: smoke, standard or long; by default smoke on the CPU and standard on a GPU.
-        axis: sizes of dimensions, such as "T=64:1024:x2" or ["T=64,128", "B=1"].
-        device: "auto", "cpu", "cuda" or "cuda:N". devices: several CUDA indices, one worker per device.
+        suite: "all", a name, names separated by commas, or a sequence.
         plugin: Python files that register backends, models or suites. Their code is run.
             Workers load these files and all plug-in files that this process has loaded before.
-        timeout: the longest time that one case may take, in seconds.
         out: the run's folder; None makes a new one under `runs/`. resume: continue the run in that folder.
-        autotune: search for configurations and time cases with the best ones instead of the curated ones.
-        configurations: file of configurations to use. write_configurations: file for those that the search
-            finds.
-        nonce: the secret on which all values depend, as a run's `run.json` has it; None draws a fresh one.
-        rounds: how often all cases are measured, each time in fresh processes and in another order; None
-            means 1, or the number of the run to resume.
-        time: longest time for sampling a case in a round, in seconds. precision: stop when the interval of
-            the median is within ± this share, such as 0.01 or "1%". samples: least number of samples. None
-            means the preset's.
-        updates: the most updates of a training. seeds: number of trainings whose results are averaged.
-            rates: learning rates to choose from. layers: number of blocks. corpus: file or folder of text to
-            learn. test_backend: tests trained networks. side_by_side: trainings at a time on a device.
-        peers: whether `throughput` times other people's kernels, too, if no backends are named.
-        judged_at: where suites judge that rank nothing if T is named: "named", "own" lengths, or "both".
-        axes: the other properties of a case, as `help(ssmperf.run)` lists them. None means the suite's
-            default.
-            {axes}
+        options: options and axes as on the command line. Where it takes several values separated by commas,
+            a sequence does as well. None means the default of the suite, the preset or the machine.
+            {options}
 
     Raises:
         UsageError: a name is unknown, the selection is empty, or the folder cannot be used.
     """
     for file in _paths(plugin):
         registry.load_plugin(file)
-    request = Request.of(
-        suite,
-        models=models,
-        backends=backends,
-        preset=preset,
-        axis=axis,
-        device=device,
-        devices=devices,
-        timeout=timeout,
-        out=out,
-        tag=tag,
-        resume=resume,
-        autotune=autotune,
-        configurations=configurations,
-        write_configurations=write_configurations,
-        nonce=nonce,
-        rounds=rounds,
-        time=time,
-        precision=precision,
-        samples=samples,
-        peers=peers,
-        judged_at=judged_at,
-        **axes,
-    )
-    return execute(request)
+    return execute(Request.of(suite, out=out, resume=resume, **options))
 
 
-def _show_axes(function: Any) -> None:
-    """Replace `**axes` in a function's signature by the options of trainings and the axes of a case.
+def _show_options(function: Any) -> None:
+    """Replace `**options` in a function's signature by those of a run and the axes of a case.
 
-    The docstring gets the axes.
+    The docstring gets the help of each.
     """
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    declared = {
+        each.name: (each.default, each.help) for group in GROUPS for each in group.declared().values()
+    }
+    declared |= {each.argument: (each.argument_default, each.help or "") for each in chosen_axes().values()}
     shown = [
-        inspect.Parameter(declared.argument, keyword, default=declared.argument_default)
-        for declared in chosen_axes().values()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, (default, _) in declared.items()
     ]
-    trainings = inspect.signature(Learning.of).parameters.values()
-    function.__signature__ = signature.replace(parameters=[*kept, *trainings, *shown])
-    lines = (f"{declared.argument}: {declared.help}" for declared in chosen_axes().values())
-    function.__doc__ = (function.__doc__ or "").replace("{axes}", "\n            ".join(lines))
+    function.__signature__ = signature.replace(parameters=[*kept, *shown])
+    lines = (f"{name}: {text}" for name, (_, text) in declared.items())
+    function.__doc__ = (function.__doc__ or "").replace("{options}", "\n            ".join(lines))
 
 
-_show_axes(run)
+_show_options(run)
 
 
 def load(path: File) -> Run:

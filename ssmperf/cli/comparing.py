@@ -8,26 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from ssmperf.cli.app import app, interrupted, loaded
-from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.comparison_options import show, show_forecast, with_comparison
+from ssmperf.terminal.declared_options import with_axes, with_run_options
 from ssmperf.terminal.options import (
-    Backends,
     ComparisonPage,
     Debug,
     DryRun,
     Json,
     Junit,
-    Models,
-    OneDevice,
-    Precision,
-    Preset,
-    Samples,
-    Sizes,
-    Suite,
     Summary,
     Threshold,
-    Time,
-    Timeout,
     Unsure,
     VersionPlugins,
 )
@@ -117,15 +107,11 @@ def check(
     "ssmperf ab --base old.py --new new.py --suite throughput --models scan --backends mine"
 )
 @with_axes
+@with_run_options(compared=True)
 def ab(
     base: Annotated[str, typer.Option(help=f"The version to compare with: {FORMS}.")],
     new: Annotated[str, typer.Option(help="The other version.")],
-    suite: Suite = "throughput",
-    models: Models = None,
-    backends: Backends = None,
-    preset: Preset = None,
-    axis: Sizes = None,
-    device: OneDevice = "auto",
+    suite: Annotated[str, typer.Option(help="Suites, separated by commas.")] = "throughput",
     plugin: VersionPlugins = None,
     cases: Annotated[
         str | None, typer.Option(help="Ids of cases, or how they begin, separated by commas. Default: all.")
@@ -136,10 +122,6 @@ def ab(
     ] = None,
     threshold: Threshold = "5%",
     unsure: Unsure = "fail",
-    timeout: Timeout = 180.0,
-    time: Time = None,
-    precision: Precision = None,
-    samples: Samples = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison. Default: runs/<time>-ab.")
     ] = None,
@@ -150,7 +132,7 @@ def ab(
     summary: Summary = None,
     as_json: Json = False,
     debug: Debug = False,
-    **axes: Any,
+    **choices: Any,
 ) -> None:
     """Measure two versions in turn, in fresh processes, and say which cases became slower.
 
@@ -162,18 +144,6 @@ def ab(
     from ssmperf.execute import request
     from ssmperf.terminal import display
 
-    choices = {
-        "models": models,
-        "backends": backends,
-        "preset": preset,
-        "axis": axis or (),
-        "device": device,
-        "timeout": timeout,
-        "time": time,
-        "precision": precision,
-        "samples": samples,
-        **axes,
-    }
     if dry_run:
         show_forecast(base, new, suite, choices, plugin, cases, pairs, as_json=as_json)
         return

@@ -6,14 +6,15 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ssmperf import registry
 from ssmperf.cli.app import app, load_plugins, loaded
 from ssmperf.errors import UsageError
-from ssmperf.terminal.options import Debug, Json, Models, Plugins, Sizes
+from ssmperf.terminal.declared_options import with_run_options
+from ssmperf.terminal.options import Debug, Json, Plugins
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -124,14 +125,14 @@ def _to_show(*folders: Path) -> list[Run]:
     epilog="Examples:  ssmperf best runs/20260101-120000-throughput --json  ·  "
     "ssmperf best --models gla,mamba --axis T=1024:65536:x2"
 )
+@with_run_options(("models", "axis"))
 def best(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
     ] = None,
-    models: Models = None,
-    axis: Sizes = None,
     as_json: Json = False,
     debug: Debug = False,
+    **chosen: Any,
 ) -> None:
     """Show the fastest correct backend for each model, shape, dtype and pass of runs.
 
@@ -139,13 +140,13 @@ def best(
     approximate by declaration, or computes another function, is shown beside the others. Overlapping
     intervals are a tie.
     """
-    from ssmperf.execute.request import names
+    from ssmperf.plan.run_options import names
     from ssmperf.plan.sizes import parse_sizes
     from ssmperf.runs.scope import narrowed
     from ssmperf.terminal import display
 
-    chosen, sizes = names(models), parse_sizes(axis or ())
-    given = narrowed(_to_show(*(runs or _all_runs())), chosen, sizes)
+    models, sizes = names(chosen["models"]), parse_sizes(chosen["axis"] or ())
+    given = narrowed(_to_show(*(runs or _all_runs())), models, sizes)
     display.write_report("best_json" if as_json else "best", given, None)
 
 

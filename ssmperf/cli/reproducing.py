@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ssmperf.cli.app import app, interrupted, load_plugins
 from ssmperf.errors import UsageError
-from ssmperf.terminal.options import Corpus, Debug, Json, OneDevice
+from ssmperf.terminal.declared_options import with_run_options
+from ssmperf.terminal.options import Debug, Json
 
 
 @app.command(
     epilog="Examples:  ssmperf reproduce  ·  ssmperf reproduce longhorn:parameters hgrn2:parameters  ·  "
     "ssmperf reproduce --all --html claims.html"
 )
+@with_run_options(("device", "corpus"))
 def reproduce(
     claims: Annotated[
         list[str] | None, typer.Argument(metavar="ID...", help="Claims to run. Without any, they are listed.")
@@ -29,14 +31,12 @@ def reproduce(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue in --out; what has ended there is not run again.")
     ] = False,
-    device: OneDevice = "auto",
     preset: Annotated[
         str, typer.Option(help="standard; or smoke, tiny sizes that try the code and decide nothing.")
     ] = "standard",
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds of what is learned. Default: the claim's own.")
     ] = None,
-    corpus: Corpus = None,
     pieces: Annotated[
         str | None, typer.Option(help="Pieces to run now, separated by commas. Default: all that are left.")
     ] = None,
@@ -49,6 +49,7 @@ def reproduce(
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
+    **options: Any,
 ) -> None:
     """Run what papers claim: the paper's number, ours with its interval, and whether they agree.
 
@@ -75,12 +76,11 @@ def reproduce(
             out=folder,
             resume=resume,
             progress=reproduction.progress,
-            device=device,
             preset=preset,
             seeds=seeds,
-            corpus=corpus,
             pieces=pieces,
             argv=sys.argv[1:],
+            **options,
         )
     except KeyboardInterrupt:
         interrupted(folder)

@@ -9,22 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from ssmperf.cli.app import app, interrupted
-from ssmperf.terminal.axis_options import with_axes
 from ssmperf.terminal.comparison_options import show_forecast
+from ssmperf.terminal.declared_options import with_axes, with_run_options
 from ssmperf.terminal.options import (
-    Backends,
     Debug,
     DryRun,
     Json,
-    Models,
-    OneDevice,
-    Precision,
-    Preset,
-    Samples,
-    Sizes,
     Threshold,
-    Time,
-    Timeout,
 )
 
 
@@ -103,6 +94,7 @@ def history(
     "--plugin kernels/mine.py"
 )
 @with_axes
+@with_run_options(compared=True)
 def bisect(
     good: Annotated[str, typer.Option(help="A git ref at which the case was fast.")],
     bad: Annotated[str, typer.Option(help="A later one at which it is slow.")],
@@ -111,11 +103,6 @@ def bisect(
         str | None,
         typer.Option(help="Suites, separated by commas. Default: throughput, and correctness for an id."),
     ] = None,
-    models: Models = None,
-    backends: Backends = None,
-    preset: Preset = None,
-    axis: Sizes = None,
-    device: OneDevice = "auto",
     plugin: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,10 +121,6 @@ def bisect(
     threshold: Annotated[
         str, typer.Option(help="Least slow-down between the ends that is searched for: 5% or 0.05.")
     ] = "5%",
-    timeout: Timeout = 180.0,
-    time: Time = None,
-    precision: Precision = None,
-    samples: Samples = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the search. Default: runs/<time>-bisect.")
     ] = None,
@@ -145,7 +128,7 @@ def bisect(
     dry_run: DryRun = False,
     as_json: Json = False,
     debug: Debug = False,
-    **axes: Any,
+    **choices: Any,
 ) -> None:
     """Find the commit that made a case slower, or wrong, by git bisect.
 
@@ -158,18 +141,6 @@ def bisect(
     from ssmperf.execute import request
     from ssmperf.terminal import display
 
-    choices = {
-        "models": models,
-        "backends": backends,
-        "preset": preset,
-        "axis": axis or (),
-        "device": device,
-        "timeout": timeout,
-        "time": time,
-        "precision": precision,
-        "samples": samples,
-        **axes,
-    }
     if dry_run:
         suites = suite or "throughput,correctness"
         show_forecast(good, bad, suites, choices, plugin, case, pairs, as_json=as_json, search=True)

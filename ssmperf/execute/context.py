@@ -31,11 +31,12 @@ from ssmperf.operands.subject import Subject, subject_of
 from ssmperf.operands.values import Values
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.refusal import gate_kind
+from ssmperf.plan.run_options import RunOptions
 from ssmperf.processes.cores import one_core
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
-from ssmperf.registry.presets import ON_CPU, PRESETS, Training
+from ssmperf.registry.presets import ON_CPU, PRESETS, Preset, Training
 from ssmperf.trial.judge import Judge, Question
 from ssmperf.tune.tables import as_json, noted
 
@@ -65,6 +66,13 @@ class Settings:
     min_samples: int = 5
     autotune: bool = False
 
+    @classmethod
+    def of(cls, scale: Preset, *, autotune: bool = False) -> Settings:
+        """Take those of a preset."""
+        return cls(
+            scale.min_time_s, scale.max_time_s, scale.relative_width, scale.min_samples, autotune=autotune
+        )
+
 
 @dataclass
 class Context:
@@ -76,7 +84,7 @@ class Context:
         timed, "waiting" begins a partner's turn, which counts for nothing, and "timing" ends it.
     on_progress: called with a text about the next step of something long; the time allowed for a case then
         starts again.
-    options: the run's options, for the command that repeats a case.
+    options: those of the run. words: for the command that repeats a case.
     nonce: the run's secret, added to the number of every draw of values.
     judge: judges answers; None for a judge in this process.
     host_load: tells how other processes used the CPU while calls were being timed.
@@ -95,7 +103,8 @@ class Context:
     ceilings: Ceilings
     on_phase: Callable[[str], None] = lambda phase: None
     on_progress: Callable[[str], None] = lambda text: None
-    options: tuple[str, ...] = ()
+    options: RunOptions = RunOptions()
+    words: tuple[str, ...] = ()
     nonce: int = 0
     judge: Asked | None = None
     host_load: HostLoad = field(default_factory=HostLoad)
@@ -344,7 +353,7 @@ class Context:
 
     def command(self, case: Case) -> str:
         """Compose the command that repeats a case."""
-        return command_that_repeats(case, self.options)
+        return command_that_repeats(case, self.words)
 
     def _stopwatch(self, case: Case) -> Stopwatch:
         if case.cache not in self._stopwatches:

@@ -32,6 +32,7 @@ from ssmperf.execute.worker_process import WorkerConfig, WorkerProcess
 from ssmperf.machine.host_memory import available_memory_bytes
 from ssmperf.plan.estimate import parted, workers_for
 from ssmperf.plan.refusal import gate_kind
+from ssmperf.plan.run_options import RunOptions
 from ssmperf.processes.children import Nursery, NurseryEnded
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.presets import Preset
@@ -70,11 +71,10 @@ class LocalExecutor:
     log_dir: folder for the workers' stdout and stderr; only the end of each log is kept.
     unfinished: folder in which a case keeps its state to continue after its process was killed, in a
         folder with its id; None if nothing is to be kept.
-    timeout_s: longest time that one case may take, not counting its reference.
+    options: the run's own. A case's reference does not count for its timeout.
     preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
     tuning: how kernels' configurations are chosen.
-    options: the run's options, for the commands that repeat its cases.
-    nonce: the run's secret, added to the number of every draw of values.
+    words: the options for the commands that repeat its cases.
     partner: takes turns with the worker, of which there is one then; None if there is none.
     specific: whether the run names backends or sizes; see `Context`.
     workers: how many workers share a GPU in suites whose cases may.
@@ -82,12 +82,11 @@ class LocalExecutor:
 
     devices: Sequence[str]
     log_dir: Path
-    timeout_s: float
     preset: Preset
+    options: RunOptions = RunOptions()
     plugins: Sequence[str] = ()
     tuning: Tuning = CURATED
-    options: Sequence[str] = ()
-    nonce: int = 0
+    words: Sequence[str] = ()
     unfinished: Path | None = None
     partner: Partner | None = None
     specific: bool = False
@@ -102,9 +101,9 @@ class LocalExecutor:
     def session(self) -> Iterator[Session]:
         """Run rounds of cases with the same judges, which end with the session."""
         states = [DeviceState(device) for device in self.devices]
-        lanes = [Lane(Processes(self, state.device), state, self.timeout_s) for state in states]
+        lanes = [Lane(Processes(self, state.device), state, self.options.timeout) for state in states]
         sharing = [
-            Lane(Processes(self, state.device, number), state, self.timeout_s)
+            Lane(Processes(self, state.device, number), state, self.options.timeout)
             for number in range(1, self.workers + 1)
             for state in states
         ]
@@ -206,18 +205,14 @@ class Processes:
         config = WorkerConfig(
             device=self.device,
             plugins=tuple(executor.plugins if plugins is None else plugins),
-            min_time_s=executor.preset.min_time_s,
-            max_time_s=executor.preset.max_time_s,
-            relative_width=executor.preset.relative_width,
-            min_samples=executor.preset.min_samples,
+            options=executor.options.for_workers(),
+            scale=executor.preset.to_json(),
             memory_limit_bytes=int(MEMORY_FRACTION * available_memory_bytes()),
             ceilings=ceilings,
-            autotune=executor.tuning.autotune,
+            autotune=executor.tuning.options.autotune,
             rows=executor.tuning.rows,
-            options=tuple(executor.options),
+            words=tuple(executor.words),
             threads=self._threads,
-            nonce=executor.nonce,
-            training=executor.preset.training.to_json(),
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
             specific=executor.specific,
             shared=self._shared,
@@ -237,7 +232,7 @@ class Processes:
         if not count or self.executor.partner is not None:
             return {}
         executor = self.executor
-        config = {"device": self.device, "nonce": executor.nonce, "rows": executor.tuning.rows}
+        config = {"device": self.device, "nonce": executor.options.nonce or 0, "rows": executor.tuning.rows}
         return compile_ahead(cases, count, self._ready_nursery(), config, self._log("compiling"), on_progress)
 
     def end_round(self) -> None:

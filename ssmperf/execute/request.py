@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -19,138 +17,73 @@ from ssmperf.cases.case import chosen_axes
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices as devices_
 from ssmperf.measure.paired import FIRST_PAIRS
-from ssmperf.plan.learning import PRESETS_OWN, Learning, Rates, check_count
+from ssmperf.plan.learning import Learning
+from ssmperf.plan.run_options import Choices, Configurations, Names, RunOptions, names
 from ssmperf.plan.selection import NAMED, Selection
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.presets import Preset
-from ssmperf.trial.nonce import as_text, parse
 from ssmperf.tune.files import CURATED, Tuning
 
-Names = str | Sequence[str]
 File = str | os.PathLike[str]
-DEFAULT_TIMEOUT_S = 180.0
-MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
 EVERY_SUITE = "all"
 LONGEST_NAME = 80  # of the suites in a folder's name
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The cases to measure, the torch devices, the settings, and the folder of the run.
+    """The cases to measure, the torch devices, the options, and the folder of the run.
 
-    argv: the command line of the request; empty for a call from Python.
-    nonce: the secret on which all values depend; None for that of the run to resume, or a fresh one.
-    rounds: how often all cases are measured, each time by fresh processes in another order; None for the
-        number of the run to resume, or 1.
-    time_s, precision, samples: longest time for sampling a case in a round, the share of the median within
-        which its interval must be to stop earlier, and the least number of samples; None means the preset's.
     learning: how networks are trained, where it is not as the preset says.
-
-    Raises:
-        UsageError: a number is out of its range.
+    argv: the command line of the request; empty for a call from Python.
     """
 
     suites: tuple[str, ...]
     selection: Selection
     devices: tuple[str, ...]
     out: Path
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    tag: str | None = None
+    options: RunOptions = RunOptions()
+    learning: Learning = Learning()
+    tuning: Tuning = CURATED
     resume: bool = False
     argv: tuple[str, ...] = ()
-    tuning: Tuning = CURATED
-    nonce: int | None = None
-    rounds: int | None = None
-    time_s: float | None = None
-    precision: float | None = None
-    samples: int | None = None
-    learning: Learning = PRESETS_OWN
-
-    def __post_init__(self) -> None:
-        _check_seconds("the timeout", self.timeout_s)
-        check_count("--rounds", self.rounds, MOST_ROUNDS)
-        if self.time_s is not None:
-            _check_seconds("--time", self.time_s)
-        check_count("--samples", self.samples, MOST_SAMPLES)
-        if not isinstance(self.tag, str | None):
-            raise UsageError(f"--tag must be a text, got {self.tag!r}")
 
     @classmethod
     def of(
         cls,
         suite: Names | None,
         *,
-        timeout: float = DEFAULT_TIMEOUT_S,
         out: File | None = None,
-        tag: str | None = None,
         resume: bool = False,
-        autotune: bool = False,
-        configurations: File | None = None,
-        write_configurations: File | None = None,
-        nonce: str | None = None,
-        rounds: int | None = None,
-        time: float | None = None,
-        precision: float | str | None = None,
-        samples: int | None = None,
-        updates: int | None = None,
-        seeds: int | None = None,
-        rates: Rates | None = None,
-        layers: int | None = None,
-        corpus: File | None = None,
-        test_backend: str | None = None,
-        side_by_side: int | None = None,
         argv: Sequence[str] = (),
-        **choices: Any,
+        planning: bool = False,
+        **given: Any,
     ) -> Request:
-        """Make a request from the arguments of `ssmperf.run`; `choices` are those of `select`.
+        """Make a request from the arguments of `ssmperf.run`: options by their names, and axes of a case.
+
+        planning: see `select`.
 
         Raises:
             UsageError: a name is unknown, a value is illegal, or a file or folder cannot be used.
         """
-        tuning = Tuning.of(autotune, configurations, write_configurations)
-        learning = Learning.of(
-            updates=updates,
-            seeds=seeds,
-            rates=rates,
-            layers=layers,
-            corpus=corpus,
-            test_backend=test_backend,
-            side_by_side=side_by_side,
-        )
+        options, learning = RunOptions.taken_from(given), Learning.taken_from(given)
+        tuning = Tuning.of(Configurations.taken_from(given))
         suites = names(suite) or ()
         suites = tuple(registry.suites()) if suites == (EVERY_SUITE,) else suites
-        selection, devices = select(**choices)
+        selection, devices = select(planning=planning, **given)
         folder = run_folder(out, suites, resume=resume)
-        secret = None if nonce is None else parse(nonce)
-        return cls(
-            suites,
-            selection,
-            devices,
-            folder,
-            timeout,
-            tag,
-            resume,
-            tuple(argv),
-            tuning,
-            secret,
-            rounds,
-            time,
-            None if precision is None else parse_share(precision, "--precision"),
-            samples,
-            learning,
-        )
+        return cls(suites, selection, devices, folder, options, learning, tuning, resume, tuple(argv))
 
     @property
     def scale(self) -> Preset:
         """The preset of the selection, with the request's own time, precision, samples and trainings."""
-        preset = self.selection.scale
-        longest = preset.max_time_s if self.time_s is None else self.time_s
+        preset, options = self.selection.scale, self.options
+        longest = preset.max_time_s if options.time is None else options.time
         return replace(
             preset,
             min_time_s=min(preset.min_time_s, longest),
             max_time_s=longest,
-            relative_width=preset.relative_width if self.precision is None else self.precision,
-            min_samples=preset.min_samples if self.samples is None else self.samples,
+            relative_width=preset.relative_width if options.precision is None else options.precision,
+            min_samples=preset.min_samples if options.samples is None else options.samples,
             training=self.learning.applied(preset.training),
         )
 
@@ -161,67 +94,48 @@ class Request:
         return NAMED if all(each == (self.selection,) for each in handed) else self.selection.judged_at
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """The options of this run that a command must have to repeat one of its cases."""
-        words = ["--preset", self.selection.preset] if self.selection.preset else []
-        words += ["--timeout", f"{self.timeout_s:g}"] if self.timeout_s != DEFAULT_TIMEOUT_S else []
-        words += [] if self.time_s is None else ["--time", f"{self.time_s:g}"]
-        words += [] if self.precision is None else ["--precision", f"{self.precision:g}"]
-        words += [] if self.samples is None else ["--samples", str(self.samples)]
-        words += [] if self.nonce is None else ["--nonce", as_text(self.nonce)]
-        return (*words, *self.learning.options, *self.tuning.options)
+    def words(self) -> tuple[str, ...]:
+        """The options that the command which repeats a case of this run must have."""
+        preset = Choices(preset=self.selection.preset).words
+        return (*preset, *self.options.words, *self.learning.words, *self.tuning.words)
 
 
-def select(
-    *,
-    device: str = "auto",
-    devices: Sequence[int] | None = None,
-    models: Names | None = None,
-    backends: Names | None = None,
-    preset: str | None = None,
-    axis: Names = (),
-    peers: bool = False,
-    judged_at: str = NAMED,
-    planning: bool = False,
-    **choices: Any,
-) -> tuple[Selection, tuple[str, ...]]:
+def select(*, planning: bool = False, **given: Any) -> tuple[Selection, tuple[str, ...]]:
     """Make a selection from the arguments of `ssmperf.run`, and list the torch devices to run it on.
 
     planning: whether a GPU may be named that is not here, since nothing will run on it.
-    choices: values by the keyword of an axis of `Case`; names for an axis that takes many values.
+    given: `Choices`, and values by the keyword of an axis of `Case`; names for one that takes many values.
 
     Raises:
         UsageError: a name is unknown, a value is illegal, or there is no such device.
     """
-    if devices is not None and not isinstance(devices, Iterable):
-        devices = (devices,)
-    indices = tuple(devices) if devices is not None else None
-    type_, found = devices_.resolve(device, indices, planning=planning)
+    chosen = Choices.taken_from(given)
+    type_, found = devices_.resolve(chosen.device, chosen.devices, planning=planning)
     fields = {declared.argument: declared for declared in chosen_axes().values()}
-    unknown = [keyword for keyword in choices if keyword not in fields]
+    unknown = [keyword for keyword in given if keyword not in fields]
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r} (axes: {', '.join(fields)})")
-    sizes, others = _parted([axis] if isinstance(axis, str) else axis or (), fields)
+    sizes, others = _parted(chosen.axis, fields)
     for keyword, text in others.items():
-        if choices.get(keyword, fields[keyword].argument_default) != fields[keyword].argument_default:
+        if given.get(keyword, fields[keyword].argument_default) != fields[keyword].argument_default:
             raise UsageError(f"{fields[keyword].label} is given by --axis and by {fields[keyword].option}")
-        choices[keyword] = text
-    if "packing" in choices:
-        choices["packing"] = read_lengths_file(choices["packing"])
+        given[keyword] = text
+    if "packing" in given:
+        given["packing"] = read_lengths_file(given["packing"])
     values = {
         fields[keyword].name: _values(fields[keyword], value) if fields[keyword].many else value
-        for keyword, value in choices.items()
+        for keyword, value in given.items()
         if value is not None
     }
     selection = Selection(
         device=devices_.describe(type_, found, planning=planning),
-        models=(chosen := names(models)),
-        backends=names(backends),
-        preset=preset,
-        sizes=parse_sizes(sizes, chosen or ()),
+        models=chosen.models,
+        backends=chosen.backends,
+        preset=chosen.preset,
+        sizes=parse_sizes(sizes, chosen.models or ()),
         choices=values,
-        peers=peers,
-        judged_at=judged_at,
+        peers=chosen.peers,
+        judged_at=chosen.judged_at,
     )
     return selection, tuple(found)
 
@@ -248,47 +162,6 @@ def _values(declared: Axis, value: Any) -> tuple[str, ...] | None:
     parts = value.split(",") if isinstance(value, str) else value
     parts = list(parts) if isinstance(parts, Iterable) else [parts]
     return names([declared.read(part.strip() if isinstance(part, str) else part) for part in parts])
-
-
-def names(value: Names | None) -> tuple[str, ...] | None:
-    """Read a name, comma-separated names or a sequence of names as a tuple without repetitions.
-
-    Raises:
-        UsageError: there is no name in it.
-    """
-    if value is None:
-        return None
-    parts = value.split(",") if isinstance(value, str) else value
-    if not (isinstance(parts, Iterable) and all(isinstance(part, str) for part in parts)):
-        raise UsageError(f"expected names, got {value!r:.200}")
-    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
-    if not found:
-        raise UsageError(f"expected names separated by commas, got {value!r}")
-    return found
-
-
-def _check_seconds(option: str, value: Any) -> None:
-    """Raise UsageError for anything but a number of seconds that somebody can wait."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise UsageError(f"{option} must be a number of seconds, got {value!r}")
-    if not (math.isfinite(value) and float(value) > 0):
-        raise UsageError(f"{option} must be above 0 seconds and finite, got {value}")
-
-
-def parse_share(value: float | str, option: str) -> float:
-    """Read a share such as `1%` or `0.01`.
-
-    Raises:
-        UsageError: it is no number or percentage, or not between 0 and 1.
-    """
-    text = str(value).strip()
-    try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise UsageError(f"{option} must look like 1% or 0.01 and lie between 0 and 1, got {value!r}")
-    return share
 
 
 def parse_pairs(text: str | None) -> tuple[int, int | None]:

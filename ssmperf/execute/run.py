@@ -20,17 +20,17 @@ from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute.executor import LocalExecutor, Session
 from ssmperf.execute.lane import Events
-from ssmperf.execute.request import MOST_ROUNDS, Request
+from ssmperf.execute.request import Request
 from ssmperf.execute.stand_ins import StandIns
 from ssmperf.machine.environment import plugin_state
-from ssmperf.plan import learning
+from ssmperf.plan import learning, nonce
 from ssmperf.plan.command import command_that_repeats
 from ssmperf.plan.plan import Plan, make_plan
+from ssmperf.plan.run_options import MOST_ROUNDS
 from ssmperf.processes.partner import Partner
 from ssmperf.runs import scope, store
 from ssmperf.runs.rounds import ROUND, round_of
 from ssmperf.runs.store import Run, Writer
-from ssmperf.trial import nonce
 from ssmperf.tune.files import META, resumed, write_configurations
 
 # How runs measure: times of different versions are not times of the same thing.
@@ -77,7 +77,7 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
     """
     progress = progress or Silent()
     with open_run(request, progress, copies=True) as opened:
-        rounds = opened.request.rounds or 1
+        rounds = opened.request.options.rounds or 1
         cases = opened.to_run
         done = sum((case.id, number) in opened.done for case in cases for number in range(rounds))
         progress.begin(rounds * len(cases), done)
@@ -114,36 +114,37 @@ def open_run(
     if request.resume:
         request = replace(request, tuning=resumed(request.tuning, request.out))
         meta = store.load(request.out).meta if (request.out / store.RUN_FILE).exists() else {}
-        request = replace(
-            request,
-            nonce=nonce.resumed(request.nonce, meta, str(request.out)),
-            rounds=request.rounds or _rounds_of(meta),
-            learning=learning.resumed(request.learning, meta, str(request.out)),
+        options = replace(
+            request.options,
+            nonce=nonce.resumed(request.options.nonce, meta, str(request.out)),
+            rounds=request.options.rounds or _rounds_of(meta),
         )
+        own = learning.resumed(request.learning, meta, str(request.out))
+        request = replace(request, options=options, learning=own)
         writer, before = Writer.resume(request.out, _meta(planned, request))
         earlier = [record for rounds in before.rounds.values() for record in rounds]
     else:
-        request = request if request.nonce is not None else replace(request, nonce=nonce.fresh())
+        if request.options.nonce is None:
+            request = replace(request, options=replace(request.options, nonce=nonce.fresh()))
         writer = Writer.create(request.out, _meta(planned, request))
     plugins = registry.plugins()
-    options = (*_plugin_options(plugins), *request.options)
+    words = (*_plugin_options(plugins), *request.words)
     executor = LocalExecutor(
         devices=request.devices,
         log_dir=writer.path / "logs",
         unfinished=writer.path / UNFINISHED,
-        timeout_s=request.timeout_s,
+        options=request.options,
         preset=request.scale,
         plugins=plugins,
         tuning=request.tuning,
-        options=options,
-        nonce=request.nonce or 0,
+        words=words,
         partner=partner,
         specific=request.selection.is_specific,
         workers=1 if partner is not None else request.selection.device.workers,
     )
     try:
         with executor.session() as session:
-            yield OpenRun(planned, request, writer, session, options, earlier, progress, copies=copies)
+            yield OpenRun(planned, request, writer, session, words, earlier, progress, copies=copies)
     finally:
         writer.close()
         with contextlib.suppress(OSError):  # it is not empty if a case can go on
@@ -162,14 +163,14 @@ class OpenRun:
         request: Request,
         writer: Writer,
         session: Session,
-        options: Sequence[str],
+        words: Sequence[str],
         earlier: Iterable[Record],
         progress: Progress,
         *,
         copies: bool = False,
     ) -> None:
         self.plan, self.request, self.writer, self.session = plan, request, writer, session
-        self.options, self.progress = options, progress
+        self.words, self.progress = words, progress
         self.stand_ins, self._copies = StandIns(plan, request.selection), copies
         self.done: set[tuple[str, int]] = set()
         self.unfinished = writer.path / UNFINISHED
@@ -199,7 +200,7 @@ class OpenRun:
         """Record the cases that the plan refuses, unless that was done before."""
         for item in self.plan.refused:
             if (item.case.id, 0) not in self.done:
-                command = command_that_repeats(item.case, self.options)
+                command = command_that_repeats(item.case, self.words)
                 refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
                 self._record(0, refused)
 
@@ -215,7 +216,7 @@ class OpenRun:
         events = Events(
             self._on_environment, self._on_start, partial(self._on_record, number), self._on_progress
         )
-        shuffle = random.Random(f"{self.request.nonce} {number}")  # a resumed run keeps the order
+        shuffle = random.Random(f"{self.request.options.nonce} {number}")  # a resumed run keeps the order
         self.session.run(todo, events, shuffle if self._has_rounds else None)
 
     def not_done(self, number: int, cases: Sequence[Case]) -> int:
@@ -233,7 +234,7 @@ class OpenRun:
 
     @property
     def _has_rounds(self) -> bool:
-        return (self.request.rounds or 1) > 1
+        return (self.request.options.rounds or 1) > 1
 
     def _can_go_on(self, record: Record) -> bool:
         """Whether a case ran out of time and has left something from which it can continue."""
@@ -269,7 +270,7 @@ class OpenRun:
 
     def _copy(self, number: int, record: Record) -> None:
         """Record the cases for which that of a record stands in, unless they have a record."""
-        for copy in self.stand_ins.copies(record, self.options) if self._copies else ():
+        for copy in self.stand_ins.copies(record, self.words) if self._copies else ():
             if (copy.case.id, number) not in self.done:
                 self._append(number, copy)
 
@@ -304,12 +305,13 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
     """Describe a run for `run.json`, without its environments."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "tag": request.tag,
+        "tag": request.options.tag,
         "argv": list(request.argv),
         META: request.tuning.to_json(),
-        nonce.META: nonce.as_text(request.nonce or 0),
+        nonce.META: nonce.as_text(request.options.nonce or 0),
         "measurement": MEASUREMENT,
-        "rounds": request.rounds or 1,
+        "rounds": request.options.rounds or 1,
+        "options": request.options.to_json(),
         learning.META: request.learning.to_json(),
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),

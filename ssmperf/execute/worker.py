@@ -187,9 +187,10 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     from ssmperf.execute.context import Context, Settings
     from ssmperf.machine.ceilings import measure_ceilings
     from ssmperf.machine.environment import capture, env_id
+    from ssmperf.plan.run_options import RunOptions
     from ssmperf.processes.partner import Partner
     from ssmperf.registry.cost import Ceilings
-    from ssmperf.registry.presets import Training
+    from ssmperf.registry.presets import Preset
     from ssmperf.trial.client import RemoteJudge
 
     if config["device"].startswith("cuda"):
@@ -202,24 +203,19 @@ def _prepare(config: dict[str, Any], answers: _Answers) -> tuple[Any, dict[str, 
     known = config["ceilings"]
     ceilings = Ceilings.from_json(known) if known else measure_ceilings(config["device"])
     environment = {**capture(config["device"]), "ceilings": ceilings.to_json()}
-    settings = Settings(
-        config["min_time_s"],
-        config["max_time_s"],
-        config["relative_width"],
-        config["min_samples"],
-        autotune=config["autotune"],
-    )
+    options, scale = RunOptions.from_json(config["options"]), Preset.from_json(config["scale"])
     context = Context(
         config["device"],
         env_id(environment),
-        settings,
+        Settings.of(scale, autotune=config["autotune"]),
         ceilings,
         on_phase=lambda phase: answers.send({"phase": phase}),
         on_progress=lambda text: answers.send({"phase": "backend", "progress": text}),
-        options=tuple(config["options"]),
-        nonce=config["nonce"],
+        options=options,
+        words=tuple(config["words"]),
+        nonce=options.nonce or 0,
         judge=RemoteJudge(config["judge"], config["device"]),
-        training=Training.from_json(config["training"]),
+        training=scale.training,
         partner=Partner(config["partner"]) if "partner" in config else None,
         unfinished=None if config["unfinished"] is None else Path(config["unfinished"]).resolve(),
         specific=config["specific"],

@@ -37,31 +37,26 @@ LOG_CHECK_S = 2.0
 class WorkerConfig:
     """The settings of a worker, as plain data.
 
-    nonce: the run's secret, added to the number of every draw of values.
+    options: those of the run. scale: the run's preset with them applied. words: for the commands that repeat
+        cases.
     memory_limit_bytes: address space that the worker may add, on a CPU.
     ceilings: those that an earlier worker of this device has measured, or None.
     rows: the rows of a file of configurations.
-    options: the run's options, for the commands that repeat cases.
     threads: number of torch's threads on a CPU; None means torch's default.
-    training: how networks are trained, as `Training.to_json` gives it.
     unfinished, specific: see `LocalExecutor`.
     shared: whether other workers run on the device.
     """
 
     device: str
     plugins: tuple[str, ...]
-    min_time_s: float
-    max_time_s: float
-    relative_width: float
-    min_samples: int
+    options: Mapping[str, Any]
+    scale: Mapping[str, Any]
     memory_limit_bytes: int
     ceilings: Mapping[str, Any] | None
     autotune: bool
     rows: Mapping[str, Any]
-    options: tuple[str, ...]
+    words: tuple[str, ...]
     threads: int | None
-    nonce: int
-    training: Mapping[str, Any]
     unfinished: str | None = None
     specific: bool = False
     shared: bool = False
@@ -85,7 +80,7 @@ class WorkerProcess:
         log: Path,
         partner: Partner | None = None,
     ) -> None:
-        self.log, self._options, self._partner = log, config.options, partner
+        self.log, self._words, self._partner = log, config.words, partner
         requests_read, self._requests = os.pipe()
         self._answers, answers_write = os.pipe()
         inherited = {"requests": requests_read, "answers": answers_write, "judge": judge_socket}
@@ -200,7 +195,7 @@ class WorkerProcess:
         return bool(self._buffer) or bool(poll.poll(0) and os.read(self._answers, 1))
 
     def _lost(self, case: Case, status: Status, reason: str, traceback: str = "") -> Record:
-        numbers = {"command": command_that_repeats(case, self._options)}
+        numbers = {"command": command_that_repeats(case, self._words)}
         numbers |= {TRACEBACK: traceback} if traceback else {}
         return Record(case, status, reason, self.env_id, numbers)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.errors import UsageError
+from ssmperf.plan.option import Options, option
 from ssmperf.registry.presets import Training
 
 META = "learning"  # key in run.json
@@ -20,85 +20,102 @@ MOST_UPDATES, MOST_SEEDS, MOST_RATES, MOST_LAYERS, MOST_AT_ONCE = 10**8, 1000, 1
 Rates = str | float | Sequence[float]
 
 
-def check_count(option: str, value: Any, most: int) -> None:
-    """Raise UsageError for a value that is neither None nor a whole number from 1 to `most`."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UsageError(f"{option} must be a whole number, got {value!r}")
-    if not 1 <= int(value) <= most:
-        raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
+def count(most: int) -> Callable[[str, Any], Any]:
+    """Make a reader of whole numbers from 1 to `most`."""
+
+    def read(option: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise UsageError(f"{option} must be a whole number, got {value!r}")
+        if not 1 <= int(value) <= most:
+            raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
+        return value
+
+    return read
+
+
+def _rates(option: str, rates: Rates) -> tuple[float, ...]:
+    """Read learning rates: numbers, or a text of numbers separated by commas, in ascending order."""
+    parts: Sequence[Any] = rates.split(",") if isinstance(rates, str) else [rates]
+    if isinstance(rates, Sequence) and not isinstance(rates, str):
+        parts = rates
+    try:
+        found = tuple(sorted({float(part) for part in parts}))
+    except (TypeError, ValueError):
+        raise UsageError(f"{option} takes numbers separated by commas, got {rates!r}") from None
+    for rate in found:
+        if not (math.isfinite(rate) and rate > 0):
+            raise UsageError(f"a learning rate must be above 0 and finite, got {rate:g}")
+    if not 1 <= len(found) <= MOST_RATES:
+        raise UsageError(f"{option} takes 1 to {MOST_RATES} learning rates, got {len(found)}")
+    return found
+
+
+def _backend(option: str, name: str) -> str:
+    registry.check_backend_names((name,))
+    return name
 
 
 @dataclass(frozen=True, slots=True)
-class Learning:
+class Learning(Options):
     """The user's choices about trainings; None means the preset's.
 
-    updates: the most updates of a training. seeds: number of trainings whose results are averaged.
-    rates: learning rates to choose from. layers: number of blocks.
-    corpus: text file, or folder of text files, for tasks on text. corpus_sha256: the hash of its contents.
-    test_backend: computes the trained networks when they are tested; None means the one that trained them.
-    side_by_side: number of trainings at the same time on a device. Nothing depends on it but time and memory.
+    side_by_side: nothing depends on it but time and memory. corpus_sha256: the hash of the corpus's contents.
 
     Raises:
-        UsageError: a number is out of its range.
+        UsageError: a number is out of its range, or the corpus cannot be read.
         UnknownName: there is no such backend.
     """
 
-    updates: int | None = None
-    seeds: int | None = None
-    rates: tuple[float, ...] | None = None
-    layers: int | None = None
-    corpus: str | None = None
+    PANEL = "Trainings"
+
+    updates: int | None = option(
+        None,
+        help="Most updates of a training. Default: the preset's.",
+        type=int,
+        read=count(MOST_UPDATES),
+    )
+    seeds: int | None = option(
+        None,
+        help="Trainings whose results are averaged, each with a seed.",
+        type=int,
+        read=count(MOST_SEEDS),
+    )
+    rates: tuple[float, ...] | None = option(
+        None,
+        help="Learning rates to choose from: 0.001,0.005.",
+        type=str,
+        metavar="LIST",
+        read=_rates,
+        write=lambda rates: ",".join(map(repr, rates)),
+    )
+    layers: int | None = option(
+        None, help="Blocks of a trained network. Default: 2.", type=int, read=count(MOST_LAYERS)
+    )
+    corpus: str | None = option(
+        None,
+        help="Text to learn, a file or a folder. Default: the standard library's sources.",
+        type=Path,
+        metavar="FILE",
+        read=lambda _, path: str(Path(path).resolve()),
+    )
+    test_backend: str | None = option(
+        None,
+        help="Backend that tests trained networks. Default: the one that trained them.",
+        type=str,
+        read=_backend,
+    )
+    side_by_side: int | None = option(
+        None,
+        help="Trainings at the same time on a device. Default: 1 on a CPU, 4 on a GPU.",
+        type=int,
+        read=count(MOST_AT_ONCE),
+    )
     corpus_sha256: str | None = None
-    test_backend: str | None = None
-    side_by_side: int | None = None
 
     def __post_init__(self) -> None:
-        for option, value, most in (
-            ("--updates", self.updates, MOST_UPDATES),
-            ("--seeds", self.seeds, MOST_SEEDS),
-            ("--layers", self.layers, MOST_LAYERS),
-            ("--side-by-side", self.side_by_side, MOST_AT_ONCE),
-        ):
-            check_count(option, value, most)
-        for rate in self.rates or ():
-            if not (math.isfinite(rate) and rate > 0):
-                raise UsageError(f"a learning rate must be above 0 and finite, got {rate:g}")
-        if self.rates is not None and not 1 <= len(self.rates) <= MOST_RATES:
-            raise UsageError(f"--rates takes 1 to {MOST_RATES} learning rates, got {len(self.rates)}")
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        updates: int | None = None,
-        seeds: int | None = None,
-        rates: Rates | None = None,
-        layers: int | None = None,
-        corpus: str | os.PathLike[str] | None = None,
-        test_backend: str | None = None,
-        side_by_side: int | None = None,
-    ) -> Learning:
-        """Read the options.
-
-        Raises:
-            UsageError: a number is illegal, or the corpus cannot be read.
-            UnknownName: there is no such backend.
-        """
-        if test_backend is not None:
-            registry.check_backend_names((test_backend,))
-        path = None if corpus is None else Path(corpus).resolve()
-        return cls(
-            updates,
-            seeds,
-            None if rates is None else parse_rates(rates),
-            layers,
-            None if path is None else str(path),
-            None if path is None else fingerprint(path),
-            test_backend,
-            side_by_side,
-        )
+        Options.__post_init__(self)
+        if self.corpus is not None and self.corpus_sha256 is None:
+            object.__setattr__(self, "corpus_sha256", fingerprint(Path(self.corpus)))
 
     def applied(self, training: Training) -> Training:
         """Return the preset's training with these choices."""
@@ -112,40 +129,9 @@ class Learning:
         """Give the facts that a resumed run must share: all choices on which its numbers depend."""
         return {name: value for name, value in self._given().items() if name != "side_by_side"}
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The options for a command that repeats a case."""
-        words: list[str] = []
-        words += [] if self.updates is None else ["--updates", str(self.updates)]
-        words += [] if self.seeds is None else ["--seeds", str(self.seeds)]
-        words += [] if self.rates is None else ["--rates", ",".join(map(repr, self.rates))]
-        words += [] if self.layers is None else ["--layers", str(self.layers)]
-        words += [] if self.corpus is None else ["--corpus", self.corpus]
-        words += [] if self.test_backend is None else ["--test-backend", self.test_backend]
-        words += [] if self.side_by_side is None else ["--side-by-side", str(self.side_by_side)]
-        return tuple(words)
-
     def _given(self) -> dict[str, Any]:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in given.items() if value is not None}
-
-
-PRESETS_OWN = Learning()
-
-
-def parse_rates(rates: Rates) -> tuple[float, ...]:
-    """Read learning rates: numbers, or a text of numbers separated by commas, in ascending order.
-
-    Raises:
-        UsageError: one is no number.
-    """
-    parts: Sequence[Any] = rates.split(",") if isinstance(rates, str) else [rates]
-    if isinstance(rates, Sequence) and not isinstance(rates, str):
-        parts = rates
-    try:
-        return tuple(sorted({float(part) for part in parts}))
-    except (TypeError, ValueError):
-        raise UsageError(f"--rates takes numbers separated by commas, got {rates!r}") from None
 
 
 def fingerprint(corpus: Path) -> str:
@@ -180,12 +166,11 @@ def resumed(wanted: Learning, meta: Mapping[str, Any], where: str) -> Learning:
         return wanted
     given = meta.get(META) or {}
     try:
-        rates = given.get("rates")
-        own = Learning(**{**given, "rates": None if rates is None else tuple(map(float, rates))})
-    except (AttributeError, TypeError, ValueError) as error:
+        own = Learning(**given)
+    except (AttributeError, TypeError, ValueError, UsageError) as error:
         raise UsageError(f"the run in {where} is damaged: its {META} cannot be read") from error
     if wanted.to_json() not in ({}, own.to_json()):
-        began = " ".join(own.options) or "no option about trainings"
+        began = " ".join(own.words) or "no option about trainings"
         raise UsageError(f"the run in {where} was begun with {began}: pass the same, or leave them out")
     if own.corpus is not None and fingerprint(Path(own.corpus)) != own.corpus_sha256:
         raise UsageError(f"{own.corpus} has changed since the run in {where} was begun")

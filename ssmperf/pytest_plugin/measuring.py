@@ -21,10 +21,11 @@ from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.execute.context import Settings
-from ssmperf.execute.request import Names, Request, names, parse_share
+from ssmperf.execute.request import Request
 from ssmperf.execute.worker import run_case
 from ssmperf.machine.ceilings import measure_ceilings
 from ssmperf.machine.environment import SHARED_PROCESS, capture, env_id
+from ssmperf.plan.run_options import Names, RunOptions, names
 from ssmperf.plan.sizes import one_token
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend
@@ -143,11 +144,11 @@ def wanted(of: str, function: Callable[..., Any] | str, **given: Any) -> Wanted:
         selection,
         (device,),
         Path(),
-        time_s=choices.time,
-        precision=None if choices.precision is None else parse_share(choices.precision, "precision"),
-        samples=choices.samples,
+        RunOptions.from_json(
+            {"time": choices.time, "precision": choices.precision, "samples": choices.samples}
+        ),
     ).scale
-    settings = Settings(scale.min_time_s, scale.max_time_s, scale.relative_width, scale.min_samples)
+    settings = Settings.of(scale)
     threads = scale.threads if on_cpu and "OMP_NUM_THREADS" not in os.environ else None
     refusal = refusal_of(case, entry, selection)
     return Wanted(case, entry, refusal, device, settings, threads, isinstance(function, str))

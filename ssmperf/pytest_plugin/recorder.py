@@ -13,13 +13,13 @@ from ssmperf.cases.record import Record
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.execute.request import run_folder
 from ssmperf.execute.run import MEASUREMENT
+from ssmperf.plan import nonce as nonces
 from ssmperf.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
 from ssmperf.runs import scope
 from ssmperf.runs.comparison import parse_threshold
 from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.store import Run, Writer
 from ssmperf.terminal import display
-from ssmperf.trial import nonce as nonces
 
 # A test session was asked for the cases that its tests measure, and for no others: `plan` lists them.
 ASKED_FOR_ITS_PLAN: dict[str, Any] = {

@@ -10,9 +10,9 @@ import pytest
 
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
+from ssmperf.plan.nonce import as_text
 from ssmperf.pytest_plugin.measuring import measured, wanted
 from ssmperf.pytest_plugin.recorder import Recorder
-from ssmperf.trial.nonce import as_text
 from ssmperf.verification.report import Verification
 from ssmperf.verification.verify import verify
 

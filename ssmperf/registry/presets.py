@@ -79,6 +79,16 @@ class Preset:
     relative_width: float = 0.01
     min_samples: int = 5
 
+    def to_json(self) -> dict[str, Any]:
+        """Give a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Preset:
+        """Undo `to_json`."""
+        training = Training.from_json(data["training"])
+        return cls(**{**data, "lengths": tuple(data["lengths"]), "training": training})
+
     def shapes(self, sizes: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
         """Turn sizes into shapes; sizes without a T stand for one shape per length of the preset."""
         return tuple(

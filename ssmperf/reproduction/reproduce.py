@@ -14,10 +14,11 @@ from typing import Any
 from ssmperf import registry
 from ssmperf.cases.failure import failure_of
 from ssmperf.errors import ExitCode, UnknownName, UsageError
-from ssmperf.execute.request import File, Names, names, run_folder
+from ssmperf.execute.request import File, run_folder
 from ssmperf.machine import devices as devices_
 from ssmperf.machine import environment
 from ssmperf.plan.learning import fingerprint
+from ssmperf.plan.run_options import Names, names
 from ssmperf.registry.checks import Claim
 from ssmperf.reproduction.agreement import Agreement, Finding, taken_together
 from ssmperf.reproduction.keeping import Folder

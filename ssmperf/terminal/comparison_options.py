@@ -15,7 +15,7 @@ import typer
 
 from ssmperf import registry
 from ssmperf.runs.outcome import RunComparison
-from ssmperf.terminal.axis_options import with_options
+from ssmperf.terminal.declared_options import with_options
 from ssmperf.terminal.display import write_report
 from ssmperf.terminal.options import Threshold, Unsure
 

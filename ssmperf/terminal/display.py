@@ -160,7 +160,7 @@ def plan(request: Request) -> str:
         counts.insert(1, f"{len(stand_ins.leaders)} as another model with the same operands")
     seconds = expected_s(
         measured,
-        rounds=request.rounds or 1,
+        rounds=request.options.rounds or 1,
         devices=len(request.devices),
         workers=request.selection.device.workers,
         training=request.scale.training,

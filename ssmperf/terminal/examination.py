@@ -14,7 +14,7 @@ from ssmperf.cases.failure import TRACEBACK
 from ssmperf.cases.record import Record, Status, one_line
 from ssmperf.errors import UsageError
 from ssmperf.machine import devices
-from ssmperf.trial import nonce as nonces
+from ssmperf.plan import nonce as nonces
 
 if TYPE_CHECKING:
     from ssmperf.diagnosis.examination import Condition, Examination

@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UnreadableRun, UsageError
+from ssmperf.plan.run_options import Configurations
 from ssmperf.runs import store
 from ssmperf.runs.store import RUN_FILE, Run
 from ssmperf.tune import tables
@@ -35,43 +35,35 @@ META = "tuning"  # key in run.json
 class Tuning:
     """How a run chooses its configurations.
 
-    autotune: whether to search before a case is timed.
-    file: contents of a file of configurations; None means curated rows only.
-    source: path of that file.
-    write_to: path of the file to write the found configurations to.
+    options: as asked for. file: contents of the file that they name; None means curated rows only.
     """
 
-    autotune: bool = False
+    options: Configurations = Configurations()
     file: Mapping[str, Any] | None = None
-    source: str | None = None
-    write_to: Path | None = None
 
     @classmethod
-    def of(
-        cls,
-        autotune: bool,
-        configurations: str | os.PathLike[str] | None,
-        write_configurations: str | os.PathLike[str] | None,
-    ) -> Tuning:
-        """Read the options.
+    def of(cls, options: Configurations) -> Tuning:
+        """Read the file that the options name.
 
         Raises:
             UsageError: a file cannot be read, or the file to write has no search or no folder.
         """
-        write_to = None if write_configurations is None else Path(write_configurations)
-        if write_to is not None and not autotune:
+        write_to = options.write_configurations
+        if write_to is not None and not options.autotune:
             raise UsageError(
                 "--write-configurations writes the configurations that --autotune finds: pass both"
             )
         if write_to is not None and (write_to.is_dir() or not write_to.absolute().parent.is_dir()):
             raise UsageError(f"cannot write {write_to}: it is a folder, or its folder does not exist")
-        if configurations is None:
-            return cls(autotune, write_to=write_to)
-        path = Path(configurations)
-        return cls(autotune, read(path), str(path.resolve()), write_to)
+        return cls(options, None if options.configurations is None else read(options.configurations))
 
     def to_json(self) -> dict[str, Any]:
-        return {"autotune": self.autotune, "file": self.file, "source": self.source}
+        source = self.options.configurations
+        return {
+            "autotune": self.options.autotune,
+            "file": self.file,
+            "source": None if source is None else str(source),
+        }
 
     @property
     def rows(self) -> Mapping[str, Any]:
@@ -79,10 +71,9 @@ class Tuning:
         return self.file["rows"] if self.file else {}
 
     @property
-    def options(self) -> list[str]:
+    def words(self) -> tuple[str, ...]:
         """The options for a command that repeats a case."""
-        words = ["--autotune"] if self.autotune else []
-        return words + (["--configurations", self.source] if self.source else [])
+        return self.options.words
 
 
 CURATED = Tuning()
@@ -101,9 +92,10 @@ def resumed(tuning: Tuning, path: Path) -> Tuning:
     if not isinstance(meta, dict) or not isinstance(meta.get("source"), str | None):
         raise UsageError(f"{path / RUN_FILE} is damaged: its {META} cannot be read")
     file = None if meta.get("file") is None else validate(meta["file"], str(path / RUN_FILE))
-    before = Tuning(meta.get("autotune") is True, file, meta.get("source"), tuning.write_to)
-    if (tuning.autotune or tuning.file) and tuning.to_json() != before.to_json():
-        began = " ".join(before.options) or "neither --autotune nor --configurations"
+    asked = replace(tuning.options, autotune=meta.get("autotune") is True, configurations=meta.get("source"))
+    before = Tuning(asked, file)
+    if (tuning.options.autotune or tuning.file) and tuning.to_json() != before.to_json():
+        began = " ".join(before.words) or "neither --autotune nor --configurations"
         raise UsageError(f"the run in {path} was begun with {began}: pass the same, or leave both out")
     return before
 
@@ -230,7 +222,8 @@ def write_configurations(run: Run, tuning: Tuning) -> None:
     Raises:
         UsageError: the run was on several devices or versions of Triton, or the file cannot be written.
     """
-    if tuning.write_to is None:
+    write_to = tuning.options.write_configurations
+    if write_to is None:
         return
     found = {_found_with(run, record) for record in run.records if record.numbers.get("autotuned")}
     if len(found) > 1:
@@ -240,12 +233,12 @@ def write_configurations(run: Run, tuning: Tuning) -> None:
     device, triton = next(iter(found), (None, None))
     rows = {**tuning.rows, **tables.as_json(winners(run.records))}
     data = {"schema_version": SCHEMA_VERSION, "device": device, "triton": triton, "rows": rows}
-    temporary = tuning.write_to.with_name(f"{tuning.write_to.name}.tmp")
+    temporary = write_to.with_name(f"{write_to.name}.tmp")
     try:
         temporary.write_text(json.dumps(data, indent=1) + "\n")
-        temporary.replace(tuning.write_to)
+        temporary.replace(write_to)
     except OSError as error:
-        raise UsageError(f"cannot write {tuning.write_to}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {write_to}: {error.strerror or error}") from error
 
 
 def _found_with(run: Run, record: Record) -> tuple[str | None, str | None]:

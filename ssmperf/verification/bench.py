@@ -18,9 +18,10 @@ from ssmperf.cases.case import Case, chosen_axes, split_source
 from ssmperf.cases.shape import DIMENSIONS
 from ssmperf.errors import UnknownName, Unsupported, UsageError
 from ssmperf.execute.context import Context
-from ssmperf.execute.request import Names, select
+from ssmperf.execute.request import select
 from ssmperf.plan.plan import PlannedSubject, subjects
 from ssmperf.plan.refusal import gate_kind
+from ssmperf.plan.run_options import Names
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.declarations import Backend, Recurrence
 from ssmperf.verification.binding import is_apply, taking_names

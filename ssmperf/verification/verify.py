@@ -22,7 +22,6 @@ from ssmperf.cases.record import Status
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 from ssmperf.execute.context import Settings
 from ssmperf.execute.judging import Judging
-from ssmperf.execute.request import Names, names
 from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.judge.calls.probe import has_probe
 from ssmperf.judge.checked import with_checks
@@ -30,6 +29,7 @@ from ssmperf.judge.verdict import Verdict
 from ssmperf.operands.contract import Contract
 from ssmperf.operands.values import Values
 from ssmperf.plan.plan import PlannedSubject
+from ssmperf.plan.run_options import Names, names
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence

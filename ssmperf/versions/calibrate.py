@@ -15,6 +15,7 @@ from ssmperf.execute.request import Request, run_folder
 from ssmperf.execute.run import OpenRun, Progress, Silent, open_run
 from ssmperf.machine import calibration, devices
 from ssmperf.machine.calibration import UNKNOWN, Calibration, Session, kind_of
+from ssmperf.plan.run_options import Names
 from ssmperf.runs import store
 from ssmperf.runs.store import Run
 
@@ -55,15 +56,13 @@ def calibrate(
     *,
     rounds: int = ROUNDS,
     device: str = "auto",
-    models: str | None = None,
-    backends: str | None = None,
-    preset: str | None = None,
-    axis: Sequence[str] = (),
-    dtype: str | None = None,
-    time: float | None = None,
+    models: Names | None = None,
+    backends: Names | None = None,
+    axis: Names | None = None,
     out: Path | None = None,
     argv: Sequence[str] = (),
     progress: Progress | None = None,
+    **options: Any,
 ) -> Calibrated:
     """Measure rounds on a device, and add them to its calibration file.
 
@@ -84,11 +83,9 @@ def calibrate(
     request = Request.of(
         SUITE,
         **choices,
+        **options,
         device=device,
-        preset=preset,
-        dtype=dtype,
         rounds=rounds,
-        time=time,
         out=run_folder(out, ("calibrate",)),
         argv=argv,
     )
@@ -117,20 +114,21 @@ def choose(records: Iterable[Record], most: int = PER_KIND) -> list[Case]:
 
 def _measure(request: Request, progress: Progress, *, broad: bool, named: bool) -> None:
     """Run the rounds. broad: whether to choose cases after the first one. named: whether backends were."""
-    assert request.rounds is not None
+    rounds = request.options.rounds
+    assert rounds is not None
     with open_run(request, progress) as opened:
         cases = [case for case in opened.to_run if named or not _is_foreign(case)]
         if broad:
             cases = [case for case in cases if _launches(case) <= MOST_LAUNCHES]
-        progress.begin(len(cases) * request.rounds, 0)
+        progress.begin(len(cases) * rounds, 0)
         try:
             opened.run_round(0, cases)
             _session_so_far(opened)
             if broad:
                 fewer = choose(store.load(request.out).records)
-                progress.drop((len(cases) - len(fewer)) * (request.rounds - 1))
+                progress.drop((len(cases) - len(fewer)) * (rounds - 1))
                 cases = fewer
-            for number in range(1, request.rounds):
+            for number in range(1, rounds):
                 opened.run_round(number, cases)
         finally:
             progress.end()

@@ -21,9 +21,11 @@ import numpy as np
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.errors import UsageError, VersionFailed
-from ssmperf.execute.request import Names, names, parse_pairs
+from ssmperf.execute.request import parse_pairs
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
+from ssmperf.plan import nonce
+from ssmperf.plan.run_options import Names, names
 from ssmperf.plan.selection import BOTH, OWN
 from ssmperf.runs import store
 from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
@@ -32,7 +34,6 @@ from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import declared_ranks
 from ssmperf.runs.store import Run
-from ssmperf.trial import nonce
 from ssmperf.versions.follow_up import follow_up_sides
 from ssmperf.versions.side_process import SideProcess, pass_on
 from ssmperf.versions.sides import Side, install

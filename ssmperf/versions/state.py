@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.trial import nonce
+from ssmperf.plan import nonce
 
 PLAN_FILE = "ab.json"
 

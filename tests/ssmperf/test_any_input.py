@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssmperf import DIMENSIONS, Case, Record, Shape, Status, UnreadableRun, UsageError, axes
-from ssmperf.execute.request import names
+from ssmperf.plan.run_options import names
 from ssmperf.plan.sizes import parse_one, spread
 
 TEXTS = st.text(max_size=20)

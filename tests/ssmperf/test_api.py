@@ -119,7 +119,7 @@ def test_a_timeout_is_positive_and_finite(timeout: float, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("keyword", "value", "message"),
     [
-        ("timeout", "5", "the timeout must be a number of seconds, got '5'"),
+        ("timeout", "5", "--timeout must be a number of seconds, got '5'"),
         ("axis", None, None),
         ("time", True, "--time must be a number of seconds, got True"),
         ("rounds", 1.0, "--rounds must be a whole number, got 1.0"),
@@ -130,10 +130,10 @@ def test_a_timeout_is_positive_and_finite(timeout: float, tmp_path: Path) -> Non
         ("models", ssmperf, "expected names, got <module"),
         ("preset", 3, "unknown preset 3"),
         ("axis", [("T", 8)], r"axis \('T', 8\) is not understood"),
-        ("device", None, "unknown device 'None'"),
+        ("device", "none", "unknown device 'none'"),
         ("devices", [], r"devices must be CUDA indices such as \(0, 1\), got \(\)"),
         ("devices", [-1], r"devices must be CUDA indices such as \(0, 1\), got \(-1,\)"),
-        ("devices", "0,1", "devices must be CUDA indices"),
+        ("devices", "0;1", "--devices takes CUDA indices"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_wrong_usage(keyword: str, value: Any, message: str | None) -> None:

@@ -16,6 +16,7 @@ from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.judge import answer
 from ssmperf.judge.answer import Answer, call_backend
+from ssmperf.plan.run_options import RunOptions
 from ssmperf.processes.children import Nursery
 from ssmperf.registry.presets import PRESETS
 from ssmperf.tune import ahead
@@ -120,7 +121,7 @@ def test_records_have_the_first_call_that_compiled(tmp_path: Path, monkeypatch: 
     records: list[Record] = []
     events = Events(lambda *_: None, lambda *_: None, records.append)
     quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
-    local = LocalExecutor(("cpu",), tmp_path, 60.0, quick)
+    local = LocalExecutor(("cpu",), tmp_path, quick, RunOptions(timeout=60.0))
     cases = [case(T=T) for T in (4, 5, 6, 7)]
     with local.session() as session:
         for _ in range(2):

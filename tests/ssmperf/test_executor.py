@@ -25,6 +25,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.executor import LocalExecutor
 from ssmperf.execute.lane import Events
 from ssmperf.execute.process_state import Snapshot
+from ssmperf.plan.run_options import RunOptions
 from ssmperf.processes import children
 from ssmperf.registry.presets import PRESETS
 
@@ -79,7 +80,7 @@ def run(
     """Run cases and return the records, which are also appended to `records` if that is passed."""
     records = [] if records is None else records
     quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
-    executor = LocalExecutor(devices, folder, TIMEOUT_S, quick, (str(PLUGIN),))
+    executor = LocalExecutor(devices, folder, quick, RunOptions(timeout=TIMEOUT_S), (str(PLUGIN),))
     events = Events(lambda *_: None, lambda *_: on_start(), records.append)
     executor.run(cases, events)
     return records

@@ -38,7 +38,7 @@ def test_options_replace_the_presets_and_stand_in_the_command(tmp_path: Path) ->
     assert (found.corpus, found.test_backend, found.side_by_side) == (str(file), "sequential", 2)
     assert (found.length, found.models) == (smoke.length, smoke.models)
     assert Training.from_json(found.to_json()) == found
-    assert " ".join(request.options) == (
+    assert " ".join(request.words) == (
         f"--updates 7 --seeds 4 --rates 0.001,0.01 --layers 3 --corpus {file} --test-backend sequential "
         "--side-by-side 2"
     )
@@ -59,16 +59,16 @@ def test_options_replace_the_presets_and_stand_in_the_command(tmp_path: Path) ->
 )
 def test_illegal_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Learning.of(**options)
+        Learning(**options)
     with pytest.raises(UnknownName):
-        Learning.of(test_backend="nobody")
+        Learning(test_backend="nobody")
 
 
 def test_a_resumed_run_goes_on_with_its_own_options(tmp_path: Path) -> None:
-    own = Learning.of(updates=7, rates=0.01, corpus=text(tmp_path))
+    own = Learning(updates=7, rates=0.01, corpus=text(tmp_path))
     meta = {learning.META: own.to_json()}
     assert learning.resumed(Learning(), meta, "here") == own
-    assert learning.resumed(Learning.of(side_by_side=3), meta, "here").side_by_side == 3
+    assert learning.resumed(Learning(side_by_side=3), meta, "here").side_by_side == 3
     assert learning.resumed(own, meta, "here") == own
     assert learning.resumed(own, {}, "a new folder") == own
     for other in (Learning(updates=8), Learning(updates=7), Learning(seeds=2)):
@@ -77,7 +77,7 @@ def test_a_resumed_run_goes_on_with_its_own_options(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no option about trainings"):
         learning.resumed(own, {"learning": {}}, "here")
     with pytest.raises(UsageError, match="damaged"):
-        learning.resumed(Learning(), {"learning": {"rates": 3}}, "here")
+        learning.resumed(Learning(), {"learning": {"rates": "fast"}}, "here")
     text(tmp_path, "another text")
     with pytest.raises(UsageError, match="has changed"):
         learning.resumed(Learning(), meta, "here")
@@ -85,4 +85,4 @@ def test_a_resumed_run_goes_on_with_its_own_options(tmp_path: Path) -> None:
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no text"):
-        Learning.of(corpus=tmp_path)
+        Learning(corpus=tmp_path)

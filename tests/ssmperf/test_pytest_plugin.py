@@ -19,10 +19,10 @@ from support.own_tests import HEAD, MEASURES
 
 import ssmperf
 from ssmperf import Status
+from ssmperf.plan.nonce import as_text
 from ssmperf.pytest_plugin import measuring
 from ssmperf.pytest_plugin.measuring import wanted
 from ssmperf.runs.store import load
-from ssmperf.trial.nonce import as_text
 from ssmperf.verification.binding import taking_names
 
 pytest_plugins = ["pytester"]

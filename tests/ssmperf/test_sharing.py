@@ -18,6 +18,7 @@ from ssmperf.execute.request import select
 from ssmperf.machine import devices
 from ssmperf.plan.estimate import GROUPS, expected_s, may_share, workers_for
 from ssmperf.plan.plan import make_plan
+from ssmperf.plan.run_options import RunOptions
 from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
@@ -67,7 +68,9 @@ def seen(folder: Path) -> Iterator[Seen]:
     cases += [case("sequential", T) for T in range(4, 4 + groups)]
     cases += [case(f"hostile_{name}", 40 + T) for T, name in enumerate((*STARVED, "is_off_once"))]
     quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
-    executor = LocalExecutor(("cpu",), folder, 30.0, quick, (str(PLUGIN),), workers=WORKERS)
+    executor = LocalExecutor(
+        ("cpu",), folder, quick, RunOptions(timeout=30.0), (str(PLUGIN),), workers=WORKERS
+    )
     found = Seen()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOSTILE_FOLDER", str(folder))

@@ -22,8 +22,8 @@ from ssmperf.judge.reference import small_results
 from ssmperf.judge.tolerance import tolerance
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.variation import Draw
+from ssmperf.plan import nonce
 from ssmperf.processes.children import Nursery
-from ssmperf.trial import nonce
 from ssmperf.trial.arena import Arena, Mappings
 from ssmperf.trial.client import RemoteJudge
 from ssmperf.trial.judge import Judge, Question

@@ -18,6 +18,7 @@ from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.worker import run_case
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.values import call_of
+from ssmperf.plan.run_options import Configurations
 from ssmperf.registry.cost import Ceilings
 from ssmperf.tune import files as tuning
 from ssmperf.tune import tables as configurations
@@ -309,17 +310,21 @@ MALFORMED = {
 }
 
 
+def read_tuning(**options: Any) -> tuning.Tuning:
+    return tuning.Tuning.of(Configurations(**options))
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_file_is_refused(name: str, toy: ModuleType, tmp_path: Path) -> None:
     text, expected = MALFORMED[name]
     (tmp_path / "file").write_text(text)
     with pytest.raises(UsageError, match=expected):
-        tuning.Tuning.of(False, tmp_path / "file", None)
+        read_tuning(configurations=tmp_path / "file")
 
 
 def test_a_good_file_is_read(toy: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(json.dumps(GOOD))
-    rows = tuning.Tuning.of(False, tmp_path / "file", None).rows
+    rows = read_tuning(configurations=tmp_path / "file").rows
     assert from_json(rows) == {FORWARD: toy.Cut(2)}
     assert as_json(from_json(rows)) == rows
 
@@ -327,7 +332,7 @@ def test_a_good_file_is_read(toy: ModuleType, tmp_path: Path) -> None:
 def test_what_is_written_has_a_place_and_a_search(tmp_path: Path) -> None:
     for autotune, path in ((False, tmp_path / "file"), (True, tmp_path), (True, tmp_path / "none" / "file")):
         with pytest.raises(UsageError, match="write"):
-            tuning.Tuning.of(autotune, None, path)
+            read_tuning(autotune=autotune, write_configurations=path)
     with pytest.raises(UsageError, match="cannot read"):
-        tuning.Tuning.of(False, tmp_path / "none", None)
+        read_tuning(configurations=tmp_path / "none")
     assert configurations._layers == ()

@@ -179,7 +179,7 @@ def test_what_no_network_can_be_trained_with_has_no_cases() -> None:
 
 
 def test_layers_of_the_user_are_those_of_the_timed_network() -> None:
-    assert Learning.of(layers=5).applied(PRESETS["smoke"].training).step_layers == 5
+    assert Learning(layers=5).applied(PRESETS["smoke"].training).step_layers == 5
 
 
 @pytest.mark.parametrize("right_by", [1, DRAWS, DRAWS + 1])

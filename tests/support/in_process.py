@@ -35,8 +35,8 @@ def records_of(
         registry.load_plugin(plugin)
         selection, _ = select(device="cpu", **choices)
         plan = make_plan(selection, [suite])
-        options = ("--plugin", str(plugin))
-        context = Context("cpu", "env", Settings(0.001, 0.01), ceilings, options=options, training=training)
+        words = ("--plugin", str(plugin))
+        context = Context("cpu", "env", Settings(0.001, 0.01), ceilings, words=words, training=training)
         records = [Record(item.case, Status.UNSUPPORTED, item.refusal, None) for item in plan.refused]
         records += [run_case(case, context) for case in plan.to_run if wanted(case)]
         return [Record.from_json(record.to_json()) for record in records if wanted(record.case)]

@@ -21,8 +21,8 @@ from typing import Any
 
 from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError
 from ssmperf.execute.run import Progress
+from ssmperf.plan import nonce
 from ssmperf.runs.outcome import percent
-from ssmperf.trial import nonce
 from ssmperf.versions.procedure import Versions
 from ssmperf.versions.search.bisected import DIGITS, Bisected, Direct, Further
 from ssmperf.versions.search.candidates import Candidates, Commit, ancestor, path_in_tree
