@@ -256,7 +256,7 @@ def worker(messages: list[tuple[float, dict[str, Any]]], clock: Clock, limits: l
         return {**message, "number": "n"}
 
     made.__dict__.update(
-        _receive=receive, _partner=None, _options=(), log=Path(__file__), env_id="e", _buffer=b""
+        _receive=receive, _partner=None, _words=(), log=Path(__file__), env_id="e", _buffer=b""
     )
     made.__dict__.update(_requests=-1, _more=lambda: False)
     return made

@@ -164,7 +164,7 @@ class TestVerb:
         (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path / "called"}\n')
         (tmp_path / "python").chmod(0o755)
         done = place.gate("--baseline", ".", script=gate, **environment)
-        assert f"gate: installing {given} into" in done.stdout
+        assert f"gate: installing {given} into" in done.stderr
         assert not [*tmp_path.rglob("harm")]
 
     def test_without_an_answer_nothing_is_written(
