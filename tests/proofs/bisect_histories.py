@@ -1,8 +1,8 @@
 """Does `ssmperf bisect` name innocent commits? Ten planted histories, searched on this machine.
 
-    python ci/bisect_histories.py OUT            all ten
-    python ci/bisect_histories.py OUT --only 3,9 some of them
-    python ci/bisect_histories.py OUT --load 2   beside two processes that keep cores busy
+    python tests/proofs/bisect_histories.py OUT            all ten
+    python tests/proofs/bisect_histories.py OUT --only 3,9 some of them
+    python tests/proofs/bisect_histories.py OUT --load 2   beside two processes that keep cores busy
 
 A history takes about 5 minutes of processor time, which is 3 minutes of two idle cores. Beside a load of 6
 to 11 it took 14 to 18 minutes.
@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 64  # of the kernel's loop
 EXTRA = 1.65  # idle steps that take as long as one of them
 KERNEL = '''"""A scan step by step. Commit {number}."""

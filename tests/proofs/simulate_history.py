@@ -1,9 +1,9 @@
 """Error rates of `ssmperf history`, by simulation through the functions that find steps and creeps.
 
-    python ci/simulate_history.py                    all rows, hours on one core
-    python ci/simulate_history.py --noise normal --histories 20
-    python ci/simulate_history.py --out FILE         write the rows as JSON, too
-    python ci/simulate_history.py --read FILE        print the table of what was written
+    python tests/proofs/simulate_history.py                    all rows, hours on one core
+    python tests/proofs/simulate_history.py --noise normal --histories 20
+    python tests/proofs/simulate_history.py --out FILE         write the rows as JSON, too
+    python tests/proofs/simulate_history.py --read FILE        print the table of what was written
 
 A history is 30 runs of 20 cases, in five of which a step is planted, up or down, with at least four runs on
 either side. Noise is that between runs; ±1 % is its standard deviation, or for heavy tails 1.48 times its
@@ -15,6 +15,9 @@ median deviation. Counted are
   their case; extra: histories in which any other step is reported;
 - creep found: cases that creep by 0.5 % per run, beside 19 others, for which the alarm is raised by the tenth
   and by the twelfth run.
+
+Exits 3 where false steps or alarms are more than the level of the tests explains, for noise whose runs can be
+exchanged: all kinds but `sticky`.
 """
 
 from __future__ import annotations
@@ -29,14 +32,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
+from scipy.stats import binom  # noqa: E402
 
 from ssmperf.trends.creep import LEAST_RUNS, find_creeps  # noqa: E402
+from ssmperf.trends.creep import SIGNIFICANCE as CREEP_LEVEL  # noqa: E402
 from ssmperf.trends.noise import Noise, Shuffles  # noqa: E402
+from ssmperf.trends.steps import SIGNIFICANCE as STEP_LEVEL  # noqa: E402
 from ssmperf.trends.steps import Change, find_changes  # noqa: E402
 
 Array = npt.NDArray[np.float64]
@@ -49,6 +55,7 @@ THRESHOLD = 0.05
 SIZES = (0.03, 0.05, 0.07, 0.10)
 CREEP = 0.005  # per run
 HISTORIES = 100  # per row
+LUCK = 1e-3  # probability of so many false steps or alarms at their level, below which the promise is broken
 
 
 def normal(scale: float) -> Draw:
@@ -197,12 +204,28 @@ def as_text(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def broken(rows: Sequence[Row]) -> list[str]:
+    """List the promises about false steps and alarms that rows of exchangeable noise break."""
+    found = []
+    for row in rows:
+        for name, share, level in (
+            ("false steps", row.steps, STEP_LEVEL),
+            ("false alarms", row.creep, CREEP_LEVEL),
+        ):
+            count = round(share * row.histories)
+            if row.title != NOISE["sticky"][0] and binom.sf(count - 1, row.histories, level) < LUCK:
+                found.append(
+                    f"{row.title}: {count} {name} in {row.histories} histories, promised {level:.0%}"
+                )
+    return found
+
+
 def read(file: Path) -> list[Row]:
     """Read the rows that an earlier simulation wrote."""
     return [Row(**each) for each in json.loads(file.read_text())["rows"]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--noise", choices=NOISE, action="append", help="default: all")
     parser.add_argument("--histories", type=int, default=HISTORIES, help="per row")
@@ -212,18 +235,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.histories < 1:
         parser.error("--histories must be at least 1")
     if given.read:
-        print(as_text(read(given.read)))
-        return
-    rows = []
-    for name in given.noise or NOISE:
-        rows.append(measure(*NOISE[name], given.histories))
-        print(f"{name}: {rows[-1]}", file=sys.stderr, flush=True)
+        rows = read(given.read)
+    else:
+        rows = []
+        for name in given.noise or NOISE:
+            rows.append(measure(*NOISE[name], given.histories))
+            print(f"{name}: {rows[-1]}", file=sys.stderr, flush=True)
     if given.out:
-        words = ["python", "ci/simulate_history.py", *(sys.argv[1:] if arguments is None else arguments)]
+        options = sys.argv[1:] if arguments is None else arguments
+        words = ["python", "tests/proofs/simulate_history.py", *options]
         document = {"command": shlex.join(words), "rows": [dataclasses.asdict(row) for row in rows]}
         given.out.write_text(json.dumps(document, indent=1) + "\n")
     print(as_text(rows))
+    problems = broken(rows)
+    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
+    return 3 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,11 @@
 """Runs NVIDIA's compute-sanitizer over one small case per kernel, forward and backward.
 
-    python ci/sanitize.py                       memcheck, racecheck and synccheck over all cases
-    python ci/sanitize.py --tools memcheck --cases 'scan/cuda*'
-    python ci/sanitize.py --dry-run             prints the commands
+    python tests/proofs/sanitize.py                       memcheck, racecheck and synccheck over all cases
+    python tests/proofs/sanitize.py --tools memcheck --cases 'scan/cuda*'
+    python tests/proofs/sanitize.py --dry-run             prints the commands
 
 Prints a summary as JSON (--out FILE writes it): a row for each tool and case with the errors that the tool
-found, seconds and the command. Exits 3 where there is any, or where a case crashed or took too long; 2 where
+found, seconds and the command. Exits 3 where there is any, or where a case crashed or took too long; 4 where
 there is no compute-sanitizer. Needs a GPU; `--run CASE` runs a case alone, without one in Triton's
 interpreter.
 """
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import torch  # noqa: E402
@@ -276,9 +276,11 @@ def main(arguments: list[str] | None = None) -> int:
                 print(shlex.join(command(program or "compute-sanitizer", tool, case)))
         return 0
     if program is None:
-        parser.error(
-            "no compute-sanitizer on PATH or in /usr/local/cuda*/bin: pip install nvidia-cuda-sanitizer-api"
+        print(
+            "no compute-sanitizer on PATH or in /usr/local/cuda*/bin: pip install nvidia-cuda-sanitizer-api",
+            file=sys.stderr,
         )
+        return 4
 
     def all_tools(case: str) -> list[dict[str, Any]]:
         return [examined(program, tool, case, options.timeout) for tool in tools]

@@ -1,4 +1,4 @@
-"""The figure of docs/measurement.md, drawn from the rows of ci/simulate_verdicts.py."""
+"""The figure of docs/measurement.md, drawn from the rows of tests/proofs/simulate_verdicts.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Plant deliberate faults, each alone in a copy of the tree; the correctness suite or a test must see each.
 
-    python tests/mutations.py [NAME...] [--write]      --write renews the table in docs/correctness.md
+    python tests/proofs/mutations.py [NAME...] [--write]      --write renews the table in docs/correctness.md
 
-Ends with exit code 1 if a fault was not caught, or if the text that it replaces is gone.
+Ends with exit code 1 if a fault was not caught, if the text that it replaces is gone, or if a test fails
+without a fault.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "correctness.md"
 BEGIN, END = "<!-- mutations -->", "<!-- end of mutations -->"
 CAUGHT = ("wrong", "nan")
@@ -214,39 +216,42 @@ MUTATIONS = (
 
 
 def tree(folder: Path) -> None:
-    """Copy the package as it is installed, and the tests, into a folder."""
+    """Copy the package and the tests into a folder, as they lie in the checkout."""
     hidden = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=hidden)
     shutil.copy(ROOT / "pyproject.toml", folder)
-    shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=hidden)
-    for room in ("impls", "suites", "reports", "claims"):
-        shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=hidden)
+    for part in ("ssmperf", "impls", "suites", "reports", "claims", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=hidden)
+
+
+def called(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run Python on the copy of the tree."""
+    paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env={**os.environ, **paths, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def tested(tests: Iterable[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return called(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], folder, {})
 
 
 def caught(mutation: Mutation, folder: Path) -> str:
     """Run the suite or the test on the faulty tree, then mend it, and say what saw the fault."""
-    part = mutation.file if mutation.file.startswith("ssmperf/") else f"ssmperf/{mutation.file}"
-    file, out = folder / part, folder / "run"
+    file, out = folder / mutation.file, folder / "run"
     faulty, whole = mutation.planted(ROOT), file.read_text()
     shutil.rmtree(out, ignore_errors=True)
-    if mutation.test:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutation.test]
-    else:
-        command = [
-            *(sys.executable, "-c", "from ssmperf.cli import main; main()"),
-            *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
-            *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
-        ]
-    paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     file.write_text(faulty)
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **paths, **mutation.environment},
-            capture_output=True,
-            text=True,
-        )
+        if mutation.test:
+            done = tested([mutation.test], folder)
+        else:
+            command = [
+                *("-c", "from ssmperf.cli import main; main()"),
+                *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
+                *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
+            ]
+            done = called(command, folder, mutation.environment)
     finally:
         file.write_text(whole)
     if mutation.test:
@@ -278,12 +283,15 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"no such fault: {', '.join(unknown)} (known: {', '.join(m.name for m in MUTATIONS)})")
         return 2
+    chosen = [mutation for mutation in MUTATIONS if not names or mutation.name in names]
     rows, missed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         tree(Path(folder))
-        for mutation in MUTATIONS:
-            if names and mutation.name not in names:
-                continue
+        tests = [mutation.test for mutation in chosen if mutation.test]
+        if tests and (done := tested(tests, Path(folder))).returncode:
+            print(f"tests fail without a fault:\n{done.stdout[-2000:]}")
+            return 1
+        for mutation in chosen:
             try:
                 rows.append((mutation, caught(mutation, Path(folder))))
                 print(f"caught  {mutation.name}: {rows[-1][1]}", flush=True)

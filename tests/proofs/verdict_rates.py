@@ -1,12 +1,14 @@
 """Measure how often `ssmperf ab` is wrong on this machine: alarms where nothing changed, and misses.
 
-    python ci/verdict_rates.py cuda OUT --minutes 9   measure blocks; the same command goes on with them
-    python ci/verdict_rates.py cpu OUT --minutes 60
-    python ci/verdict_rates.py summary OUT            counts and bounds
+    python tests/proofs/verdict_rates.py cuda OUT --minutes 9   measure blocks; the same command goes on
+    python tests/proofs/verdict_rates.py cpu OUT --minutes 60
+    python tests/proofs/verdict_rates.py summary OUT            counts and bounds
 
 A block is one comparison of two copies of this checkout, each with packages and compiler caches of its own.
 In the new one a few kernels have extra work: a spin of a known share of their time. All other cases
 are the same code twice. Blocks are independent; the cases of a block are not.
+
+Exits 3 where more blocks have an alarm than the level of 5 % per comparison explains, 4 where no block ended.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import beta
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from ssmperf.runs import store
-from ssmperf.runs.comparison import compare_runs
-from ssmperf.runs.store import Run
+from proofs.verdict_counts import summarise  # noqa: E402
+from ssmperf.runs import store  # noqa: E402
+from ssmperf.runs.comparison import compare_runs  # noqa: E402
+from ssmperf.runs.store import Run  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
 STOP_S = 20.0  # before the time is over, for writing the results
 LAUNCH_S = 1.6e-6  # of a GPU, for the planted kernel itself (as measured on an H200)
 
@@ -135,7 +138,7 @@ def planted(name):
 '''
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure blocks until the time is over, or sum up those that are done."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -149,10 +152,9 @@ def main() -> None:
     parser.add_argument(
         "--devices", default="0", help="indices of the GPUs, one comparison at a time on each"
     )
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     if chosen.what == "summary":
-        summarise(chosen.out)
-        return
+        return summarise(chosen.out)
     end_s = time.monotonic() + 60 * chosen.minutes - STOP_S
     if SETTINGS[chosen.what].threads:
         os.environ["OMP_NUM_THREADS"] = str(SETTINGS[chosen.what].threads)
@@ -167,7 +169,7 @@ def main() -> None:
     trees = make_trees(chosen.out, setting, chosen.what, chosen.devices.split(",")[0])
     numbers = chosen.block or range(chosen.blocks)
     measure(chosen.out, setting, trees, chosen.what, chosen.devices.split(","), numbers, end_s)
-    summarise(chosen.out)
+    return summarise(chosen.out)
 
 
 def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]:
@@ -333,48 +335,6 @@ def single_rounds(folder: Path, setting: Setting) -> dict[str, list[str]]:
     return found
 
 
-def summarise(out: Path) -> None:
-    """Print counts per block and over all blocks, with bounds, and write them to `summary.json`."""
-    blocks = []
-    for file in sorted(out.glob("block-*.json.gz")):
-        with gzip.open(file, "rt") as text:
-            blocks.append(json.load(text))
-    rows = [counts(block) for block in blocks]
-    for row in rows:
-        print(
-            f"block {row['block']:2d}: {row['alarms']} alarms in {row['same']} unchanged cases, "
-            f"{row['found']} of {row['planted']} planted found; single rounds: {row['single alarms']} alarms "
-            f"in {row['single same']}, {row['single found']} of {row['single planted']} found"
-        )
-    total = {name: sum(row[name] for row in rows) for name in rows[0] if name != "block"} if rows else {}
-    total["blocks"], total["blocks with alarms"] = len(rows), sum(row["alarms"] > 0 for row in rows)
-    for prefix in ("", "single ") if rows else ():
-        alarms, same = total[f"{prefix}alarms"], total[f"{prefix}same"]
-        found, planted = total[f"{prefix}found"], total[f"{prefix}planted"]
-        total[f"{prefix}alarms at most"] = bound(alarms, same)
-        total[f"{prefix}missed at most"] = bound(planted - found, planted)
-        print(
-            f"{prefix or 'ab '}verdicts: {alarms} alarms in {same} unchanged cases (with 95 % confidence at "
-            f"most {bound(alarms, same):.2%}, were they independent), {found} of {planted} planted found "
-            f"(at most {bound(planted - found, planted):.2%} missed)"
-        )
-    print(f"{total['blocks with alarms']} of {len(rows)} blocks with an alarm")
-    (out / "summary.json").write_text(json.dumps({"total": total, "blocks": rows}, indent=1) + "\n")
-
-
-def counts(block: Mapping[str, Any]) -> dict[str, int]:
-    """Count the alarms and the planted cases that were found, in one block."""
-    timed = [each for each in block["cases"] if each["ratio"] is not None]
-    row = {"block": block["block"]}
-    for planted, all_, hit in ((False, "same", "alarms"), (True, "planted", "found")):
-        chosen = [each for each in timed if each["planted"] is planted]
-        row[all_] = len(chosen)
-        row[hit] = sum(each["verdict"] == "slower" for each in chosen)
-        row[f"single {all_}"] = sum(len(each["single"]) for each in chosen)
-        row[f"single {hit}"] = sum(each["single"].count("slower") for each in chosen)
-    return row
-
-
 def rounds_of(folder: Path) -> dict[str, dict[str, list[float | None]]]:
     """Read the seconds of each round of both sides, by id of the case."""
     found: dict[str, dict[str, dict[int, float | None]]] = {}
@@ -389,10 +349,5 @@ def rounds_of(folder: Path) -> dict[str, dict[str, list[float | None]]]:
     }
 
 
-def bound(count: int, trials: int) -> float:
-    """Give the upper 95 % bound of a share, after Clopper and Pearson."""
-    return 1.0 if count >= trials else float(beta.ppf(0.95, count + 1, trials - count))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

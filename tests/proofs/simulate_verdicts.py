@@ -1,10 +1,10 @@
 """Error rates of the verdicts on pairs, by simulation through the functions that `ab` decides with.
 
-    python ci/simulate_verdicts.py                           all rows, about a quarter of an hour on one core
-    python ci/simulate_verdicts.py --noise 'two states*' --cases 6 --blocks 200
-    python ci/simulate_verdicts.py --out FILE                write the rows as JSON
-    python ci/simulate_verdicts.py --read FILE --figure FILE.svg --markdown
-                                                             draw what an earlier simulation wrote
+    python tests/proofs/simulate_verdicts.py              all rows, about a quarter of an hour on one core
+    python tests/proofs/simulate_verdicts.py --noise 'two states*' --cases 6 --blocks 200
+    python tests/proofs/simulate_verdicts.py --out FILE   write the rows as JSON
+    python tests/proofs/simulate_verdicts.py --read FILE --figure FILE.svg --markdown
+                                                          draw what an earlier simulation wrote
 
 A block is one comparison of some cases. Noise is that of one process on top of what changes between
 processes; a change is planted in a few cases: 1 of 6, 3 of 40, 10 of 300. A row counts
@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
@@ -357,12 +357,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{len(rows)} of {len(wanted)} rows", file=sys.stderr)
     print(markdown(rows) if options.markdown else table(rows))
     if options.out:
-        command = shlex.join(["python", "ci/simulate_verdicts.py", *given])
+        command = shlex.join(["python", "tests/proofs/simulate_verdicts.py", *given])
         head = json.dumps({"command": command, "numpy": np.__version__})[1:-1]
         body = ",\n ".join(json.dumps(row) for row in rows)
         options.out.write_text(f'{{{head},\n "rows": [\n {body}\n]}}\n')
     if options.figure:
-        from ci import draw_verdicts
+        from proofs import draw_verdicts
 
         draw_verdicts.draw(rows, {name: noise.text for name, noise in NOISE.items()}, options.figure)
     return 3 if any("missed" in row["lines"].values() for row in rows) else 0
