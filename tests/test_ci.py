@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.quick_processes import command
 
-from ci import counters, host_time, largest_sizes, totals
+from ci import counters, host_time, totals
 
 ROOT = Path(__file__).parents[1]
 
@@ -154,25 +154,3 @@ def test_each_script_explains_its_options(script: str) -> None:
     done = command("--help", program=str(ROOT / script))
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
-
-
-class TestLargestSizes:
-    @pytest.mark.parametrize("limit", [3, 700, 895, 900, 1000, 1023, 1130, 2500, 10**6])
-    def test_a_search_agrees_with_a_direct_trial_within_one_step(self, limit: int) -> None:
-        """The searched size is 1,000; the sizes tried are multiples of 125."""
-        last, failed = largest_sizes.climb(lambda size: size <= limit, largest_sizes.sizes(1000))
-        assert last is None or last <= limit
-        assert failed is None or failed > limit
-        assert largest_sizes.agree(1000, last) == (875 <= limit < 1250)
-
-    @pytest.mark.parametrize("limit", [1000, 1024, 2047, 2048])
-    def test_powers_of_two_are_tried_as_such(self, limit: int) -> None:
-        last, _ = largest_sizes.climb(lambda size: size <= limit, largest_sizes.sizes(1024, doubling=True))
-        assert largest_sizes.agree(1024, last, doubling=True) == (1024 <= limit < 2048)
-
-    def test_searches_that_found_no_limit_are_left_out(self) -> None:
-        ended = {"largest_T": 512, "least_failed_T": 576}
-        cut = {**ended, "largest_T_reason": "the search ended after 1 s"}
-        records = [ended, {**ended, "least_failed_T": None}, {**ended, "largest_T": None}, {}, cut]
-        assert largest_sizes.pairs(records, "T", 20, 0) == [ended]
-        assert largest_sizes.pairs([ended] * 30, "T", 20, 0) == [ended] * 20
