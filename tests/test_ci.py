@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 from support.quick_processes import command
 
-from ci import counters, host_time, largest_sizes, sanitize, simulate_verdicts, totals
-from ssmperf.measure import paired
+from ci import counters, host_time, totals
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,79 +40,6 @@ class TestTotals:
         gpu, total = capsys.readouterr().out.splitlines()
         assert gpu == "GPU tests: 0 passed, 0 failed, 1 skipped (needs a CUDA device)"
         assert total == "tests: 0 passed, 1 failed, 2 skipped"
-
-
-SANITIZER = """#!/bin/bash
-echo "$@" >>{log}
-case "$*" in
-    *racecheck*decode*) echo "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)" ;;
-    *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
-    *complex*) echo "Traceback"; exit 1 ;;
-    *) echo "========= ERROR SUMMARY: 0 errors" ;;
-esac
-"""
-
-
-class TestSanitize:
-    @pytest.fixture
-    def program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """Stands in for compute-sanitizer; it runs nothing."""
-        file = tmp_path / "compute-sanitizer"
-        file.write_text(SANITIZER.format(log=tmp_path / "log"))
-        file.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return file
-
-    def test_reads_what_the_tools_count(self) -> None:
-        assert sanitize.errors("========= ERROR SUMMARY: 12 errors\n") == 12
-        assert sanitize.errors("x\n========= ERROR SUMMARY: 0 errors") == 0
-        assert sanitize.errors("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)") == 2
-        assert sanitize.errors("killed") is None
-
-    def test_a_dry_run_prints_the_commands(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert sanitize.main(["--dry-run"]) == 0
-        lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
-        assert len(lines) == len(sanitize.USUAL) * len(sanitize.CASES)
-        for backend in ("scan/triton", "scan/cuda", "selective_scan/triton", "ratio_scan/triton"):
-            assert {line[2] for line in lines if line[-1].startswith(backend)} == set(sanitize.USUAL)
-        assert all(line[-2] == "--run" and sys.executable in line for line in lines)
-
-    def test_clean_cases(self, program: Path, tmp_path: Path) -> None:
-        summary = tmp_path / "summary.json"
-        assert sanitize.main(["--cases", "ratio_scan/triton whole", "--out", str(summary)]) == 0
-        rows = json.loads(summary.read_text())["runs"]
-        assert [(row["tool"], row["errors"], row["status"]) for row in rows] == [
-            (tool, 0, "ok") for tool in sanitize.USUAL
-        ]
-        assert all(
-            re.search(r"--tool \w+ .*--run 'ratio_scan/triton whole'$", row["command"]) for row in rows
-        )
-
-    @pytest.mark.parametrize(
-        ("case", "statuses"),
-        [("scan/triton decode", ["ok", "errors"]), ("scan/triton complex chain", ["crash", "ok"])],
-    )
-    def test_errors_and_crashes_end_it_with_3(
-        self, program: Path, tmp_path: Path, case: str, statuses: list[str]
-    ) -> None:
-        summary = tmp_path / "summary.json"
-        arguments = ["--cases", case, "--tools", "memcheck,racecheck", "--out", str(summary)]
-        assert sanitize.main(arguments) == 3
-        assert [row["status"] for row in json.loads(summary.read_text())["runs"]] == statuses
-
-    def test_says_what_is_missing_or_unknown(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(sanitize, "sanitizer", lambda: None)
-        for arguments, message in (
-            ([], "no compute-sanitizer on PATH"),
-            (["--tools", "leakcheck"], "unknown tools: leakcheck"),
-            (["--cases", "nothing"], "no case is called 'nothing'"),
-        ):
-            with pytest.raises(SystemExit) as ended:
-                sanitize.main(arguments)
-            assert ended.value.code == 2
-            assert message in capsys.readouterr().err
 
 
 class TestCounters:
@@ -217,84 +141,16 @@ class TestHostTime:
         assert all(row["call"] > 0 and row["compute"] > 0 for row in rows)
 
 
-class TestSimulateVerdicts:
-    def test_rows_are_written_and_drawn_again(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        rows, figure = tmp_path / "rows.json", tmp_path / "figure.svg"
-        small = ["--noise", "2 %", "--cases", "6,40", "--blocks", "5"]
-        assert simulate_verdicts.main([*small, "--out", str(rows)]) == 0
-        printed = capsys.readouterr().out
-        written = json.loads(rows.read_text())
-        assert [row["change"] for row in written["rows"][:4]] == [0, 0.1, 0.2, "least"]
-        assert {len(row["alarms"]) for row in written["rows"]} == {3}
-        assert written["command"].startswith("python ci/simulate_verdicts.py --noise")
-        assert simulate_verdicts.main(["--read", str(rows), "--figure", str(figure)]) == 0
-        assert capsys.readouterr().out == printed
-        assert "±2 % between processes" in figure.read_text()
-
-    def test_a_row_is_the_same_whatever_else_is_simulated(self) -> None:
-        one = simulate_verdicts.simulate("drift", 6, 0.1, 20, seed=3)
-        simulate_verdicts.simulate("4 %", 6, 0.1, 1, seed=3)
-        other = simulate_verdicts.simulate("drift", 6, 0.1, 20, seed=3)
-        assert one == other
-
-    def test_verdicts_that_cry_wolf_end_it_with_3(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(paired, "SIGNIFICANCE", 0.5)
-        assert simulate_verdicts.main(["--noise", "neighbours", "--cases", "40", "--blocks", "40"]) == 3
-        assert "alarms missed" in capsys.readouterr().out
-
-    @pytest.mark.parametrize("arguments", [["--noise", "unknown"], ["--cases", "x"], ["--cases", "1"]])
-    def test_refusals_end_with_2(self, arguments: list[str]) -> None:
-        with pytest.raises(SystemExit) as refusal:
-            simulate_verdicts.main(arguments)
-        assert refusal.value.code == 2
-
-    def test_a_line_is_met_or_missed_only_by_the_whole_interval(self) -> None:
-        verdicts = [simulate_verdicts.lines(
-            {"noise": "4 %", "change": 0.1, "alarms": alarms, "power": power}
-        ) for alarms, power in (([0, 0, 0.04], [1, 0.91, 1]), ([0.04, 0.03, 0.06], [0.91, 0.89, 0.93]),
-                                ([0.1, 0.06, 0.2], [0.8, 0.7, 0.89]))]  # fmt: skip
-        assert verdicts == [{"alarms": word, "power": word} for word in ("met", "open", "missed")]
-
-    def test_the_committed_rows_miss_no_line_and_are_those_of_the_document(self) -> None:
-        rows = json.loads((ROOT / "docs/results/simulated-verdicts.json").read_text())["rows"]
-        assert all(row["lines"].get("power", "met") == "met" for row in rows)
-        assert all(row["lines"]["alarms"] != "missed" for row in rows)
-        assert all(row["lines"] == simulate_verdicts.lines(row) for row in rows)
-        names = {(row["noise"], row["cases"]) for row in rows}
-        assert names == {(name, cases) for name in simulate_verdicts.NOISE for cases in (6, 40, 300)}
-        assert simulate_verdicts.markdown(rows) in (ROOT / "docs/measurement.md").read_text()
-
-
 @pytest.mark.parametrize(
-    "script", [file.name for file in sorted((ROOT / "ci").glob("*.py")) if "argparse" in file.read_text()]
+    "script",
+    [
+        str(file.relative_to(ROOT))
+        for folder in ("ci", "tests/proofs")
+        for file in sorted((ROOT / folder).glob("*.py"))
+        if "argparse" in file.read_text()
+    ],
 )
 def test_each_script_explains_its_options(script: str) -> None:
-    done = command("--help", program=str(ROOT / "ci" / script))
+    done = command("--help", program=str(ROOT / script))
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
-
-
-class TestLargestSizes:
-    @pytest.mark.parametrize("limit", [3, 700, 895, 900, 1000, 1023, 1130, 2500, 10**6])
-    def test_a_search_agrees_with_a_direct_trial_within_one_step(self, limit: int) -> None:
-        """The searched size is 1,000; the sizes tried are multiples of 125."""
-        last, failed = largest_sizes.climb(lambda size: size <= limit, largest_sizes.sizes(1000))
-        assert last is None or last <= limit
-        assert failed is None or failed > limit
-        assert largest_sizes.agree(1000, last) == (875 <= limit < 1250)
-
-    @pytest.mark.parametrize("limit", [1000, 1024, 2047, 2048])
-    def test_powers_of_two_are_tried_as_such(self, limit: int) -> None:
-        last, _ = largest_sizes.climb(lambda size: size <= limit, largest_sizes.sizes(1024, doubling=True))
-        assert largest_sizes.agree(1024, last, doubling=True) == (1024 <= limit < 2048)
-
-    def test_searches_that_found_no_limit_are_left_out(self) -> None:
-        ended = {"largest_T": 512, "least_failed_T": 576}
-        cut = {**ended, "largest_T_reason": "the search ended after 1 s"}
-        records = [ended, {**ended, "least_failed_T": None}, {**ended, "largest_T": None}, {}, cut]
-        assert largest_sizes.pairs(records, "T", 20, 0) == [ended]
-        assert largest_sizes.pairs([ended] * 30, "T", 20, 0) == [ended] * 20

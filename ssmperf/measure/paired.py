@@ -14,7 +14,7 @@ not used, since it does not cover changes between processes. A comparison has tw
 
 The point is the mean over pairs, not the median: where processes stick in one of two states 6 % apart, four
 of seven pairs show 6 % too little with a probability of 7 %, and a median then misses a change by 10 %.
-docs/measurement.md explains the procedure, and ci/simulate_verdicts.py puts it to the proof.
+docs/measurement.md explains the procedure, and tests/proofs/simulate_verdicts.py puts it to the proof.
 """
 
 from __future__ import annotations

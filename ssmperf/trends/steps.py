@@ -7,7 +7,7 @@ large a difference, anywhere in any case, is seen in at most 2 % of the random o
 and Young 1993): whatever the noise is, and however cases depend on each other, at most 2 % of histories in
 which nothing changed show any step. Then each place is chosen anew between its neighbours.
 
-docs/history.md has the rates, and ci/simulate_history.py counts them.
+docs/history.md has the rates, and tests/proofs/simulate_history.py counts them.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from proofs import sanitize
 from triton import knobs
-
-from ci import sanitize
 
 
 @pytest.mark.skipif(not knobs.runtime.interpret, reason="needs TRITON_INTERPRET=1")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.stats
+from proofs import simulate_verdicts
 
-from ci import simulate_verdicts
 from ssmperf.measure import paired
 
 THRESHOLD = 0.05

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -318,16 +316,6 @@ def test_what_must_be_ok_is_ok(recurrence: str) -> None:
             if record.status is not Status.OK:
                 problems.append(f"{kind} {case.backend} {case.dtype}: {record.status} {record.reason}")
     assert not problems
-
-
-def test_every_mutation_can_still_be_planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("mutations", TESTS / "mutations.py")
-    assert spec and spec.loader
-    mutations = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutations", mutations)
-    spec.loader.exec_module(mutations)
-    for mutation in mutations.MUTATIONS:
-        assert mutation.planted(mutations.ROOT) != (mutations.ROOT / mutation.file).read_text()
 
 
 def test_the_decay_span_of_a_constant_gate_counts_every_step() -> None:

@@ -1,4 +1,4 @@
-"""How a pass is cut into tiles, by what it reads: measured on an H200 (docs/lab/scan.md)."""
+"""How a pass is cut into tiles, by what it reads: measured on an H200 (docs/kernels/scan.md)."""
 
 from __future__ import annotations
 
