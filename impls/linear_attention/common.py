@@ -1,4 +1,4 @@
-"""Code shared by the linear_attention backends: operands, reads, flattened states, attention in a tile."""
+"""Code shared by the linear_attention backends: operands, reads, attention in a tile."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from . import gate_factors
 from ._signature import check_read, whole_signature
 
 TERMS = 512  # of a product over time that are added up at once
-
-# log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
-StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,36 +125,6 @@ def _read_before_write(post_read: PostRead, x: Operands, bonus: Tensor | None) -
     if bonus is not None:
         output = output + (x.q * bonus.to(x.q.dtype) * x.k).sum(-1, keepdim=True) * x.v
     return output, final
-
-
-def by_scanning(scan: StateScan, x: Operands) -> tuple[Tensor, Tensor]:
-    """Compute all T matrix states by a scan over K·V channels per head, and read each."""
-    write = x.k.unsqueeze(-1) * x.v.unsqueeze(-2)
-    log_gate = None if x.log_a is None else x.log_a.unsqueeze(-1)
-    if x.log_b is not None:
-        log_gate = x.log_b.unsqueeze(-2) if log_gate is None else log_gate + x.log_b.unsqueeze(-2)
-    if log_gate is None:
-        log_gate = x.k.new_zeros(1, 1, 1, 1, 1, dtype=x.k.dtype.to_real())
-    states = scan(log_gate, None if x.phase is None else x.phase.unsqueeze(-1), write, x.state)
-    return read_out(x.q, states), states[:, -1]
-
-
-def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """Make a scan of gates take log gates and phases."""
-
-    def state_scan(log_gate: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
-        return scan(over_time(gate(log_gate, phase), write.shape[1]).to(write.dtype), write, state)
-
-    return state_scan
-
-
-def copies_of_all_states(count: int) -> Callable[[Shape, int, str], float]:
-    """Declare as workspace a number of copies of all T matrix states in working precision."""
-
-    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-        return count * shape["B"] * shape["T"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
-
-    return workspace
 
 
 def read_out(q: Tensor, states: Tensor) -> Tensor:

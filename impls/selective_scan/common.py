@@ -213,19 +213,6 @@ def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
     return operands.read(states), operands.final(states, state)
 
 
-def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """Let a differentiable scan over gates, writes and S_0 take `Operands` instead."""
-
-    def states(operands: Operands, state: Tensor) -> Tensor:
-        gates = over_time(operands.gate(), operands.T).to(state.dtype)
-        write = operands.write().to(state.dtype)
-        if operands.bounds is not None:
-            _, gates, write, state = operands.restart(gates, write, state)
-        return scan(gates, write, state)
-
-    return states
-
-
 def of_logs(scan: LogScan) -> StateScan:
     """Let a scan over log gates take `Operands`, and differentiate it by the same scan from the end."""
 
@@ -326,15 +313,6 @@ def _series(z: Tensor, where: Tensor, coefficient: Callable[[int], float]) -> Te
 
 
 FORMING = 24  # kernels that form gates and writes, and read the states
-
-
-def copies(count: int) -> Callable[[Shape, int, str], float]:
-    """Describe a workspace of `count` copies of all T matrix states, twice as wide if they are complex."""
-
-    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-        return count * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
-
-    return workspace
 
 
 def matrix_bytes(shape: Shape, itemsize: int) -> float:
