@@ -17,8 +17,8 @@ SOURCE = ("ssmperf", *ROOMS)
 PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "scans", "peers", "analytic")
-# what backends of every recurrence may use: host code for Triton, derivatives, autocast
-SHARED = ("_triton", "_autograd", "_autocast")
+# what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers' declarations
+SHARED = ("_triton", "_autograd", "_autocast", "_peer")
 NO_RECURRENCES = ("models", "identities", *SHARED)
 
 LONGEST = 400

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported, backend
+from ssmperf import Prepared, Unsupported
 
 from .._autograd import once_differentiable
+from .._peer import peer, refuse_double, refuse_state_gradient
 from ..scan.common import taking
 from ._signature import HUGE, Arguments, bounds_of, check
 
-REAL = ("float32", "bfloat16", "float16")
 LARGEST_N = 256
 
 
@@ -33,9 +33,7 @@ def _mamba(given: Arguments) -> Prepared:
     if k.shape[2] > LARGEST_N:
         raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
     skip, output_gate, delta_bias = given.skip, given.output_gate, given.delta_bias
-    present = (x, delta, k, q, A, skip, output_gate, delta_bias)
-    if any(each is not None and each.real.dtype == torch.float64 for each in present):
-        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    refuse_double(x, delta, k, q, A, skip, output_gate, delta_bias)
     if A.is_complex():
         A = torch.complex(A.real.float().clamp(-HUGE, HUGE), A.imag.float())
     else:
@@ -47,17 +45,15 @@ def _mamba(given: Arguments) -> Prepared:
     return Prepared((inputs, steps, A, keys, queries, weight, z, bias, given.delta_softplus), _finish)
 
 
-@backend(
+@peer(
     "selective_scan",
     name="mamba_ssm",
-    prepare=taking(Arguments, _mamba),
-    devices=("cuda",),
-    dtypes=REAL,
-    gates=("exp", "exp_complex"),
-    needs=("selective_scan_cuda",),
+    package="selective_scan_cuda",
     kernels=("selective_scan_fwd", "selective_scan_bwd"),
+    launches=1,
+    prepare=taking(Arguments, _mamba),
+    gates=("exp", "exp_complex"),
     deterministic=False,
-    launches=lambda shape: 1,
 )
 def mamba_ssm(
     u: Tensor,
@@ -96,8 +92,7 @@ class MambaScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
         import selective_scan_cuda
 
-        if grad_state is not None and grad_state.any():
-            raise Unsupported("a gradient at the final state")
+        refuse_state_gradient(grad_state)
         if grad is None:
             return (None,) * 9
         *operands, ends, kept = ctx.saved_tensors

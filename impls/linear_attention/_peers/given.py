@@ -10,11 +10,10 @@ from torch import Tensor
 
 from ssmperf import Prepared, Unsupported
 
+from ..._peer import refuse_double
 from ...scan.common import differentiates, shared_heads, taking
 from .. import gate_factors
 from .._signature import Arguments, check_read
-
-REAL = ("float32", "bfloat16", "float16")
 
 
 @dataclass(slots=True)
@@ -88,20 +87,7 @@ def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
         ]
         if x.phase is not None or any(each.is_complex() for each in present):
             raise Unsupported("complex gates or operands")
-        if any(each.dtype == torch.float64 for each in present):
-            raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+        refuse_double(*present)
         return make(x)
 
     return taking(Given, prepare)
-
-
-def without_state_gradient(state: Tensor) -> Tensor:
-    """Return a final state that refuses any gradient but zeros, with Unsupported."""
-    if state.requires_grad:
-        state.register_hook(_refuse)
-    return state
-
-
-def _refuse(grad: Tensor | None) -> None:
-    if grad is not None and grad.any():
-        raise Unsupported("a gradient at the final state")
