@@ -16,9 +16,9 @@ ROOMS = ("impls", "suites", "reports", "claims")
 SOURCE = ("ssmperf", *ROOMS)
 PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
-BESIDE_BACKENDS = ("__init__", "common", "peers", "analytic")
-# what backends of every recurrence may use: host code for Triton, derivatives, autocast
-SHARED = ("_triton", "_autograd", "_autocast")
+BESIDE_BACKENDS = ("__init__", "common", "scans", "peers", "analytic")
+# what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers' declarations
+SHARED = ("_triton", "_autograd", "_autocast", "_peer")
 NO_RECURRENCES = ("models", "identities", *SHARED)
 
 LONGEST = 400
@@ -87,7 +87,7 @@ def wrong_room(room: str, name: str) -> str | None:
 def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     """Backends share their recurrence's __init__ and common.py, and parts whose names start with _.
 
-    From another recurrence they take its common.py, or the backend of their own name on which they build.
+    From another recurrence they take its common.py, or a backend of their own name on which they build.
     What recurrences share is open to all of them, and imports none.
     """
     room, *folders, _ = file.relative_to(root).parts
@@ -101,7 +101,7 @@ def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     if target[0] in SHARED:
         return None
     if target[0] != folders[0]:
-        allowed = target[1:2] and target[1] in ("common", file.stem)
+        allowed = target[1:2] and target[1] in ("common", file.stem, *(name for _, name in registered(file)))
         return None if allowed else f"imports {'.'.join(target)} of another recurrence"
     siblings = {sibling.stem for sibling in (root / "impls" / folders[0]).glob("[!_]*.py")}
     if len(target) < 2 or target[1] in siblings - {"common"}:
@@ -109,6 +109,20 @@ def wrong_neighbour(root: Path, file: Path, name: str) -> str | None:
     if target[1] == folders[0] and file.stem != "__init__":
         return "computes with the definition"
     return None
+
+
+def registered(file: Path) -> list[tuple[str, str]]:
+    """List the backends that a file registers: recurrence and name."""
+    return [
+        (call.args[0].value, keyword.value.value)
+        for node in ast.walk(parse(file))
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and called(call) == "backend"
+        and isinstance(call.args[0], ast.Constant)
+        for keyword in call.keywords
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
+    ]  # fmt: skip
 
 
 def test_imports_point_at_the_core() -> None:
@@ -126,6 +140,11 @@ PLANTED = {
     "impls/scan/uses_parts.py": ("from ._triton.blocks import kernel", None),
     "impls/rnn/good.py": ("from ..scan.common import tile\nfrom ..scan.good import sweep", None),
     "impls/rnn/across.py": ("from ..scan.good import sweep", "of another recurrence"),
+    "impls/rnn/scans.py": ("from ..scan.good import sweep\n@backend('rnn', name='good')\ndef f(): ...", None),
+    "impls/rnn/peers.py": (
+        "from ..scan.good import f\n@backend('rnn', name='g')\ndef g(): ...",
+        "of another",
+    ),
     "impls/rnn/package.py": ("from .. import scan", "of another recurrence"),
     "impls/_triton/plan.py": ("from . import host", None),
     "impls/rnn/_triton/kernel.py": ("from ..._triton.plan import planned\nfrom ..._triton import host", None),
@@ -223,16 +242,7 @@ def backend_files() -> list[Path]:
 
 @pytest.mark.parametrize("file", backend_files(), ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_a_backend_file_is_named_after_its_backend(file: Path) -> None:
-    registered = [
-        (call.args[0].value, keyword.value.value)
-        for node in ast.walk(parse(file))
-        if isinstance(node, ast.FunctionDef)
-        for call in node.decorator_list
-        if isinstance(call, ast.Call) and called(call) == "backend"
-        for keyword in call.keywords
-        if keyword.arg == "name"
-    ]
-    assert registered == [(file.parent.name, file.stem)]
+    assert registered(file) == [(file.parent.name, file.stem)]
 
 
 def test_every_test_asserts_something() -> None:

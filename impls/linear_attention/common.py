@@ -1,4 +1,4 @@
-"""Code shared by the linear_attention backends: operands, reads, flattened states, attention in a tile."""
+"""Code shared by the linear_attention backends: operands, reads, attention in a tile."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from ssmperf import Shape
 
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors
-from ._signature import check_read, whole_signature
+from ._signature import Arguments, check_read, whole_signature
 
 TERMS = 512  # of a product over time that are added up at once
-
-# log gate and phase (B|1, T|1, H, K|1, V|1), write (B, T, H, K, V), S_0 -> all states (B, T, H, K, V)
-StateScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,56 +63,41 @@ PostRead = Callable[[Operands], tuple[Tensor, Tensor]]
 def as_backend(post_read: PostRead) -> Callable[..., tuple[Tensor, Tensor]]:
     """Give a function that reads after the write the recurrence's signature and results."""
 
-    def backend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        log_a: Tensor | None = None,
-        log_b: Tensor | None = None,
-        initial_state: Tensor | None = None,
-        *,
-        phase: Tensor | None = None,
-        bonus: Tensor | None = None,
-        read: str = "post",
-    ) -> tuple[Tensor, Tensor]:
-        check_read(read, bonus)
-        x = working(q, k, v, log_a, log_b, initial_state, phase)
-        output, final = post_read(x) if read == "post" else _read_before_write(post_read, x, bonus)
-        if not (q.is_complex() or k.is_complex() or v.is_complex()):
-            output = output.real.to(v.dtype)
-        return output, final
+    def backend(given: Arguments) -> tuple[Tensor, Tensor]:
+        check_read(given.read, given.bonus)
+        x = working(given)
+        if given.read == "post":
+            output, final = post_read(x)
+        else:
+            output, final = _read_before_write(post_read, x, given.bonus)
+        return output if given.complex_operands else output.real.to(given.v.dtype), final
 
     return whole_signature(named_after(post_read, backend))
 
 
-def working(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    phase: Tensor | None = None,
-) -> Operands:
+def working(given: Arguments) -> Operands:
     """Bring the operands of the recurrence to working precision."""
+    q, v, log_a, log_b, phase, state = (
+        given.q, given.v, given.log_a, given.log_b, given.phase, given.initial_state
+    )  # fmt: skip
     B, _, H, K = q.shape
     wide = torch.float32 if phase is None else torch.complex64
-    for operand in (q, k, v, log_a, log_b, phase):
+    for operand in (q, given.k, v, log_a, log_b, phase):
         if operand is not None:
             wide = torch.promote_types(wide, operand.dtype)
     real = wide.to_real()
     if phase is not None and log_a is None:
         log_a = phase.new_zeros(H)
-    if initial_state is None:
-        initial_state = q.new_zeros(B, H, K, v.shape[-1])
+    if state is None:
+        state = q.new_zeros(B, H, K, v.shape[-1])
     return Operands(
         q=q.to(wide),
-        k=k.to(wide),
+        k=given.k.to(wide),
         v=v.to(wide),
         log_a=None if log_a is None else gate_factors(log_a.to(real), H, K),
         phase=None if phase is None else gate_factors(phase.to(torch.float64), H, K),
         log_b=None if log_b is None else log_b.to(real),
-        state=initial_state.to(wide),
+        state=state.to(wide),
         dtype=v.dtype,
     )
 
@@ -128,36 +110,6 @@ def _read_before_write(post_read: PostRead, x: Operands, bonus: Tensor | None) -
     if bonus is not None:
         output = output + (x.q * bonus.to(x.q.dtype) * x.k).sum(-1, keepdim=True) * x.v
     return output, final
-
-
-def by_scanning(scan: StateScan, x: Operands) -> tuple[Tensor, Tensor]:
-    """Compute all T matrix states by a scan over K·V channels per head, and read each."""
-    write = x.k.unsqueeze(-1) * x.v.unsqueeze(-2)
-    log_gate = None if x.log_a is None else x.log_a.unsqueeze(-1)
-    if x.log_b is not None:
-        log_gate = x.log_b.unsqueeze(-2) if log_gate is None else log_gate + x.log_b.unsqueeze(-2)
-    if log_gate is None:
-        log_gate = x.k.new_zeros(1, 1, 1, 1, 1, dtype=x.k.dtype.to_real())
-    states = scan(log_gate, None if x.phase is None else x.phase.unsqueeze(-1), write, x.state)
-    return read_out(x.q, states), states[:, -1]
-
-
-def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """Make a scan of gates take log gates and phases."""
-
-    def state_scan(log_gate: Tensor, phase: Tensor | None, write: Tensor, state: Tensor) -> Tensor:
-        return scan(over_time(gate(log_gate, phase), write.shape[1]).to(write.dtype), write, state)
-
-    return state_scan
-
-
-def copies_of_all_states(count: int) -> Callable[[Shape, int, str], float]:
-    """Declare as workspace a number of copies of all T matrix states in working precision."""
-
-    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-        return count * shape["B"] * shape["T"] * shape["H"] * shape["K"] * shape["V"] * max(4, itemsize)
-
-    return workspace
 
 
 def read_out(q: Tensor, states: Tensor) -> Tensor:

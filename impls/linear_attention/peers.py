@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ssmperf import TRAINING_PASSES, backend
+from ssmperf import TRAINING_PASSES
 
+from .._peer import peer
 from ._peers import fla as _fla
 from ._peers import mamba, mlstm
-from ._peers.given import REAL
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,17 +23,15 @@ STATES = "chunk_fwd_kernel_h"  # of fla: all of its chunk kernels launch it, in 
 
 def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
     """Register a function with fla's chunk kernels. own_choice: whether fla chooses its back ends."""
-    return backend(
+    return peer(
         "linear_attention",
         name=name,
+        package="fla",
+        kernels=(STATES,),
+        launches=5,
         prepare=_fla.chunked(own_choice=own_choice),
-        devices=("cuda",),
-        dtypes=REAL,
         passes=TRAINING_PASSES,
         gates=CHUNKED,
-        needs=("fla",),
-        kernels=(STATES,),
-        launches=lambda shape: 5,
     )
 
 
@@ -49,52 +47,46 @@ def fla_triton(form: str, *operands: Any) -> Any:
     return _fla.call_chunked(form, *operands)
 
 
-@backend(
+@peer(
     "linear_attention",
     name="fla_recurrent",
-    prepare=_fla.recurrent,
-    devices=("cuda",),
-    dtypes=REAL,
-    gates=(*CHUNKED, "value", "both"),
-    needs=("fla",),
+    package="fla",
     kernels=("fused_recurrent",),
-    launches=lambda shape: 1,
+    launches=1,
+    prepare=_fla.recurrent,
+    gates=(*CHUNKED, "value", "both"),
 )
 def fla_recurrent(form: str, *operands: Any) -> Any:
     """flash-linear-attention's fused recurrent kernels, one step after another; also one token."""
     return _fla.call_recurrent(form, *operands)
 
 
-@backend(
+@peer(
     "linear_attention",
     name="mamba_ssd",
+    package="mamba_ssm",
+    kernels=("chunk_state_fwd_kernel",),
+    launches=5,
     prepare=mamba.ssd,
-    devices=("cuda",),
-    dtypes=REAL,
     passes=TRAINING_PASSES,
     gates=("none", "const", "scalar"),
-    needs=("mamba_ssm",),
-    kernels=("chunk_state_fwd_kernel",),
     deterministic=False,
-    launches=lambda shape: 5,
 )
 def mamba_ssd(*operands: Any) -> Any:
     """mamba-ssm's mamba_chunk_scan_combined, the chunk kernels of Mamba-2."""
     return mamba.call_ssd(*operands)
 
 
-@backend(
+@peer(
     "linear_attention",
     name="mlstm_kernels",
+    package="mlstm_kernels",
+    kernels=("mlstm_siging_chunkwise",),
+    launches=3,
     prepare=mlstm.siging,
-    devices=("cuda",),
-    dtypes=REAL,
     passes=TRAINING_PASSES,
     gates=("scalar",),
     lengths=mlstm.lengths,
-    needs=("mlstm_kernels",),
-    kernels=("mlstm_siging_chunkwise",),
-    launches=lambda shape: 3,
 )
 def mlstm_kernels(*operands: Any) -> Any:
     """mlstm_kernels' chunk kernels with sigmoid gates, without their normaliser."""

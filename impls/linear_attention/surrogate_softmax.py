@@ -15,27 +15,18 @@ from ssmperf import Shape, Unsupported, backend
 from .._autocast import without_autocast
 from ..scan.common import shared_heads
 from . import gate_factors
-from ._signature import whole_signature
+from ._signature import Arguments, whole_signature
 from .common import further_pieces, over_steps, tile_scores, working
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_b: Tensor | None,
-    initial_state: Tensor | None,
-    phase: Tensor | None,
-    bonus: Tensor | None,
-    read: str,
-) -> None:
-    if phase is not None or q.is_complex() or k.is_complex() or v.is_complex():
+def _check(x: Arguments) -> None:
+    if x.phase is not None or x.complex_operands:
         raise Unsupported("a softmax needs real scores: no phase and no complex operands")
-    if log_b is not None:
+    if x.log_b is not None:
         raise Unsupported("no value gates: the scores decay by the key gates")
-    if initial_state is not None:
+    if x.initial_state is not None:
         raise Unsupported("a softmax over all past scores has no state to start from")
-    if read != "post" or bonus is not None:
+    if x.read != "post" or x.bonus is not None:
         raise Unsupported("reads after the write only: before it, the first step has nothing to attend to")
 
 
@@ -59,7 +50,7 @@ def definition(
     Raises:
         Unsupported: the backend refuses the operands.
     """
-    _check(q, k, v, log_b, None, phase, bonus, read)
+    _check(Arguments(q, k, v, log_a, log_b, phase=phase, bonus=bonus, read=read))
     q, k = shared_heads(q, k, v.shape[2])
     T, H, K = q.shape[1:]
     dtype, wide = v.dtype, torch.float32
@@ -92,18 +83,7 @@ def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
     workspace=workspace,
 )
 @whole_signature
-def surrogate_softmax(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    phase: Tensor | None = None,
-    bonus: Tensor | None = None,
-    read: str = "post",
-) -> tuple[Tensor, None]:
+def surrogate_softmax(given: Arguments) -> tuple[Tensor, None]:
     """Another function: a softmax over the scores that `surrogate` sums, computed pair by pair, O(T²).
 
     It has no state from which the next step could be computed, so the final state is None. Shapes and dtypes:
@@ -112,10 +92,9 @@ def surrogate_softmax(
     Raises:
         Unsupported: a phase, complex operands, a value gate, an initial state, or a read before the write.
     """
-    _check(q, k, v, log_b, initial_state, phase, bonus, read)
-    T = q.shape[1]
-    x = working(q, k, v, log_a).by_head()
-    past = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
+    _check(given)
+    x = working(given).by_head()
+    past = torch.ones(given.q.shape[1], given.q.shape[1], dtype=torch.bool, device=given.q.device).tril()
     scores = torch.where(past, tile_scores(x.q, x.k, x.log_a, None), -math.inf)  # (B, H, t, s)
     output = over_steps(torch.softmax(scores, dim=-1), x.v)
-    return output.transpose(1, 2).to(v.dtype), None
+    return output.transpose(1, 2).to(given.v.dtype), None

@@ -17,7 +17,7 @@ from ssmperf import Unsupported, backend
 
 from .._triton.plan import packed
 from ..scan.common import differentiates, shared_heads
-from ._signature import whole_signature
+from ._signature import Arguments, whole_signature
 from ._triton.bonus import Fork, Join, forked, joined
 from ._triton.decode import decode
 from ._triton.function import LinearAttention, attended, expanded
@@ -43,19 +43,7 @@ from ._triton.value_gates import ValuedAttention, attended_valued
     ),
 )
 @partial(whole_signature, shares_heads=True, packs=True)
-def triton(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None = None,
-    log_b: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    phase: Tensor | None = None,
-    bonus: Tensor | None = None,
-    read: str = "post",
-    cu_seqlens: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def triton(x: Arguments) -> tuple[Tensor, Tensor]:
     """Triton kernels that walk through chunks, or run them beside each other; resets and any decay are exact.
 
     Operands of half types go through half-precision tensor cores with float32 sums; float32 ones through
@@ -65,51 +53,52 @@ def triton(
     Raises:
         Unsupported: float64 operands, or bfloat16 ones in Triton's interpreter.
     """
+    q, k, v = x.q, x.k, x.v
     operands = q.dtype
     if not q.dtype == k.dtype == v.dtype:
         operands = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if operands.to_real() == torch.float64:
         raise Unsupported("no float64 operands (float32, bfloat16, float16 and complex64)")
-    per_head = log_a is None or log_a.dim() in (1, 3)
-    few = per_head and operands.itemsize == 2 and log_b is None and phase is None and read == "post"
+    per_head = x.log_a is None or x.log_a.dim() in (1, 3)
+    few = per_head and operands.itemsize == 2 and x.log_b is None and x.phase is None and x.read == "post"
     if not few:
         q, k = shared_heads(q, k, v.shape[2])
     elif expanded(q, k, v.shape[2]) and not differentiates(q, k):
         q, k = q[:, :, :1], k[:, :, :1]
-    every = (q, k, v, log_a, phase, log_b, bonus, initial_state)
-    one = q.shape[1] == 1 and cu_seqlens is None
+    every = (q, k, v, x.log_a, x.phase, x.log_b, x.bonus, x.initial_state)
+    one = q.shape[1] == 1 and x.cu_seqlens is None
     if one and not operands.is_complex and not differentiates(*every):
         q, k = shared_heads(q, k, v.shape[2])
-        return decode(q, k, v, log_a, phase, log_b, bonus, initial_state, read)
-    if log_b is not None:
-        log_b = log_b.expand(v.shape)
-    if read == "pre":
-        return _read_before_write(q, k, v, log_a, log_b, initial_state, phase, bonus, cu_seqlens)
-    if phase is None and not operands.is_complex:
-        o, state, _ = _real(q, k, v, log_a, log_b, None, initial_state, cu_seqlens, operands, few=few)
+        return decode(q, k, v, x.log_a, x.phase, x.log_b, x.bonus, x.initial_state, x.read)
+    x.q, x.k = q, k
+    if x.log_b is not None:
+        x.log_b = x.log_b.expand(v.shape)
+    if x.read == "pre":
+        return _read_before_write(x)
+    if x.phase is None and not operands.is_complex:
+        o, state, _ = _real(x, q, k, v, x.initial_state, operands, few=few)
     else:
-        o, state = _complex(q, k, v, log_a, log_b, initial_state, phase, cu_seqlens, operands)
+        o, state = _complex(x, operands)
     return (o if o.is_complex() or o.dtype == v.dtype else o.to(v.dtype)), state
 
 
 def _real(
+    x: Arguments,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    log_a: Tensor | None,
-    log_b: Tensor | None,
-    phase: Tensor | None,
     state: Tensor | None,
-    bounds: Tensor | None,
     dtype: torch.dtype,
     *,
     pairs: bool = False,
     few: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """o, S_T and the angles of its frame, of real operands: see `LinearAttention` and `ValuedAttention`.
+    """o, S_T and the angles of its frame, of real q, k, v and state, with the gates and bounds of x.
 
-    few: whether a head that is expanded to all may be taken as it is.
+    See `LinearAttention` and `ValuedAttention`. few: whether a head that is expanded to all may be taken as
+    it is.
     """
+    log_a, log_b, phase, bounds = x.log_a, x.log_b, x.phase, x.cu_seqlens
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
     if not (few and q.dtype == k.dtype == dtype and expanded(q, k, v.shape[2])):
@@ -148,18 +137,9 @@ def _contiguous(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.is_contiguous() else x.contiguous()
 
 
-def _complex(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor | None,
-    phase: Tensor | None,
-    bounds: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+def _complex(x: Arguments, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The same with complex gates or operands: real and imaginary parts as channels beside each other."""
+    q, k, v, state, bounds = x.q, x.k, x.v, x.initial_state, x.cu_seqlens
     K, V, real, pairs = q.shape[-1], v.shape[-1], dtype.to_real(), dtype.is_complex
     values = torch.cat([v.real, v.imag], -1) if v.is_complex() else v
     if state is not None:
@@ -170,11 +150,11 @@ def _complex(
     if pairs:
         (q_re, q_im), (k_re, k_im) = _parts(q), _parts(k)
         queries, keys = torch.cat([q_re, -q_im], -1), torch.cat([k_re, k_im], -1)
-    o, last, angles = _real(queries, keys, values, log_a, log_b, phase, state, bounds, real, pairs=pairs)
+    o, last, angles = _real(x, queries, keys, values, state, real, pairs=pairs)
     if pairs:
         # the imaginary part of q·S reads the same states with another query
         queries = torch.cat([q_im, q_re], -1)
-        o_im, *_ = _real(queries, keys, values, log_a, log_b, phase, state, bounds, real, pairs=True)
+        o_im, *_ = _real(x, queries, keys, values, state, real, pairs=True)
         if v.is_complex():
             o, o_im = o[..., :V] - o_im[..., V:], o_im[..., :V] + o[..., V:]
         o = torch.complex(o.float(), o_im.float())
@@ -193,23 +173,21 @@ def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x.real, x.imag) if x.is_complex() else (x, torch.zeros_like(x))
 
 
-def _read_before_write(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_a: Tensor | None,
-    log_b: Tensor | None,
-    state: Tensor | None,
-    phase: Tensor | None,
-    bonus: Tensor | None,
-    bounds: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _read_before_write(x: Arguments) -> tuple[Tensor, Tensor]:
     """o_t = q_t S_{t-1} + Σ_c q_tc u_c k_tc · v_t: post-read with q one step early, after a first read."""
-    traced = differentiates(q, k, v, log_a, log_b, state, phase, bonus)
-    if bonus is None or q.is_complex() or k.is_complex() or v.is_complex():
+    q, k, v, state, bonus, bounds = x.q, x.k, x.v, x.initial_state, x.bonus, x.cu_seqlens
+    late = {
+        "log_a": x.log_a,
+        "log_b": x.log_b,
+        "initial_state": state,
+        "phase": x.phase,
+        "cu_seqlens": bounds,
+    }
+    traced = differentiates(q, k, v, x.log_a, x.log_b, state, x.phase, bonus)
+    if bonus is None or x.complex_operands:
         take_early, take_late = (Early.apply, Late.apply) if traced else (taken_early, taken_late)
         early, begin = take_early(q, bounds, state is not None)
-        before, last = triton(early, k, v, log_a, log_b, state, phase=phase, cu_seqlens=bounds)
+        before, last = triton(early, k, v, **late)
         o: Tensor = take_late(before, _first_read(begin, state, before, last), bounds)
         if bonus is not None:
             weight = (q.to(torch.promote_types(q.dtype, torch.float32)) * bonus * k).sum(-1, keepdim=True)
@@ -218,7 +196,7 @@ def _read_before_write(
     fork, join = (Fork.apply, Join.apply) if traced else (forked, joined)
     q, k, v, u = (packed(each) for each in (q, k, v, bonus.float()))
     early, begin, keys, values, v = fork(q, k, v, u, bounds, state is not None)
-    before, last = triton(early, keys, values, log_a, log_b, state, phase=phase, cu_seqlens=bounds)
+    before, last = triton(early, keys, values, **late)
     return join(q, k, v, u, packed(before), _first_read(begin, state, before, last), bounds), last
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported, backend
+from ssmperf import Prepared, Unsupported
 
 from .._autograd import once_differentiable
+from .._peer import peer, refuse_double, without_state_gradient
 from .common import EMPTY
 
-REAL = ("float32", "bfloat16", "float16")
 LEAST, MOST = -1e4, -1e-30  # in float32, the exponentials of these log decays are 0 and 1
 
 
@@ -40,8 +40,7 @@ def _rwkv4(
     *,
     bonus: Tensor | None = None,
 ) -> Prepared:
-    if any(each.dtype == torch.float64 for each in (log_w, k, v)):
-        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    refuse_double(log_w, k, v)
     B, C = k.shape[0], k.shape[2]
     if log_w.numel() not in (1, C) or log_w.shape[-1:] not in ((1,), (C,), ()):
         raise Unsupported("decays that change with time or batch (it takes one per channel)")
@@ -59,16 +58,14 @@ def _rwkv4(
     )
 
 
-@backend(
+@peer(
     "ratio_scan",
     name="fla_rwkv4",
-    prepare=_rwkv4,
-    devices=("cuda",),
-    dtypes=REAL,
-    gates=("const",),
-    needs=("fla",),
+    package="fla",
     kernels=("fused_recurrent_rwkv4",),
-    launches=lambda shape: 2,
+    launches=2,
+    prepare=_rwkv4,
+    gates=("const",),
 )
 def fla_rwkv4(rate: Tensor, bonus: Tensor, k: Tensor, v: Tensor, state: Tensor) -> Any:
     """flash-linear-attention's fused_recurrent_rwkv4, one step after another; states in the dtype of k."""
@@ -79,15 +76,7 @@ def fla_rwkv4(rate: Tensor, bonus: Tensor, k: Tensor, v: Tensor, state: Tensor) 
 
 def _finish(dtype: torch.dtype) -> Any:
     def finish(raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        state = raw[1].squeeze(2).float()
-        if state.requires_grad:
-            state.register_hook(_refuse)
-        return raw[0].to(dtype), state
+        # a gradient at the state would differentiate its scale m, a constant here
+        return raw[0].to(dtype), without_state_gradient(raw[1].squeeze(2).float())
 
     return finish
-
-
-def _refuse(grad: Tensor) -> None:
-    """Refuse a gradient at the final state: the kernel would differentiate its scale m, a constant here."""
-    if grad.any():
-        raise Unsupported("a gradient at the final state")

@@ -5,6 +5,7 @@ Also what recurrences share whose sequences may be packed into one, and whose he
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from ssmperf import Shape, UsageError
 
 from .._autocast import without_autocast
 
+A = TypeVar("A")
+R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 InclusiveScan = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
 
@@ -73,6 +76,17 @@ def named_after(original: Callable[..., Any], function: F) -> F:
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(original, attribute))
     return function
+
+
+def taking(arguments: type[A], function: Callable[[A], R]) -> Callable[..., R]:
+    """Give a function of all arguments of a call, an instance of a dataclass, its fields as parameters."""
+
+    def call(*operands: Any, **options: Any) -> R:
+        return function(arguments(*operands, **options))
+
+    returns = inspect.signature(function).return_annotation
+    call.__signature__ = inspect.signature(arguments).replace(return_annotation=returns)  # type: ignore[attr-defined]
+    return named_after(function, call)
 
 
 def rounds(shape: Shape) -> int:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import TRAINING_PASSES, Prepared, Unsupported, backend
+from ssmperf import TRAINING_PASSES, Prepared, Unsupported
 
+from .._peer import peer, refuse_double
 from .common import differentiates, three_axes
 
-REAL = ("float32", "bfloat16", "float16")
 BLOCK = 2048  # steps that one program of accelerated-scan holds at once
 MOST = 2**31  # elements that accelerated-scan's 32-bit offsets can address
 
@@ -39,17 +39,15 @@ def _accelerated(
     return Prepared(padded, lambda states: _channels_last(states[..., :T]))
 
 
-@backend(
+@peer(
     "scan",
     name="accelerated_scan_scalar",
+    package="accelerated_scan",
+    kernels=("forward_scan", "backward_scan"),
+    launches=1,
     prepare=_accelerated,
-    devices=("cuda",),
-    dtypes=REAL,
     passes=TRAINING_PASSES,
     gates=("data", "const"),
-    needs=("accelerated_scan",),
-    kernels=("forward_scan", "backward_scan"),
-    launches=lambda shape: 1,
 )
 def accelerated_scan_scalar(gates: Tensor, inputs: Tensor) -> Tensor:
     """accelerated-scan's Triton kernel; gates (rounded to the dtype of b) and inputs are (B, C, T)."""
@@ -64,8 +62,7 @@ def _accelerated_complex(
 ) -> Prepared:
     if phase is None and not b.is_complex():
         raise Unsupported("real gates and inputs (accelerated_scan_scalar takes them)")
-    if any(each.dtype == torch.float64 for each in (log_a, b.real)):
-        raise Unsupported("double precision (it takes complex64)")
+    refuse_double(log_a, b, takes=("complex64",))
     if 2 * b.numel() >= MOST:
         raise Unsupported(f"{b.numel()} complex elements: accelerated-scan has 32-bit offsets")
     magnitude = three_axes(log_a.float().exp()).expand(b.shape)
@@ -75,17 +72,16 @@ def _accelerated_complex(
     return Prepared((_time_last(gates), _time_last(inputs)), _channels_last)
 
 
-@backend(
+@peer(
     "scan",
     name="accelerated_scan_complex",
+    package="accelerated_scan",
+    kernels=("forward_scan", "backward_scan"),
+    launches=1,
     prepare=_accelerated_complex,
-    devices=("cuda",),
     dtypes=("float32",),
     passes=TRAINING_PASSES,
     gates=("data_complex", "const_complex"),
-    needs=("accelerated_scan",),
-    kernels=("forward_scan", "backward_scan"),
-    launches=lambda shape: 1,
 )
 def accelerated_scan_complex(gates: Tensor, inputs: Tensor) -> Tensor:
     """accelerated-scan's Triton kernel in complex64; gates and inputs are (B, C, T)."""
@@ -104,17 +100,15 @@ def _hgrn(
     return Prepared((inputs.contiguous(), log_a), lambda states: (states, states[:, -1].float()))
 
 
-@backend(
+@peer(
     "scan",
     name="fla_hgrn",
+    package="fla",
+    kernels=("chunk_hgrn",),
+    launches=2,
     prepare=_hgrn,
-    devices=("cuda",),
-    dtypes=REAL,
     passes=TRAINING_PASSES,
     gates=("data", "const"),
-    needs=("fla",),
-    kernels=("chunk_hgrn",),
-    launches=lambda shape: 2,
 )
 def fla_hgrn(b: Tensor, log_a: Tensor) -> Tensor:
     """flash-linear-attention's chunk_hgrn; inputs and the log gates of all steps are (B, T, C)."""
@@ -133,16 +127,14 @@ def _hgrn_recurrent(
     return Prepared((b.contiguous(), log_a, state), lambda raw: (raw[0], raw[1].float()))
 
 
-@backend(
+@peer(
     "scan",
     name="fla_hgrn_recurrent",
-    prepare=_hgrn_recurrent,
-    devices=("cuda",),
-    dtypes=REAL,
-    gates=("data", "const"),
-    needs=("fla",),
+    package="fla",
     kernels=("fused_recurrent_hgrn",),
-    launches=lambda shape: 1,
+    launches=1,
+    prepare=_hgrn_recurrent,
+    gates=("data", "const"),
 )
 def fla_hgrn_recurrent(b: Tensor, log_a: Tensor, state: Tensor | None) -> Any:
     """flash-linear-attention's fused_recurrent_hgrn, one step after another."""
@@ -154,8 +146,7 @@ def fla_hgrn_recurrent(b: Tensor, log_a: Tensor, state: Tensor | None) -> Any:
 def _check_real(log_a: Tensor, b: Tensor, phase: Tensor | None) -> None:
     if phase is not None or b.is_complex():
         raise Unsupported("complex gates or inputs")
-    if torch.float64 in (log_a.dtype, b.dtype):
-        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    refuse_double(log_a, b)
 
 
 def _started(gates: Tensor, b: Tensor, initial_state: Tensor | None) -> Tensor:

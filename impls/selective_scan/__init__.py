@@ -18,7 +18,7 @@ from ssmperf import Cost, Shape, Spec, recurrence
 
 from .._autocast import without_autocast
 from ._sampler import GATE_KINDS, decay_span, sample, sample_optional
-from ._signature import HUGE, bounds_of, check, check_options, gate_kind, outer, present, working_dtype
+from ._signature import HUGE, Arguments, bounds_of, check, gate_kind, outer, present, working_dtype
 
 PRESETS = {
     "smoke": [{"B": 1, "D": 32, "N": 8}],
@@ -146,15 +146,16 @@ def selective_scan(
     Raises:
         UsageError: the operands contradict one another, or their shapes that do not fit.
     """
-    check(x, delta, k, q, A, gate, g, tau, discretization)
-    check_options(
-        x, delta, skip=skip, output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus
-    )
+    given = Arguments(
+        x, delta, k, q, A, initial_state, gate=gate, g=g, tau=tau, discretization=discretization, skip=skip,
+        output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus, cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    check(given)
+    bounds = bounds_of(given)
     B, T, D = x.shape
     N = k.shape[2]
     wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
-    if cu_seqlens is not None:
-        bounds = bounds_of(cu_seqlens, x, k, initial_state)
+    if bounds is not None:
         starts = x.new_zeros(len(bounds) - 1, D, N, dtype=wide) if initial_state is None else initial_state
         outputs, states = [], []
         for start, (first, end) in zip(starts.to(wide).split(1), pairwise(bounds), strict=True):

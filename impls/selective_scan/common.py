@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +15,8 @@ from torch.nn import functional
 from ssmperf import Shape
 
 from .._autocast import without_autocast
-from ..scan.common import from_the_end, gate, named_after, over_time
-from ._signature import HUGE, bounds_of, check, check_options, outer, present, working_dtype
+from ..scan.common import from_the_end, gate, named_after, over_time, taking
+from ._signature import HUGE, Arguments, bounds_of, check, outer, present, working_dtype
 
 Result = tuple[Tensor, Tensor]  # output, final state
 # operands, S_0 (B, D, N) -> all states (B, T, D, N)
@@ -138,42 +137,24 @@ class Operands:
         return which.to(device), bounds[which].to(device), (bounds[which + 1] - 1).to(device)
 
 
-def widen(
-    x: Tensor,
-    delta: Tensor | None,
-    k: Tensor,
-    q: Tensor,
-    A: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
-    skip: Tensor | None = None,
-    output_gate: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    delta_softplus: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> tuple[Operands, Tensor]:
+def widen(given: Arguments) -> tuple[Operands, Tensor]:
     """Convert operands and S_0 to working precision: float32 or wider, complex with a complex A.
 
     Raises:
         UsageError: the operands contradict one another, or their shapes that do not fit.
     """
-    check(x, delta, k, q, A, gate, g, tau, discretization)
-    check_options(
-        x, delta, skip=skip, output_gate=output_gate, delta_bias=delta_bias, delta_softplus=delta_softplus
-    )
-    bounds = None if cu_seqlens is None else bounds_of(cu_seqlens, x, k, initial_state)
+    check(given)
+    bounds = bounds_of(given)
+    x, delta, k, q, A, g, skip = given.x, given.delta, given.k, given.q, given.A, given.g, given.skip
+    output_gate, delta_bias = given.output_gate, given.delta_bias
     wide = working_dtype(x, delta, k, q, A, g, skip, output_gate, delta_bias)
     real = wide.to_real()
     D, N = x.shape[2], k.shape[2]
     if delta is not None:
         delta = delta.to(real) if delta_bias is None else delta.to(real) + delta_bias.to(real)
-        delta = torch.logaddexp(delta, torch.zeros_like(delta)) if delta_softplus else delta
+        delta = torch.logaddexp(delta, torch.zeros_like(delta)) if given.delta_softplus else delta
     operands = Operands(
-        kind=gate,
+        kind=given.gate,
         x=x.to(real).unsqueeze(-1),
         delta=None if delta is None else delta.unsqueeze(-1),
         k=k.to(wide if k.is_complex() else real).unsqueeze(-2),
@@ -181,27 +162,26 @@ def widen(
         rate=None if A is None else A.real.to(real).clamp(-HUGE, HUGE),
         turn=A.imag.to(real) if A is not None and A.is_complex() else None,
         g=None if g is None else outer(g.to(real), D, N).clamp(-HUGE, HUGE),
-        tau=tau,
-        zoh=discretization == "zoh",
+        tau=given.tau,
+        zoh=given.discretization == "zoh",
         skip=None if skip is None else skip.to(real),
         z=None if output_gate is None else output_gate.to(real),
         bounds=bounds,
         dtype=x.dtype,
     )
-    if initial_state is None:
-        initial_state = x.new_zeros(x.shape[0] if bounds is None else len(bounds) - 1, D, N)
-    return operands, initial_state.to(wide)
+    state = given.initial_state
+    if state is None:
+        state = x.new_zeros(x.shape[0] if bounds is None else len(bounds) - 1, D, N)
+    return operands, state.to(wide)
 
 
 def takes_operands(compute: Callable[[Operands, Tensor], Result]) -> Callable[..., Result]:
-    """Give a function of `Operands` and S_0 the recurrence's signature, which is that of `widen`."""
+    """Give a function of `Operands` and S_0 the recurrence's signature."""
 
-    def function(*arguments: Any, **options: Any) -> Result:
-        return compute(*widen(*arguments, **options))
+    def function(given: Arguments) -> tuple[Tensor, Tensor]:
+        return compute(*widen(given))
 
-    signature = inspect.signature(widen).replace(return_annotation="tuple[Tensor, Tensor]")
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    return without_autocast(named_after(compute, function))
+    return without_autocast(taking(Arguments, named_after(compute, function)))
 
 
 def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
@@ -211,19 +191,6 @@ def by_scanning(scan: StateScan, operands: Operands, state: Tensor) -> Result:
     """
     states = scan(operands, state)
     return operands.read(states), operands.final(states, state)
-
-
-def of_gates(scan: Callable[[Tensor, Tensor, Tensor], Tensor]) -> StateScan:
-    """Let a differentiable scan over gates, writes and S_0 take `Operands` instead."""
-
-    def states(operands: Operands, state: Tensor) -> Tensor:
-        gates = over_time(operands.gate(), operands.T).to(state.dtype)
-        write = operands.write().to(state.dtype)
-        if operands.bounds is not None:
-            _, gates, write, state = operands.restart(gates, write, state)
-        return scan(gates, write, state)
-
-    return states
 
 
 def of_logs(scan: LogScan) -> StateScan:
@@ -326,15 +293,6 @@ def _series(z: Tensor, where: Tensor, coefficient: Callable[[int], float]) -> Te
 
 
 FORMING = 24  # kernels that form gates and writes, and read the states
-
-
-def copies(count: int) -> Callable[[Shape, int, str], float]:
-    """Describe a workspace of `count` copies of all T matrix states, twice as wide if they are complex."""
-
-    def workspace(shape: Shape, itemsize: int, gate_kind: str) -> float:
-        return count * matrix_bytes(shape, itemsize) * (2 if gate_kind.endswith("complex") else 1)
-
-    return workspace
 
 
 def matrix_bytes(shape: Shape, itemsize: int) -> float:

@@ -10,48 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported, backend
+from ssmperf import Prepared, Unsupported
 
 from .._autograd import once_differentiable
-from ._signature import HUGE, bounds_of, check, check_options
+from .._peer import peer, refuse_double, refuse_state_gradient
+from ..scan.common import taking
+from ._signature import HUGE, Arguments, bounds_of, check
 
-REAL = ("float32", "bfloat16", "float16")
 LARGEST_N = 256
 
 
-def _mamba(
-    x: Tensor,
-    delta: Tensor | None,
-    k: Tensor,
-    q: Tensor,
-    A: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    *,
-    gate: str = "exp",
-    g: Tensor | None = None,
-    tau: float = 1.0,
-    discretization: str = "euler",
-    skip: Tensor | None = None,
-    output_gate: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    delta_softplus: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> Prepared:
-    check(x, delta, k, q, A, gate, g, tau, discretization)
-    around = {"skip": skip, "output_gate": output_gate, "delta_bias": delta_bias}
-    check_options(x, delta, **around, delta_softplus=delta_softplus)
-    if cu_seqlens is not None:
-        bounds_of(cu_seqlens, x, k, initial_state)
+def _mamba(given: Arguments) -> Prepared:
+    check(given)
+    if bounds_of(given) is not None:
         raise Unsupported("packed sequences")
+    gate, discretization = given.gate, given.discretization
+    x, delta, k, q, A = given.x, given.delta, given.k, given.q, given.A
     if gate != "exp" or discretization != "euler" or delta is None or A is None:
         raise Unsupported(f"gate {gate!r} with discretization {discretization!r} (it takes exp, euler)")
-    if initial_state is not None:
+    if given.initial_state is not None:
         raise Unsupported("an initial state: it starts from zero")
     if k.shape[2] > LARGEST_N:
         raise Unsupported(f"N = {k.shape[2]} (it takes N up to {LARGEST_N})")
-    given = (x, delta, k, q, A, *around.values())
-    if any(each is not None and each.real.dtype == torch.float64 for each in given):
-        raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
+    skip, output_gate, delta_bias = given.skip, given.output_gate, given.delta_bias
+    refuse_double(x, delta, k, q, A, skip, output_gate, delta_bias)
     if A.is_complex():
         A = torch.complex(A.real.float().clamp(-HUGE, HUGE), A.imag.float())
     else:
@@ -60,20 +42,18 @@ def _mamba(
     inputs, steps = _time_last(x, x.dtype), _time_last(delta, x.dtype)
     z = None if output_gate is None else _time_last(output_gate, x.dtype)
     weight, bias = (None if each is None else each.float().contiguous() for each in (skip, delta_bias))
-    return Prepared((inputs, steps, A, keys, queries, weight, z, bias, delta_softplus), _finish)
+    return Prepared((inputs, steps, A, keys, queries, weight, z, bias, given.delta_softplus), _finish)
 
 
-@backend(
+@peer(
     "selective_scan",
     name="mamba_ssm",
-    prepare=_mamba,
-    devices=("cuda",),
-    dtypes=REAL,
-    gates=("exp", "exp_complex"),
-    needs=("selective_scan_cuda",),
+    package="selective_scan_cuda",
     kernels=("selective_scan_fwd", "selective_scan_bwd"),
+    launches=1,
+    prepare=taking(Arguments, _mamba),
+    gates=("exp", "exp_complex"),
     deterministic=False,
-    launches=lambda shape: 1,
 )
 def mamba_ssm(
     u: Tensor,
@@ -112,8 +92,7 @@ class MambaScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
         import selective_scan_cuda
 
-        if grad_state is not None and grad_state.any():
-            raise Unsupported("a gradient at the final state")
+        refuse_state_gradient(grad_state)
         if grad is None:
             return (None,) * 9
         *operands, ends, kept = ctx.saved_tensors

@@ -19,7 +19,7 @@ from torch import Tensor
 from ssmperf import Shape, Unsupported, backend
 
 from ..scan.common import bounds_on_device, differentiates
-from ._signature import check, check_options
+from ._signature import Arguments, check
 from ._triton.decode import decode
 from ._triton.function import SelectiveScan
 from ._triton.schedule import Call
@@ -86,7 +86,7 @@ def selective_scan(
         UsageError: operands that do not fit one another.
     """
     if g is not None or tau != 1:
-        check(x, delta, k, q, A, gate, g, tau, discretization)
+        check(Arguments(x, delta, k, q, A, gate=gate, g=g, tau=tau, discretization=discretization))
         raise Unsupported(f"gate {gate!r} (it takes exp and implicit)")  # others take neither
     operands = (x, delta, k, q, A, skip, output_gate, delta_bias)
     shapes = (None if each is None else each.shape for each in operands)
@@ -128,8 +128,11 @@ def accept(
     ]
     x, delta, k, q, A, skip, z, bias = described
     assert x is not None and k is not None and q is not None
-    check(x, delta, k, q, A, gate, None, 1.0, discretization)
-    check_options(x, delta, skip=skip, output_gate=z, delta_bias=bias, delta_softplus=softplus)
+    given = Arguments(
+        x, delta, k, q, A, gate=gate, discretization=discretization,
+        skip=skip, output_gate=z, delta_bias=bias, delta_softplus=softplus,
+    )  # fmt: skip
+    check(given)
     if gate not in GATES or delta is None:
         raise Unsupported(f"gate {gate!r} (it takes exp and implicit)")
     for name, dtype in zip(OPERANDS, dtypes, strict=True):

@@ -1,6 +1,7 @@
 """Import the code that registers itself: built-in packages, installed plug-ins (entry points), plug-in files.
 
-The file of a built-in backend has the backend's name, and is imported when the backend is looked up.
+The file of a built-in backend has the backend's name, and is imported when the backend is looked up. A file
+that registers several backends is imported before any backend of its recurrence is looked up or listed.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
 TASKS = "ssmperf.suites.tasks"
-# files beside the backends': shared code, several backends in one file, answers in closed form
 PEERS = "peers"
-NOT_BACKENDS = ("common", PEERS, "analytic")
+SEVERAL = ("scans", PEERS)  # files that register several backends each
+NOT_BACKENDS = ("common", *SEVERAL, "analytic")  # files that are named after no backend
 INSTALLED = "installed plug-in "  # begins the registry's name for an entry point's target
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
@@ -115,6 +116,16 @@ def backend_files(owner: str) -> frozenset[str]:
     return frozenset(
         {module.rpartition(".")[2] for module in submodules(f"{IMPLS}.{owner}")} - set(NOT_BACKENDS)
     )
+
+
+def import_several(owner: str) -> None:
+    """Import the files of a recurrence that register several backends each, once."""
+    if not owner.isidentifier() or importlib.util.find_spec(IMPLS) is None:
+        return
+    present = submodules(f"{IMPLS}.{owner}")
+    for name in SEVERAL:
+        if f"{IMPLS}.{owner}.{name}" in present:
+            import_once(f"{IMPLS}.{owner}.{name}")
 
 
 def import_once(module: str) -> None:

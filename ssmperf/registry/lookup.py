@@ -23,6 +23,7 @@ from ssmperf.registry.discovery import (
     from_peers,
     import_all,
     import_once,
+    import_several,
     submodules,
 )
 from ssmperf.registry.options import configured, read_options
@@ -142,6 +143,8 @@ def add_backend(entry: Backend, code: Any) -> None:
     if known is not None:
         check_names(f"backend {entry.name!r}", "gates", entry.gates or (), known.gate_kinds)
         _check_parameters(entry, known)
+    if not module.startswith(built_in):
+        import_several(entry.of)
     tables.add("backend", entry.name, entry, code, of=entry.of)
 
 
@@ -176,7 +179,7 @@ def backend(of: str, name: str) -> Backend:
     discover("impls")
     owners = _owners(of)
     for owner in owners:
-        _import_peers(owner)
+        import_several(owner)
     for owner in owners:
         label = f"{owner}/{name}"
         if label not in tables.entries["backend"] and name in backend_files(owner):
@@ -188,20 +191,14 @@ def backend(of: str, name: str) -> Backend:
 
 
 def backend_names(of: str) -> list[str]:
-    """List the backends of a recurrence or model; of their files, only `peers.py` is imported."""
+    """List the backends of a recurrence or model; only files that register several are imported."""
     discover("impls")
     names: set[str] = set()
     for owner in _owners(of):
-        _import_peers(owner)
+        import_several(owner)
         registered = {entry.name for entry in tables.entries["backend"].values() if entry.of == owner}
         names |= backend_files(owner) | registered
     return sorted(names)
-
-
-def _import_peers(owner: str) -> None:
-    """Import an owner's peers.py, whose backends have no file of their own."""
-    if owner.isidentifier() and f"{IMPLS}.{owner}.peers" in submodules(f"{IMPLS}.{owner}"):
-        import_once(f"{IMPLS}.{owner}.peers")
 
 
 def is_peer(of: str, name: str) -> bool:

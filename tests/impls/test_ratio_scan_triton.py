@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
+from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import REGIMES, Shape, Unsupported, UsageError, registry
@@ -21,8 +21,7 @@ from ssmperf.impls.ratio_scan._triton import function  # noqa: E402
 
 RECURRENCE = registry.recurrence("ratio_scan")
 DEFINITION = RECURRENCE.definition
-# Rounding of results, in the 2-norm; the larger keys, the coarser their exponents.
-ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+ROUNDING = 2e-5  # of float32 results, in the 2-norm; the larger keys, the coarser their exponents
 STEPS, CHANNELS = 4, 4
 SMALL = {
     "forward": function.Tiles(2 * STEPS, CHANNELS, 1),
@@ -67,31 +66,8 @@ def operands(
     return {name: x.to(DEVICE) for name, x in drawn.items()}
 
 
-def outcome(compute: Callable[..., Any], given: Operands, *, double: bool) -> dict[str, Tensor]:
-    """y, the final state and the gradients under fixed random output gradients, all in double precision."""
-    leaves = {
-        name: (x.double() if double else x.detach().clone()).requires_grad_() for name, x in given.items()
-    }
-    y, final = compute(**leaves)
-    generator = torch.Generator().manual_seed(99)
-    weights = [torch.randn(x.shape, generator=generator) for x in (y, final)]
-    weights = [weights[0].to(given["v"].dtype).to(DEVICE, y.dtype), weights[1].to(DEVICE, final.dtype)]
-    gradients = torch.autograd.grad([y, final], list(leaves.values()), weights)
-    results = {"y": y, "final state": final}
-    results |= {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
-    return {name: x.detach().double() for name, x in results.items()}
-
-
 def check(given: Operands, tolerance: float = 0.0) -> None:
-    tolerance = max(tolerance, ROUNDING[given["k"].dtype])
-    got = outcome(ENTRY.function, given, double=False)
-    want = outcome(DEFINITION, given, double=True)
-    assert got.keys() == want.keys()
-    for name in want:
-        assert got[name].shape == want[name].shape, name
-        assert torch.isfinite(got[name]).all(), name
-        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
-        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+    kernel_check("ratio_scan", ENTRY.function, given, max(tolerance, ROUNDING))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +98,7 @@ def test_a_reset_in_every_channel(cut: Callable[..., None]) -> None:
     given = operands(1, 2 * TILE + 1, CHANNELS)
     given["log_w"] = torch.full_like(given["log_w"], -torch.inf)
     check(given)
-    assert not outcome(ENTRY.function, given, double=False)["d log_w"].any()
+    assert not outcome(ENTRY.function, given)["d log_w"].any()
 
 
 KEYS = {
@@ -248,8 +224,8 @@ def test_a_long_memory_keeps_its_digits(monkeypatch: pytest.MonkeyPatch) -> None
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None]) -> None:
     cut(spans=True)
     given = operands(1, 3 * TILE, CHANNELS + 1)
-    first = outcome(ENTRY.function, given, double=False)
-    second = outcome(ENTRY.function, given, double=False)
+    first = outcome(ENTRY.function, given)
+    second = outcome(ENTRY.function, given)
     assert all(torch.equal(first[name], second[name]) for name in first)
     cut()
     before, _ = ENTRY.function(**given)
@@ -263,7 +239,7 @@ def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None]) -> None:
 def test_the_scale_takes_and_gives_no_gradient(cut: Callable[..., None]) -> None:
     cut()
     given = operands(1, TILE + 1, CHANNELS)
-    assert not outcome(ENTRY.function, given, double=False)["d initial_state"][:, 2].any()
+    assert not outcome(ENTRY.function, given)["d initial_state"][:, 2].any()
     leaves = [x.requires_grad_() for x in given.values()]
     _, final = ENTRY.function(**given)
     at_scale = torch.zeros_like(final)

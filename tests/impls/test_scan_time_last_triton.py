@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import REGIMES, log_gates, registry
@@ -20,7 +21,6 @@ from ssmperf.impls._triton.plan import Plan, Slot  # noqa: E402
 from ssmperf.impls.scan._triton import function, tiles, time_last  # noqa: E402
 
 DEFINITION = registry.recurrence("scan").definition
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.complex64: 1e-5}
 STEPS, RUNS = 2, 8
 TILE = STEPS * RUNS
 REAL, COMPLEX_GATE, COMPLEX = "real", "real-b-complex-gate", "complex"
@@ -68,35 +68,9 @@ def innermost(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 3 else x
 
 
-def outcome(compute: Any, given: Given, *, double: bool) -> dict[str, Tensor]:
-    """h, h_T and the gradients of a fixed random weighting of both."""
-    leaves = {}
-    for name, x in given.items():
-        if x is not None:
-            x = x.to(torch.complex128 if x.is_complex() else torch.float64) if double else x
-            leaves[name] = x.detach().requires_grad_()
-    h, final = compute(**given | leaves)
-    generator = torch.Generator().manual_seed(1)
-    weights = []
-    for x in (h, final):
-        drawn = torch.randn(x.shape, generator=generator, dtype=torch.complex64 if x.is_complex() else None)
-        narrow = given["b"].dtype if x is h and not x.is_complex() else drawn.dtype
-        weights.append(innermost(drawn.to(narrow).to(x)))
-    gradients = torch.autograd.grad([h, final], list(leaves.values()), weights)
-    return {"h": h.detach(), "h_T": final.detach()} | {
-        f"d {name}": gradient for name, gradient in zip(leaves, gradients, strict=True)
-    }
-
-
 def check(given: Given, tolerance: float = 0.0) -> None:
-    tolerance = max(tolerance, ROUNDING[given["b"].dtype], ROUNDING[given["log_a"].dtype])
-    got = outcome(ENTRY.function, given, double=False)
-    want = outcome(DEFINITION, given, double=True)
-    for name, exact in want.items():
-        assert got[name].shape == exact.shape, name
-        error = (got[name].to(exact.dtype) - exact).norm() / exact.norm().clamp_min(1e-30)
-        assert error <= tolerance, f"{name}: relative error {error:.2e}"  # false for NaN
-    for name in ("h", "d b", "d log_a", "d phase"):
+    got = kernel_check("scan", ENTRY.function, given, tolerance, lay_out=innermost)
+    for name in ("output", "d b", "d log_a", "d phase"):
         x = got.get(name)
         assert x is None or x.dim() < 3 or x.shape[1] == 1 or x.stride(1) == 1, f"{name} {x.stride()}"
 
@@ -222,14 +196,14 @@ def test_segments_joined_by_the_state_equal_the_whole(small: None, kind: str) ->
 
 def test_same_bits_twice_and_bitwise_causal(small: None) -> None:
     given = operands(1, TILE + 6, 1)
-    first = outcome(ENTRY.function, given, double=False)
-    second = outcome(ENTRY.function, given, double=False)
+    first = outcome(ENTRY.function, given, lay_out=innermost)
+    second = outcome(ENTRY.function, given, lay_out=innermost)
     assert all(torch.equal(first[name], second[name]) for name in first)
     later = given["b"].clone()
     later[:, TILE + 3 :] += 1
     changed, _ = ENTRY.function(**given | {"b": later})
-    assert torch.equal(first["h"][:, : TILE + 3], changed[:, : TILE + 3])
-    assert not torch.equal(first["h"], changed)
+    assert torch.equal(first["output"][:, : TILE + 3], changed[:, : TILE + 3])
+    assert not torch.equal(first["output"], changed)
 
 
 def test_only_wanted_gradients(small: None) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
+from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry
@@ -22,8 +22,6 @@ from ssmperf.impls._triton.plan import Plan, Slot, forget  # noqa: E402
 from ssmperf.impls.scan._triton import chain, function  # noqa: E402
 
 DEFINITION = registry.recurrence("scan").definition
-# Two roundings in a half dtype: h as saved for backward, and the gradient itself.
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, RUNS, CHANNELS = 2, 4, 8
 TILE = STEPS * RUNS
 SMALL = function.Tiles(steps=STEPS, runs=RUNS, channels=CHANNELS, vector=1, warps=1, stages=1)
@@ -71,45 +69,8 @@ def operands(
     return {name: x if x is None else x.to(DEVICE) for name, x in drawn.items()}
 
 
-def outcome(
-    compute: Callable[..., Any], given: dict[str, Tensor | None], *, double: bool
-) -> dict[str, Tensor]:
-    """h, h_T and the gradients under fixed random output gradients, all in double precision."""
-    leaves = {}
-    for name, x in given.items():
-        if x is not None:
-            wide = torch.complex128 if x.is_complex() else torch.float64
-            leaves[name] = (x.to(wide) if double else x.detach().clone()).requires_grad_()
-    arguments = {"initial_state": None, "phase": None} | leaves
-    h, final = compute(
-        arguments["log_a"], arguments["b"], arguments["initial_state"], phase=arguments["phase"]
-    )
-    generator = torch.Generator().manual_seed(99)
-    low = torch.complex64 if h.is_complex() else given["b"].dtype
-    weights = [torch.randn(x.shape, generator=generator, dtype=torch.complex64 if x.is_complex() else None)
-               for x in (h, final)]  # fmt: skip
-    weights = [weights[0].to(low).to(DEVICE, h.dtype), weights[1].to(DEVICE, final.dtype)]
-    gradients = torch.autograd.grad([h, final], list(leaves.values()), weights)
-    results = {"h": h, "h_T": final} | {f"d {name}": g for name, g in zip(leaves, gradients, strict=True)}
-    return {
-        name: x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
-        for name, x in results.items()
-    }
-
-
 def check(given: dict[str, Tensor | None], tolerance: float = 0.0) -> None:
-    dtype = given["b"].dtype
-    tolerance = max(tolerance, ROUNDING.get(dtype, 1e-5))
-    if given["log_a"].dtype != torch.float32:
-        tolerance = max(tolerance, ROUNDING[given["log_a"].dtype])
-    got = outcome(ENTRY.function, given, double=False)
-    want = outcome(DEFINITION, given, double=True)
-    assert got.keys() == want.keys()
-    for name in want:
-        assert got[name].shape == want[name].shape, name
-        assert torch.isfinite(torch.view_as_real(got[name]) if got[name].is_complex() else got[name]).all()
-        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
-        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+    kernel_check("scan", ENTRY.function, given, tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,13 +203,13 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
     cut(chained=True)
     given = operands(1, (RUNS + 2) * TILE, 5, kind=kind)
-    first = outcome(ENTRY.function, given, double=False)
-    second = outcome(ENTRY.function, given, double=False)
+    first = outcome(ENTRY.function, given)
+    second = outcome(ENTRY.function, given)
     assert all(torch.equal(first[name], second[name]) for name in first)
     later = given["b"].clone()
     later[:, TILE + 3 :] += 1
-    changed = outcome(ENTRY.function, given | {"b": later}, double=False)
-    assert torch.equal(first["h"][:, : TILE + 3], changed["h"][:, : TILE + 3])
+    changed = outcome(ENTRY.function, given | {"b": later})
+    assert torch.equal(first["output"][:, : TILE + 3], changed["output"][:, : TILE + 3])
 
 
 def test_only_wanted_gradients(cut: Callable[..., None]) -> None:
@@ -326,17 +287,17 @@ class TestChainOnDevice:
     def test_a_chain_equals_whole_strands(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         given = operands(1, 16_384, 256, regime="hgrn_top", kind=kind)
         assert schedule_of("forward", given).chained
-        chained = outcome(ENTRY.function, given, double=False)
+        chained = outcome(ENTRY.function, given)
         monkeypatch.setattr(function, "ENOUGH", 0)
         forget()
-        whole = outcome(ENTRY.function, given, double=False)
+        whole = outcome(ENTRY.function, given)
         for name in whole:
             torch.testing.assert_close(chained[name], whole[name], rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("kind", [REAL, COMPLEX])
     def test_a_chain_gives_the_same_bits_whoever_arrives_first(self, kind: str) -> None:
         given = operands(1, 43_884, 1536, kind=kind, regime="hgrn_top")
-        first = outcome(ENTRY.function, given, double=False)
+        first = outcome(ENTRY.function, given)
         for _ in range(20):
-            again = outcome(ENTRY.function, given, double=False)
+            again = outcome(ENTRY.function, given)
             assert all(torch.equal(first[name], again[name]) for name in first)

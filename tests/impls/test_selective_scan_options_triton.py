@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host
+from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, registry
@@ -25,7 +26,6 @@ from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa
 from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
 
 RECURRENCE = registry.recurrence("selective_scan")
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, CHECKPOINT = 2, 4
 ALL = ("skip", "output_gate", "delta_bias", "delta_softplus")
 LENGTHS = (6, 0, 1, 2)
@@ -89,36 +89,8 @@ def bounds_of(lengths: tuple[int, ...]) -> Tensor:
     return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32).to(DEVICE)
 
 
-def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
-    """o, S_T and the gradients under fixed random output gradients, all in double precision."""
-    leaves = {
-        name: (x.double() if double else x.detach().clone()).requires_grad_()
-        for name, x in given.items()
-        if isinstance(x, Tensor) and x.is_floating_point()
-    }
-    o, final = compute(**(given | leaves))
-    generator = torch.Generator().manual_seed(99)
-    weights = [torch.randn(x.shape, generator=generator) for x in (o, final)]
-    weights = [weights[0].to(given["x"].dtype).to(DEVICE, o.dtype), weights[1].to(DEVICE, final.dtype)]
-    gradients = torch.autograd.grad([o, final], list(leaves.values()), weights)
-    results = {"o": o, "S_T": final} | {f"d {n}": g for n, g in zip(leaves, gradients, strict=True)}
-    for name, x in leaves.items():
-        assert results[f"d {name}"].dtype == x.dtype
-    return {name: x.detach().double() for name, x in results.items()}
-
-
-def agree(got: dict[str, Tensor], want: dict[str, Tensor], tolerance: float) -> None:
-    assert got.keys() == want.keys()
-    for name in want:
-        assert got[name].shape == want[name].shape, name
-        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
-        assert error <= tolerance, f"{name}: relative error {error:.2e}"
-
-
 def check(given: dict[str, Any], tolerance: float = 0.0) -> None:
-    tolerance = max(tolerance, ROUNDING[given["x"].dtype])
-    got = outcome(ENTRY.function, given, double=False)
-    agree(got, outcome(RECURRENCE.definition, given, double=True), tolerance)
+    kernel_check("selective_scan", ENTRY.function, given, tolerance)
 
 
 @pytest.mark.parametrize("option", ALL)
@@ -180,13 +152,13 @@ def test_a_second_packed_call_reads_nothing_on_the_host(
 ) -> None:
     cut(segments=True)
     given = operands("exp", (1, sum(LENGTHS), 5, 8), ALL, LENGTHS)
-    assert_reads_nothing_on_the_host(monkeypatch, lambda: outcome(ENTRY.function, given, double=False))
+    assert_reads_nothing_on_the_host(monkeypatch, lambda: outcome(ENTRY.function, given))
 
 
 def test_the_plans_of_a_packed_call_follow_other_bounds(cut: Callable[..., None]) -> None:
     cut(segments=True)
     given = operands("exp", (1, sum(LENGTHS), 5, 8), ALL, LENGTHS)
-    outcome(ENTRY.function, given, double=False)
+    outcome(ENTRY.function, given)
     plans = [dict(each.plans) for each in (passes.forward_pass, passes.backward_pass)]
     assert all(plans)
     check(given | {"cu_seqlens": bounds_of(OTHERS)})
@@ -202,7 +174,7 @@ def test_malformed_bounds_write_nothing_outside(
     cut(segments=True)
     given = operands("exp", (1, sum(LENGTHS), 5, 8), (), LENGTHS)
     before = {name: x.clone() for name, x in given.items() if isinstance(x, Tensor)}
-    outcome(ENTRY.function, given | {"cu_seqlens": torch.tensor(bounds, device=DEVICE)}, double=False)
+    outcome(ENTRY.function, given | {"cu_seqlens": torch.tensor(bounds, device=DEVICE)})
     for name, x in before.items():
         assert torch.equal(given[name], x)
 
@@ -220,7 +192,7 @@ def test_packed_sequences_begin_with_nothing_if_no_states_are_given(cut: Callabl
 def test_the_same_bits_twice_with_all_options(cut: Callable[..., None]) -> None:
     cut()
     given = operands("exp", (1, 3, 5, 8), ALL, (2, 1))
-    first, second = (outcome(ENTRY.function, given, double=False) for _ in range(2))
+    first, second = (outcome(ENTRY.function, given) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

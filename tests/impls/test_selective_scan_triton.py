@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, UsageError, registry
@@ -25,7 +26,6 @@ from ssmperf.impls.selective_scan._triton.schedule import Call, Schedule  # noqa
 from ssmperf.impls.selective_scan._triton.tiles import Tiles  # noqa: E402
 
 RECURRENCE = registry.recurrence("selective_scan")
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 STEPS, CHECKPOINT = 2, 4
 STREAMED = ("forward", "forward_spans", "forward_summary", "backward_summary")
 KINDS = ("exp", "implicit")
@@ -90,35 +90,8 @@ def schedule_of(
     return Schedule.of(pass_, call or Call(given["gate"]), x, k, q, states, fused or Fused(), data)
 
 
-def outcome(compute: Callable[..., Any], given: dict[str, Any], *, double: bool) -> dict[str, Tensor]:
-    """o, S_T and the gradients under fixed random output gradients, all in double precision."""
-    leaves = {
-        name: (x.double() if double else x.detach().clone()).requires_grad_()
-        for name, x in given.items()
-        if isinstance(x, Tensor)
-    }
-    o, final = compute(**(given | leaves))
-    generator = torch.Generator().manual_seed(99)
-    weights = [torch.randn(x.shape, generator=generator) for x in (o, final)]
-    weights = [weights[0].to(given["x"].dtype).to(DEVICE, o.dtype), weights[1].to(DEVICE, final.dtype)]
-    gradients = torch.autograd.grad([o, final], list(leaves.values()), weights)
-    results = {"o": o, "S_T": final} | {f"d {n}": g for n, g in zip(leaves, gradients, strict=True)}
-    for name, x in leaves.items():
-        assert results[f"d {name}"].dtype == x.dtype
-    return {name: x.detach().double() for name, x in results.items()}
-
-
 def check(given: dict[str, Any], tolerance: float = 0.0) -> None:
-    for x in given.values():
-        tolerance = max(tolerance, ROUNDING[x.dtype] if isinstance(x, Tensor) else 0.0)
-    got = outcome(ENTRY.function, given, double=False)
-    want = outcome(RECURRENCE.definition, given, double=True)
-    assert got.keys() == want.keys()
-    for name in want:
-        assert got[name].shape == want[name].shape, name
-        assert torch.isfinite(got[name]).all(), name
-        error = (got[name] - want[name]).norm() / want[name].norm().clamp_min(1e-30)
-        assert error <= tolerance, f"{name}: relative error {error:.2e}"
+    kernel_check("selective_scan", ENTRY.function, given, tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,13 +251,13 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
     cut(segments=True)
     given = operands(1, 4 * CHECKPOINT, 5, 8, kind=kind)
-    first = outcome(ENTRY.function, given, double=False)
-    second = outcome(ENTRY.function, given, double=False)
+    first = outcome(ENTRY.function, given)
+    second = outcome(ENTRY.function, given)
     assert all(torch.equal(first[name], second[name]) for name in first)
     later = given["x"].clone()
     later[:, CHECKPOINT + 1 :] = torch.nan
     changed, _ = ENTRY.function(**(given | {"x": later}))
-    assert torch.equal(first["o"][:, : CHECKPOINT + 1], changed[:, : CHECKPOINT + 1].double())
+    assert torch.equal(first["output"][:, : CHECKPOINT + 1], changed[:, : CHECKPOINT + 1].double())
 
 
 def test_only_wanted_gradients(cut: Callable[..., None]) -> None:

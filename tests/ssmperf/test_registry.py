@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.quick_processes import command
 
 import ssmperf
 from ssmperf import DuplicateName, PluginError, UnknownName, UsageError, registry
@@ -43,6 +44,25 @@ def test_a_backend_of_a_model_is_found_through_its_recurrence() -> None:
 def test_a_built_in_backend_s_name_is_taken_even_before_its_file_is_imported(name: str) -> None:
     with pytest.raises(DuplicateName, match=f"scan/{name}"):
         ssmperf.backend("scan", name=name)(lambda log_a, b: None)
+
+
+@pytest.mark.parametrize("label", ["linear_attention/logspace", "scan/fla_hgrn"])
+def test_a_name_in_a_file_of_several_backends_is_taken_before_its_file_is_imported(
+    label: str, tmp_path: Path
+) -> None:
+    of, name = label.split("/")
+    (tmp_path / "registers.py").write_text(
+        "import ssmperf, sys\n"
+        "assert not [module for module in sys.modules if module.endswith(('.scans', '.peers'))]\n"
+        "try:\n"
+        f"    ssmperf.backend({of!r}, name={name!r})(lambda **operands: None)\n"
+        "except ssmperf.DuplicateName as error:\n"
+        f"    assert '{label} is already registered by ssmperf.impls.{of}.' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError('registered twice')\n"
+    )
+    done = command(program=str(tmp_path / "registers.py"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_plugin_is_loaded_once_and_its_names_stay_unique(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ssmperf import Prepared, Unsupported
 
+from ..._peer import without_state_gradient
 from ...scan.common import differentiates
-from .given import Given, preparing, without_state_gradient
+from .given import Given, preparing
 
 SWITCH = "FLA_DISABLE_BACKEND_DISPATCH"
 CHANNELWISE = ("key", "pre")  # forms whose backward pass multiplies tiles of V without padding

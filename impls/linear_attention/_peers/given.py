@@ -10,30 +10,25 @@ from torch import Tensor
 
 from ssmperf import Prepared, Unsupported
 
-from ...scan.common import differentiates, shared_heads
+from ..._peer import refuse_double
+from ...scan.common import differentiates, shared_heads, taking
 from .. import gate_factors
-from .._signature import check_read
-
-REAL = ("float32", "bfloat16", "float16")
+from .._signature import Arguments, check_read
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The recurrence's operands, none of them complex or in double precision.
+@dataclass(slots=True)
+class Given(Arguments):
+    """The arguments of a call, none complex or in double precision, with as many key heads as value heads."""
 
-    pre: whether S_{t-1} is read, not S_t.
-    dtype: the narrowest dtype that holds q, k and v.
-    """
+    @property
+    def pre(self) -> bool:
+        """Tell whether S_{t-1} is read, not S_t."""
+        return self.read == "pre"
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    log_a: Tensor | None
-    log_b: Tensor | None
-    state: Tensor | None
-    bonus: Tensor | None
-    pre: bool
-    dtype: torch.dtype
+    @property
+    def dtype(self) -> torch.dtype:
+        """Find the narrowest dtype that holds q, k and v."""
+        return torch.promote_types(torch.promote_types(self.q.dtype, self.k.dtype), self.v.dtype)
 
     @property
     def shape(self) -> torch.Size:
@@ -54,7 +49,7 @@ class Given:
     @property
     def differentiates(self) -> bool:
         """Tell whether a backward pass may follow."""
-        return differentiates(self.q, self.k, self.v, self.log_a, self.log_b, self.state, self.bonus)
+        return differentiates(self.q, self.k, self.v, self.log_a, self.log_b, self.initial_state, self.bonus)
 
     def data(self, x: Tensor) -> Tensor:
         """Cast q, k or v to the common dtype, contiguous."""
@@ -62,7 +57,7 @@ class Given:
 
     def float_state(self) -> Tensor | None:
         """Cast the initial state to float32, contiguous."""
-        return None if self.state is None else self.state.float().contiguous()
+        return None if self.initial_state is None else self.initial_state.float().contiguous()
 
     def key_gates(self) -> Tensor:
         """Expand the key gates to all steps and channels, (B, T, H, K), contiguous."""
@@ -82,41 +77,17 @@ def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
     The result raises Unsupported for complex gates or operands and for double precision.
     """
 
-    def prepare(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        log_a: Tensor | None = None,
-        log_b: Tensor | None = None,
-        initial_state: Tensor | None = None,
-        *,
-        phase: Tensor | None = None,
-        bonus: Tensor | None = None,
-        read: str = "post",
-        cu_seqlens: Tensor | None = None,
-    ) -> Prepared:
-        check_read(read, bonus)
-        if cu_seqlens is not None:
+    def prepare(x: Given) -> Prepared:
+        check_read(x.read, x.bonus)
+        if x.cu_seqlens is not None:
             raise Unsupported("packed sequences")
-        q, k = shared_heads(q, k, v.shape[2])
-        present = [each for each in (q, k, v, log_a, log_b, initial_state, bonus) if each is not None]
-        if phase is not None or any(each.is_complex() for each in present):
+        x.q, x.k = shared_heads(x.q, x.k, x.v.shape[2])
+        present = [
+            each for each in (x.q, x.k, x.v, x.log_a, x.log_b, x.initial_state, x.bonus) if each is not None
+        ]
+        if x.phase is not None or any(each.is_complex() for each in present):
             raise Unsupported("complex gates or operands")
-        if any(each.dtype == torch.float64 for each in present):
-            raise Unsupported(f"double precision (it takes {', '.join(REAL)})")
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-        return make(Given(q, k, v, log_a, log_b, initial_state, bonus, read == "pre", dtype))
+        refuse_double(*present)
+        return make(x)
 
-    return prepare
-
-
-def without_state_gradient(state: Tensor) -> Tensor:
-    """Return a final state that refuses any gradient but zeros, with Unsupported."""
-    if state.requires_grad:
-        state.register_hook(_refuse)
-    return state
-
-
-def _refuse(grad: Tensor | None) -> None:
-    if grad is not None and grad.any():
-        raise Unsupported("a gradient at the final state")
+    return taking(Given, prepare)

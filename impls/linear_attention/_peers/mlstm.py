@@ -14,7 +14,8 @@ from torch import Tensor
 from ssmperf import Prepared, Unsupported
 
 from ..._autograd import once_differentiable
-from .given import Given, preparing, without_state_gradient
+from ..._peer import without_state_gradient
+from .given import Given, preparing
 
 CHUNK = 128
 SHORT = (16, 32, 64)  # lengths below a chunk that are chunks of their own

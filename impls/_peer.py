@@ -1,0 +1,52 @@
+"""What backends around other packages' kernels have in common: their declarations and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ssmperf import Unsupported, backend
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REAL = ("float32", "bfloat16", "float16")
+
+
+def peer(
+    of: str, *, package: str, launches: int, dtypes: tuple[str, ...] = REAL, **declarations: Any
+) -> Callable[[F], F]:
+    """Register the decorated native call of a package, which needs a GPU, as a backend of a recurrence.
+
+    launches: device launches of a forward call, whatever its shape.
+    declarations: `name`, `prepare`, `kernels` and others of `ssmperf.Backend`.
+    """
+    return backend(
+        of,
+        devices=("cuda",),
+        dtypes=dtypes,
+        needs=(package,),
+        launches=lambda shape: launches,
+        **declarations,
+    )
+
+
+def refuse_double(*operands: Tensor | None, takes: tuple[str, ...] = REAL) -> None:
+    """Raise Unsupported if an operand is in double precision, real or complex."""
+    if any(each is not None and each.dtype.to_real() == torch.float64 for each in operands):
+        raise Unsupported(f"double precision (it takes {', '.join(takes)})")
+
+
+def without_state_gradient(state: Tensor) -> Tensor:
+    """Return a final state that refuses any gradient but zeros, with Unsupported."""
+    if state.requires_grad:
+        state.register_hook(refuse_state_gradient)
+    return state
+
+
+def refuse_state_gradient(grad: Tensor | None) -> None:
+    """Raise Unsupported for a gradient at the final state other than zeros."""
+    if grad is not None and grad.any():
+        raise Unsupported("a gradient at the final state")
