@@ -48,6 +48,10 @@ from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
     from ssmperf.api import ab, backends, best, bisect, check, compare, history, load, models, run
+    from ssmperf.comparison.comparison import compare_runs
+    from ssmperf.comparison.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
+    from ssmperf.comparison.remarks import busy_cases, busy_line
+    from ssmperf.comparison.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
@@ -110,13 +114,9 @@ if TYPE_CHECKING:
     )
     from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
     from ssmperf.reproduction.setting import ClaimSetting
-    from ssmperf.runs.comparison import compare_runs
-    from ssmperf.runs.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
-    from ssmperf.runs.remarks import busy_cases, busy_line
     from ssmperf.runs.scope import judged_lines
     from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
-    from ssmperf.trends.history import CaseHistory, History, Step, commit_text
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
     from ssmperf.verification.verify import verify
 
@@ -184,13 +184,13 @@ _LAZY = {
     ),
     "reproduction.reproduce": ("ClaimResult", "Reproduction", "load_reproduction", "reproduce"),
     "reproduction.setting": ("ClaimSetting",),
-    "runs.remarks": ("busy_cases", "busy_line"),
-    "runs.comparison": ("compare_runs",),
-    "runs.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
+    "comparison.remarks": ("busy_cases", "busy_line"),
+    "comparison.comparison": ("compare_runs",),
+    "comparison.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
     "runs.scope": ("judged_lines",),
     "runs.standings": ("Standing", "believed", "first_places", "standings", "with_native_parts"),
     "runs.store": ("Run",),
-    "trends.history": ("CaseHistory", "History", "Step", "commit_text"),
+    "comparison.trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
     "verification.verify": ("verify",),
 }

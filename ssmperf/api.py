@@ -11,24 +11,25 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import chosen_axes
+from ssmperf.comparison import attempts, comparison
+from ssmperf.comparison.comparison import THRESHOLD, parse_threshold
+from ssmperf.comparison.outcome import RunComparison
+from ssmperf.comparison.trends.history import History, trace
+from ssmperf.comparison.versions.follow_up import follow_up
+from ssmperf.comparison.versions.procedure import Versions, compare_versions
+from ssmperf.comparison.versions.remeasure import remeasure as remeasured
+from ssmperf.comparison.versions.search.bisected import Bisected
+from ssmperf.comparison.versions.search.bisection import OnJudged, OnStep
+from ssmperf.comparison.versions.search.bisection import bisect as bisected
 from ssmperf.execute.request import File, Request, run_folder
 from ssmperf.execute.run import Progress, execute
 from ssmperf.machine import calibration as calibrations
 from ssmperf.plan.run_options import GROUPS, Names, names
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.registry.declarations import Backend, ModelEntry
-from ssmperf.runs import attempts, comparison, store
-from ssmperf.runs.comparison import THRESHOLD, parse_threshold
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.runs import store
 from ssmperf.runs.scope import Restriction, narrowed
 from ssmperf.runs.store import Run
-from ssmperf.trends.history import History, trace
-from ssmperf.versions.follow_up import follow_up
-from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.remeasure import remeasure as remeasured
-from ssmperf.versions.search.bisected import Bisected
-from ssmperf.versions.search.bisection import OnJudged, OnStep
-from ssmperf.versions.search.bisection import bisect as bisected
 
 
 def run(

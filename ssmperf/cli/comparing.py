@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ssmperf.cli.app import app, interrupted, loaded
+from ssmperf.comparison.versions.sides import FORMS
 from ssmperf.terminal.comparison_options import show, show_forecast, with_comparison
 from ssmperf.terminal.declared_options import with_axes, with_run_options
 from ssmperf.terminal.options import (
@@ -21,7 +22,6 @@ from ssmperf.terminal.options import (
     Unsure,
     VersionPlugins,
 )
-from ssmperf.versions.sides import FORMS
 
 
 @app.command(

@@ -121,8 +121,8 @@ def calibrate(
 
     Without models, backends and axis, a few cases of each kind are chosen.
     """
+    from ssmperf.comparison.versions import calibrate as work
     from ssmperf.terminal import calibration, display
-    from ssmperf.versions import calibrate as work
 
     done = work.calibrate(dtype=dtype, out=out, argv=sys.argv[1:], progress=display.progress(), **options)
     print(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))

@@ -10,14 +10,14 @@ from typing import Any
 from ssmperf import api, registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
+from ssmperf.comparison.comparison import parse_threshold
+from ssmperf.comparison.outcome import RunComparison
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.execute.request import run_folder
 from ssmperf.execute.run import MEASUREMENT
 from ssmperf.plan import nonce as nonces
 from ssmperf.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
 from ssmperf.runs import scope
-from ssmperf.runs.comparison import parse_threshold
-from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.store import Run, Writer
 from ssmperf.terminal import display
 

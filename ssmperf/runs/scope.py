@@ -27,7 +27,7 @@ from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run, planned
 
 if TYPE_CHECKING:
-    from ssmperf.runs.outcome import Pair
+    from ssmperf.comparison.outcome import Pair
 
 META = "selection"  # key in run.json
 MOST_SHAPES = 6  # of those that a message lists

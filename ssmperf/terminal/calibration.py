@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from ssmperf.comparison.remarks import busy_line
 from ssmperf.machine.calibration import Calibration, path_for
 from ssmperf.machine.spread import WITNESSED_CASES
-from ssmperf.runs.remarks import busy_line
 
 if TYPE_CHECKING:
-    from ssmperf.versions.calibrate import Calibrated
+    from ssmperf.comparison.versions.calibrate import Calibrated
 
 HEADINGS = ("kind", "cases", "rounds", "spread", "largest", "1 case", f"{WITNESSED_CASES} cases")
 MEANING = f"""\

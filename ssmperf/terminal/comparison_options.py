@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ssmperf import registry
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.comparison.outcome import RunComparison
 from ssmperf.terminal.declared_options import with_options
 from ssmperf.terminal.display import write_report
 from ssmperf.terminal.options import Threshold, Unsure
@@ -92,9 +92,9 @@ def show_forecast(
     search: bool = False,
 ) -> None:
     """Print what a comparison of two versions would measure, or a search between them."""
-    from ssmperf.runs.comparison import THRESHOLD
+    from ssmperf.comparison.comparison import THRESHOLD
+    from ssmperf.comparison.versions.procedure import Versions
     from ssmperf.terminal.forecast import forecast, forecast_search
-    from ssmperf.versions.procedure import Versions
 
     wanted = Versions.of(base, new, suite, choices, plugins or (), cases or (), pairs, THRESHOLD)
     found = (forecast_search if search else forecast)(wanted)

@@ -24,9 +24,9 @@ from ssmperf.plan.selection import Device
 from ssmperf.runs.store import Run, planned
 
 if TYPE_CHECKING:
+    from ssmperf.comparison.versions.search.candidates import Commit
+    from ssmperf.comparison.versions.search.verdicts import Judgement
     from ssmperf.execute.request import Request
-    from ssmperf.versions.search.candidates import Commit
-    from ssmperf.versions.search.verdicts import Judgement
 
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0

@@ -10,13 +10,13 @@ from typing import Any
 
 from ssmperf import registry
 from ssmperf.cases.case import Case
+from ssmperf.comparison.versions.procedure import Versions, list_cases
+from ssmperf.comparison.versions.search.candidates import ancestor, git, path_in_tree
+from ssmperf.comparison.versions.sides import kind_of, shallow_words
 from ssmperf.errors import UsageError
 from ssmperf.measure.paired import fresh_pairs
 from ssmperf.plan.estimate import expected_s
 from ssmperf.terminal.display import counted, duration, shown_lines
-from ssmperf.versions.procedure import Versions, list_cases
-from ssmperf.versions.search.candidates import ancestor, git, path_in_tree
-from ssmperf.versions.sides import kind_of, shallow_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Which of two versions is faster, and what can this machine tell apart?"""
+"""Where `ssmperf ab` of any version starts a side of a comparison. The code moved; this name stays."""

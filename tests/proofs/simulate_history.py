@@ -39,11 +39,11 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
-from ssmperf.trends.creep import LEAST_RUNS, find_creeps  # noqa: E402
-from ssmperf.trends.creep import SIGNIFICANCE as CREEP_LEVEL  # noqa: E402
-from ssmperf.trends.noise import Noise, Shuffles  # noqa: E402
-from ssmperf.trends.steps import SIGNIFICANCE as STEP_LEVEL  # noqa: E402
-from ssmperf.trends.steps import Change, find_changes  # noqa: E402
+from ssmperf.comparison.trends.creep import LEAST_RUNS, find_creeps  # noqa: E402
+from ssmperf.comparison.trends.creep import SIGNIFICANCE as CREEP_LEVEL  # noqa: E402
+from ssmperf.comparison.trends.noise import Noise, Shuffles  # noqa: E402
+from ssmperf.comparison.trends.steps import SIGNIFICANCE as STEP_LEVEL  # noqa: E402
+from ssmperf.comparison.trends.steps import Change, find_changes  # noqa: E402
 
 Array = npt.NDArray[np.float64]
 Random = np.random.Generator

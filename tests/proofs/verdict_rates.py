@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from proofs.verdict_counts import summarise  # noqa: E402
+from ssmperf.comparison.comparison import compare_runs  # noqa: E402
 from ssmperf.runs import store  # noqa: E402
-from ssmperf.runs.comparison import compare_runs  # noqa: E402
 from ssmperf.runs.store import Run  # noqa: E402
 
 STOP_S = 20.0  # before the time is over, for writing the results

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from ssmperf import registry
-from ssmperf.runs.comparison import compare_runs
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.comparison.comparison import compare_runs
+from ssmperf.comparison.outcome import RunComparison
 
 HOSTILE = "<img src=x onerror=alert(1)>|`\x1b[2J"
 

@@ -11,8 +11,8 @@ from support.browser import CHROMIUM, browse
 from support.pages import Page
 
 from ssmperf import registry
-from ssmperf.runs.comparison import compare_runs
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.comparison.comparison import compare_runs
+from ssmperf.comparison.outcome import RunComparison
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
 

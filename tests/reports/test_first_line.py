@@ -12,9 +12,9 @@ import pytest
 from support.pages import Page
 
 from ssmperf import registry
-from ssmperf.runs.comparison import PAIRED, compare_pairs, compare_runs
-from ssmperf.runs.outcome import VERDICTS, RunComparison
-from ssmperf.runs.unpaired import Change, why
+from ssmperf.comparison.comparison import PAIRED, compare_pairs, compare_runs
+from ssmperf.comparison.outcome import VERDICTS, RunComparison
+from ssmperf.comparison.unpaired import Change, why
 from ssmperf.terminal.comparison_options import show
 
 SINCE = '1a2b3c4d5e "Fuse *the* gates" (Jane)'

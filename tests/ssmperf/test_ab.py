@@ -16,12 +16,12 @@ from support.repositories import KERNEL
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.versions import procedure
+from ssmperf.comparison.versions.procedure import Versions, compare_versions
+from ssmperf.comparison.versions.sides import Side
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.execute.run import Silent
 from ssmperf.runs.store import Writer
-from ssmperf.versions import procedure
-from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.sides import Side
 
 Seconds = Callable[[str, str, int], float | None]  # of a side, a case and a round; None: it is wrong
 

@@ -25,6 +25,8 @@ import torch
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.versions import serve
+from ssmperf.comparison.versions.serve import Telling
 from ssmperf.execute import context as context_module
 from ssmperf.execute import worker_process
 from ssmperf.execute.context import Context, Settings
@@ -32,8 +34,6 @@ from ssmperf.execute.worker_process import WorkerProcess
 from ssmperf.measure.sampling import BRIEF_SHARE, SLICE_S, Alternation, Samples, sample
 from ssmperf.processes.partner import Partner
 from ssmperf.registry.cost import Ceilings
-from ssmperf.versions import serve
-from ssmperf.versions.serve import Telling
 
 AWAY_S = 0.3  # for which the other process works
 CASE = Case("throughput", "scan", "sequential", Shape(B=1, T=8, C=2))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError, direct
+from ssmperf.comparison.comparison import parse_threshold
 from ssmperf.execute.request import Request, select
 from ssmperf.plan.sizes import Sizes
-from ssmperf.runs.comparison import parse_threshold
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
 

@@ -16,14 +16,22 @@ from support.repositories import PLUGIN, commit, git, state_of
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.search import bisection, verdicts
+from ssmperf.comparison.versions.search.bisected import Bisected
+from ssmperf.comparison.versions.search.bisection import bisect
+from ssmperf.comparison.versions.search.candidates import Commit
+from ssmperf.comparison.versions.search.looks import Ratio
+from ssmperf.comparison.versions.search.verdicts import (
+    BAD,
+    GOOD,
+    SKIP,
+    Followed,
+    Judgement,
+    Measured,
+    of_record,
+)
 from ssmperf.errors import ExitCode, UnreadableRun, UsageError, VersionEnded, VersionFailed
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.search import bisection, verdicts
-from ssmperf.versions.search.bisected import Bisected
-from ssmperf.versions.search.bisection import bisect
-from ssmperf.versions.search.candidates import Commit
-from ssmperf.versions.search.looks import Ratio
-from ssmperf.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, of_record
 
 
 @pytest.fixture

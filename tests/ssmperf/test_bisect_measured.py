@@ -17,12 +17,12 @@ from ssmperf import cli
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.versions import procedure
+from ssmperf.comparison.versions.search import verdicts
+from ssmperf.comparison.versions.sides import Side
 from ssmperf.errors import ExitCode, UsageError, VersionFailed
 from ssmperf.runs.rounds import round_of
 from ssmperf.runs.store import Writer
-from ssmperf.versions import procedure
-from ssmperf.versions.search import verdicts
-from ssmperf.versions.sides import Side
 
 
 @pytest.fixture

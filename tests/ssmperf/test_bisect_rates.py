@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from support.bisections import THRESHOLD, Knowing, Line, line, numbers, search
 
+from ssmperf.comparison.versions.search.bisection import Undecided
+from ssmperf.comparison.versions.search.looks import Ratio, Settled, settle
+from ssmperf.comparison.versions.search.verdicts import Followed, judged_end, shows_end
 from ssmperf.errors import ExitCode
 from ssmperf.measure import paired
-from ssmperf.versions.search.bisection import Undecided
-from ssmperf.versions.search.looks import Ratio, Settled, settle
-from ssmperf.versions.search.verdicts import Followed, judged_end, shows_end
 
 COMMITS = 13
 

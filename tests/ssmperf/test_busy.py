@@ -11,9 +11,9 @@ import pytest
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.remarks import busy_cases, busy_line
 from ssmperf.execute.context import Context, Settings
 from ssmperf.machine.ceilings import measure_ceilings
-from ssmperf.runs.remarks import busy_cases, busy_line
 from ssmperf.runs.rounds import fold
 from ssmperf.runs.store import Run
 

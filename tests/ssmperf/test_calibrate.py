@@ -14,6 +14,7 @@ from ssmperf import cli
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.versions import calibrate as work
 from ssmperf.errors import UnreadableRun, UsageError
 from ssmperf.execute.run import Silent
 from ssmperf.machine import calibration
@@ -22,7 +23,6 @@ from ssmperf.machine.spread import Spread
 from ssmperf.runs import store
 from ssmperf.terminal import calibration as shown
 from ssmperf.terminal import display, doctor
-from ssmperf.versions import calibrate as work
 
 FEW: dict[str, Any] = {
     "models": "mingru", "backends": "sequential,blelloch", "device": "cpu", "time": 0.002,

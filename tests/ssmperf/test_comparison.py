@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ssmperf import Case, Record, Run, Shape, Status, UsageError
-from ssmperf.runs.comparison import compare_pairs, compare_runs, parse_threshold
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.comparison.comparison import compare_pairs, compare_runs, parse_threshold
+from ssmperf.comparison.outcome import RunComparison
 
 SECTIONS = {
     "throughput": {"rank": "latency_s"},

@@ -12,11 +12,11 @@ import pytest
 from support.histories import SECTION
 
 from ssmperf import Case, Record, Run, Selection, Shape, Status
+from ssmperf.comparison.comparison import compare_pairs, compare_runs
+from ssmperf.comparison.outcome import RunComparison
 from ssmperf.plan.plan import Plan, Planned
 from ssmperf.plan.selection import Device
 from ssmperf.runs import scope
-from ssmperf.runs.comparison import compare_pairs, compare_runs
-from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.rounds import believed, fault, fold
 from ssmperf.runs.standings import believed as records_of
 from ssmperf.runs.standings import standings

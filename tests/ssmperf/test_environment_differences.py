@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssmperf import Case, Record, Run, Shape, Status
-from ssmperf.runs.environments import Differences, differences
+from ssmperf.comparison.environments import Differences, differences
 
 ENVIRONMENT: dict[str, Any] = {
     "hardware": {

@@ -12,11 +12,11 @@ from support.command_line import Call, caller
 from support.repositories import PLUGIN, commit, git
 
 from ssmperf import Case, Shape
+from ssmperf.comparison.versions import procedure
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.sides import Side
 from ssmperf.plan.estimate import expected_s
 from ssmperf.terminal.forecast import Forecast, forecast, forecast_search
-from ssmperf.versions import procedure
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.sides import Side
 
 CASES = [
     Case(suite, "scan", backend, Shape(B=1, T=64, C=4), "hgrn", cache="hot")

@@ -15,8 +15,8 @@ from support.histories import commit, step, write, write_run
 
 import ssmperf
 from ssmperf import registry
+from ssmperf.comparison.trends.history import FRESH_RUNS
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
-from ssmperf.trends.history import FRESH_RUNS
 
 
 @pytest.fixture(scope="module")

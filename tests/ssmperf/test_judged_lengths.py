@@ -12,16 +12,16 @@ import torch
 
 import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status, judged_lines, registry
+from ssmperf.comparison.comparison import compare_runs
+from ssmperf.comparison.outcome import Pair
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.side_process import SideProcess
+from ssmperf.comparison.versions.sides import Side
 from ssmperf.errors import UnknownName, VersionFailed
 from ssmperf.execute.request import Request, select
 from ssmperf.plan.plan import make_plan
 from ssmperf.runs import scope
-from ssmperf.runs.comparison import compare_runs
-from ssmperf.runs.outcome import Pair
 from ssmperf.runs.scope import Restriction
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.side_process import SideProcess
-from ssmperf.versions.sides import Side
 
 HGRN = {"models": "hgrn", "backends": "blelloch"}
 NAMED = (["T=512"], ["T=64:256:x2"], ["T=512", "B=2", "C=8"], ["T=64", "T=128"], ["B=2"])

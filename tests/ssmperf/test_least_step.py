@@ -15,9 +15,9 @@ from support.pages import Page
 
 import ssmperf
 from ssmperf import registry
-from ssmperf.trends.least_step import FEWEST_RUNS, least_steps
-from ssmperf.trends.noise import Shuffles
-from ssmperf.trends.steps import Findings, find_changes
+from ssmperf.comparison.trends.least_step import FEWEST_RUNS, least_steps
+from ssmperf.comparison.trends.noise import Shuffles
+from ssmperf.comparison.trends.steps import Findings, find_changes
 
 Array = npt.NDArray[np.float64]
 NOISE = 0.03

@@ -13,7 +13,7 @@ from support.command_line import Call, caller
 
 import ssmperf
 from ssmperf import ExitCode, RunComparison, UsageError, api
-from ssmperf.runs.attempts import FILE, ordinal
+from ssmperf.comparison.attempts import FILE, ordinal
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from support.command_line import Call, caller
 
 from ssmperf import UnreadableRun
 from ssmperf.cases import reading
-from ssmperf.runs.attempts import FILE
+from ssmperf.comparison.attempts import FILE
 from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
 
 VERBS: dict[str, Callable[[Path, Path], tuple[str | Path, ...]]] = {

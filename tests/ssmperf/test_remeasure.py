@@ -11,14 +11,14 @@ import pytest
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
+from ssmperf.comparison.comparison import compare_runs
+from ssmperf.comparison.versions import remeasure as module
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.remeasure import arguments_for, commit_of, remeasure
 from ssmperf.errors import UsageError
 from ssmperf.execute.request import Request
 from ssmperf.plan.plan import make_plan
-from ssmperf.runs.comparison import compare_runs
 from ssmperf.runs.store import Run
-from ssmperf.versions import remeasure as module
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.remeasure import arguments_for, commit_of, remeasure
 
 SECTIONS = {"throughput": {"title": "T", "question": "", "columns": [], "rank": "latency_s"}}
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from ssmperf import Case, Record, Run, Selection, Shape, Status, UnknownName, UnreadableRun, UsageError
+from ssmperf.comparison.comparison import compare_runs
+from ssmperf.comparison.outcome import RunComparison
 from ssmperf.plan.plan import Plan, Planned
 from ssmperf.plan.selection import Device
 from ssmperf.plan.sizes import parse_sizes
 from ssmperf.runs import scope
-from ssmperf.runs.comparison import compare_runs
-from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.scope import Restriction
 
 MODELS, BACKENDS, PASSES = (

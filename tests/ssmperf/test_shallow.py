@@ -9,8 +9,8 @@ from support.repositories import commit, git
 
 import ssmperf
 from ssmperf import Run, UsageError
-from ssmperf.versions import sides
-from ssmperf.versions.remeasure import commit_of
+from ssmperf.comparison.versions import sides
+from ssmperf.comparison.versions.remeasure import commit_of
 
 SHALLOW = "this clone is shallow, .*git fetch --unshallow"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ssmperf.comparison.versions import sides
 from ssmperf.errors import UsageError
-from ssmperf.versions import sides
+from ssmperf.machine.activity import SIDE
 
 PYPROJECT = """
 [build-system]
@@ -225,3 +227,12 @@ def test_a_missing_plugin_is_refused(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(UsageError, match=r"no plug-in file other\.py"):
         install(str(file), plugins=("other.py",))
+
+
+def test_a_side_is_started_by_the_name_that_every_version_has() -> None:
+    """Versions before and after a move of its code are compared with one another."""
+    assert SIDE == "ssmperf.versions.serve"
+    asked = json.dumps({"plugins": [], "request": {"suite": "nobody", "device": "cpu"}})
+    command = [sys.executable, "-m", SIDE]
+    done = subprocess.run(command, input=asked, text=True, capture_output=True, timeout=120, check=False)
+    assert "unknown suite 'nobody'" in json.loads(done.stdout)["failed"] and done.returncode == 2

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ssmperf.trends.creep import LEAST_RUNS, Creep, find_creeps
-from ssmperf.trends.noise import Noise, Shuffles
-from ssmperf.trends.steps import Change, find_changes
+from ssmperf.comparison.trends.creep import LEAST_RUNS, Creep, find_creeps
+from ssmperf.comparison.trends.noise import Noise, Shuffles
+from ssmperf.comparison.trends.steps import Change, find_changes
 
 Array = npt.NDArray[np.float64]
 CASES, RUNS, THRESHOLD = 20, 30, 0.05

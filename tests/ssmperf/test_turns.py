@@ -9,8 +9,8 @@ import pytest
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.shape import Shape
-from ssmperf.versions.side_process import Turn
-from ssmperf.versions.turns import can_take_turns, run_in_turns
+from ssmperf.comparison.versions.side_process import Turn
+from ssmperf.comparison.versions.turns import can_take_turns, run_in_turns
 
 
 def case(seed: int, device: str = "cpu") -> Case:

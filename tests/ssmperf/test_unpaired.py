@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssmperf.runs.unpaired import Change, Side, Timed, compare, error_of, error_of_interval, exact
+from ssmperf.comparison.unpaired import Change, Side, Timed, compare, error_of, error_of_interval, exact
 
 THRESHOLD = 0.05
 

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ssmperf
 from ssmperf import registry
-from ssmperf.versions import sides
+from ssmperf.comparison.versions import sides
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "your-kernel.md").read_text()

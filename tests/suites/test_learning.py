@@ -14,16 +14,7 @@ from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
 from support.in_process import records_of
 
 import ssmperf
-from ssmperf import (
-    Case,
-    Job,
-    Record,
-    Status,
-    UnknownName,
-    quickest,
-    registry,
-    run_tests,
-)
+from ssmperf import Case, Job, Record, Status, UnknownName, quickest, registry, run_tests
 from ssmperf.execute.lane import Events, household
 from ssmperf.learn.training import train
 from ssmperf.plan.estimate import expected_s

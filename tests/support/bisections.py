@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.search import bisection
-from ssmperf.versions.search.bisected import Bisected
-from ssmperf.versions.search.bisection import bisect
-from ssmperf.versions.search.candidates import Commit
-from ssmperf.versions.search.looks import Ratio, Settled
-from ssmperf.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, judged_end
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.search import bisection
+from ssmperf.comparison.versions.search.bisected import Bisected
+from ssmperf.comparison.versions.search.bisection import bisect
+from ssmperf.comparison.versions.search.candidates import Commit
+from ssmperf.comparison.versions.search.looks import Ratio, Settled
+from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, judged_end
 
 THRESHOLD = 0.05
 

@@ -34,7 +34,7 @@ OF_COMMANDS = (
     "ssmperf.registry:reports",
     "ssmperf.terminal.display",
     "ssmperf.versions.serve",
-    "ssmperf.versions.side_process",
+    "ssmperf.comparison.versions.side_process",
 )
 
 

@@ -25,7 +25,10 @@ NURSERY = "ssmperf.processes.nursery"
 COMMAND = "ssmperf.cli"
 SIDE = "ssmperf.versions.serve"
 TRAINING = "ssmperf.learn.process"
-STARTERS = ("ssmperf.processes.children", "ssmperf.versions.side_process")  # of nurseries and sides
+STARTERS = (
+    "ssmperf.processes.children",
+    "ssmperf.comparison.versions.side_process",
+)  # of nurseries and sides
 # How the names of variables begin that are read while modules are imported.
 EARLY = ("CUDA", "KMP", "LANG", "LC_", "LD_", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH", "TRITON")
 # Those among them that are read later, and PYTHONSAFEPATH, which the server heeds.

@@ -19,17 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ssmperf.comparison.outcome import percent
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.comparison.versions.search.bisected import DIGITS, Bisected, Direct, Further
+from ssmperf.comparison.versions.search.candidates import Candidates, Commit, ancestor, path_in_tree
+from ssmperf.comparison.versions.search.looks import Ratio
+from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
+from ssmperf.comparison.versions.sides import kind_of, shallow_words
+from ssmperf.comparison.versions.state import write_state
 from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError
 from ssmperf.execute.run import Progress
 from ssmperf.plan import nonce
-from ssmperf.runs.outcome import percent
-from ssmperf.versions.procedure import Versions
-from ssmperf.versions.search.bisected import DIGITS, Bisected, Direct, Further
-from ssmperf.versions.search.candidates import Candidates, Commit, ancestor, path_in_tree
-from ssmperf.versions.search.looks import Ratio
-from ssmperf.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
-from ssmperf.versions.sides import kind_of, shallow_words
-from ssmperf.versions.state import write_state
 
 STATE_FILE = "bisect.json"
 RULE = "midpoint"  # by which commits are judged; searches of earlier versions had another

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ssmperf.cases.case import Case
+from ssmperf.comparison.environments import differences
+from ssmperf.comparison.outcome import percent
+from ssmperf.comparison.trends.creep import find_creeps
+from ssmperf.comparison.trends.least_step import FEWEST_RUNS, POWER, least_steps
+from ssmperf.comparison.trends.noise import Shuffles
+from ssmperf.comparison.trends.series import Point, Series, gather
+from ssmperf.comparison.trends.steps import Change, find_changes
 from ssmperf.errors import ExitCode, UsageError
-from ssmperf.runs.environments import differences
-from ssmperf.runs.outcome import percent
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.store import Run
-from ssmperf.trends.creep import find_creeps
-from ssmperf.trends.least_step import FEWEST_RUNS, POWER, least_steps
-from ssmperf.trends.noise import Shuffles
-from ssmperf.trends.series import Point, Series, gather
-from ssmperf.trends.steps import Change, find_changes
 
 if TYPE_CHECKING:
     import pandas
@@ -112,7 +112,7 @@ class CaseHistory:
     """The history of one case on one device.
 
     points: in the order of their dates. least_step: ratio from which on a step would have been found; see
-        `ssmperf.trends.least_step`. None if a step of any size would have been missed.
+        `ssmperf.comparison.trends.least_step`. None if a step of any size would have been missed.
     """
 
     case: Case

@@ -20,6 +20,13 @@ import numpy as np
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
+from ssmperf.comparison.comparison import THRESHOLD, compare_pairs, parse_threshold
+from ssmperf.comparison.outcome import RunComparison, check_unsure
+from ssmperf.comparison.versions.follow_up import follow_up_sides
+from ssmperf.comparison.versions.side_process import SideProcess, pass_on
+from ssmperf.comparison.versions.sides import Side, install
+from ssmperf.comparison.versions.state import PLAN_FILE, start, write_state
+from ssmperf.comparison.versions.turns import can_take_turns, run_in_turns
 from ssmperf.errors import UsageError, VersionFailed
 from ssmperf.execute.request import parse_pairs
 from ssmperf.execute.run import Progress, Silent
@@ -28,17 +35,10 @@ from ssmperf.plan import nonce
 from ssmperf.plan.run_options import Names, names
 from ssmperf.plan.selection import BOTH, OWN
 from ssmperf.runs import store
-from ssmperf.runs.comparison import THRESHOLD, compare_pairs, parse_threshold
-from ssmperf.runs.outcome import RunComparison, check_unsure
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction
 from ssmperf.runs.standings import declared_ranks
 from ssmperf.runs.store import Run
-from ssmperf.versions.follow_up import follow_up_sides
-from ssmperf.versions.side_process import SideProcess, pass_on
-from ssmperf.versions.sides import Side, install
-from ssmperf.versions.state import PLAN_FILE, start, write_state
-from ssmperf.versions.turns import can_take_turns, run_in_turns
 
 MOST_PAIRS = 100
 
@@ -47,7 +47,7 @@ MOST_PAIRS = 100
 class Versions:
     """The versions to compare, and how.
 
-    base, new: the versions, as `ssmperf.versions.sides.install` reads them.
+    base, new: the versions, as `ssmperf.comparison.versions.sides.install` reads them.
     arguments: those of `Request.of` for both sides. plugins: plug-in files for both.
     cases: ids of cases to which the comparison is restricted, or their first letters; empty for all.
     threshold: the largest change that counts as the same.

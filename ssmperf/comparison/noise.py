@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from ssmperf.cases.record import Record
+from ssmperf.comparison.outcome import Pair, percent
+from ssmperf.comparison.remarks import texts
 from ssmperf.errors import UnreadableRun
 from ssmperf.machine.calibration import Calibration, device_name, kind_of
-from ssmperf.runs.outcome import Pair, percent
-from ssmperf.runs.remarks import texts
 from ssmperf.runs.store import Run
 
 # Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the

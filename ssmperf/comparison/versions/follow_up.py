@@ -11,13 +11,13 @@ from pathlib import Path
 from ssmperf import registry
 from ssmperf.cases.origin import Origin
 from ssmperf.cases.record import Status, one_line
+from ssmperf.comparison.outcome import RunComparison
+from ssmperf.comparison.versions.search.candidates import Commit, ancestor, describe, git, path_in_tree
+from ssmperf.comparison.versions.sides import Side, kind_of
 from ssmperf.errors import SsmperfError, UsageError
 from ssmperf.plan.command import words_that_select
-from ssmperf.runs.outcome import RunComparison
 from ssmperf.runs.standings import rank_fields
 from ssmperf.runs.store import Run
-from ssmperf.versions.search.candidates import Commit, ancestor, describe, git, path_in_tree
-from ssmperf.versions.sides import Side, kind_of
 
 DIGITS = 10  # of a commit
 LONGEST_SUBJECT, LONGEST_AUTHOR = 60, 40

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ssmperf.trends.noise import CONFIDENCE_REACH, Array, IntArray, Noise, Shuffles
+from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, Array, IntArray, Noise, Shuffles
 
 SIGNIFICANCE = 0.02  # allowed probability of any alarm where nothing changed, over all cases
 LEAST_RUNS = 10  # since the baseline; with fewer, a noise between runs of ±1 % hides a rise by 4 %

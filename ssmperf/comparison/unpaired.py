@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 
+from ssmperf.comparison.outcome import percent
 from ssmperf.measure.statistics import CONFIDENCE, MIN_INTERVAL, summarise
-from ssmperf.runs.outcome import percent
 
 ALPHA = 0.05  # of any false alarm in a comparison
 LEAST_BULK = 6  # cases whose scatter says anything about the noise

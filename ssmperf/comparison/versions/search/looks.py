@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssmperf.cases.record import Status
+from ssmperf.comparison.versions.procedure import Pairs, Versions, common_values, open_pairs
 from ssmperf.errors import SsmperfError
 from ssmperf.execute.run import Progress
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.versions.procedure import Pairs, Versions, common_values, open_pairs
 
 LOOKS = (1, 2, 4)  # times as many pairs as at first
 LEVEL = paired.SIGNIFICANCE / len(LOOKS)  # with which each end of an interval may fail at each look

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ssmperf.cases import reading
-from ssmperf.runs.outcome import RunComparison
+from ssmperf.comparison.outcome import RunComparison
 from ssmperf.runs.store import Run
 
 FILE = "checks.jsonl"

@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 
-from ssmperf.versions.side_process import SideProcess, Turn
+from ssmperf.comparison.versions.side_process import SideProcess, Turn
 
 _PAIRS = itertools.count(1)  # numbers of pairs of cases: a socket may still have a message of an earlier one
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ssmperf.trends.noise import CONFIDENCE_REACH, ORDERS, Array, IntArray, Noise, Shuffles
+from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, ORDERS, Array, IntArray, Noise, Shuffles
 
 SIGNIFICANCE = 0.02  # allowed probability of any step in a history without one, over all its cases
 LEAST_SIDE = 3  # runs on either side of a step

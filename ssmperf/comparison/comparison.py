@@ -16,18 +16,18 @@ from typing import Protocol
 from ssmperf.cases.case import Case
 from ssmperf.cases.failure import REFUSED_VALUES
 from ssmperf.cases.record import Record, Status
+from ssmperf.comparison import unpaired
+from ssmperf.comparison.environments import Differences, differences
+from ssmperf.comparison.noise import Calibrated, Noise
+from ssmperf.comparison.outcome import VERDICTS, Pair, RunComparison, check_unsure
+from ssmperf.comparison.remarks import Alarms, busy_line, unfinished
+from ssmperf.comparison.unpaired import Change, Side, Timed
 from ssmperf.errors import UsageError
 from ssmperf.machine.calibration import kind_of
-from ssmperf.runs import unpaired
-from ssmperf.runs.environments import Differences, differences
-from ssmperf.runs.noise import Calibrated, Noise
-from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison, check_unsure
-from ssmperf.runs.remarks import Alarms, busy_line, unfinished
 from ssmperf.runs.rounds import values_of
 from ssmperf.runs.scope import Restriction, Scope, kept, with_doubt
 from ssmperf.runs.standings import declared_ranks, rank_fields
 from ssmperf.runs.store import Run, planned
-from ssmperf.runs.unpaired import Change, Side, Timed
 
 THRESHOLD = 0.05
 MOST_THRESHOLD = 10

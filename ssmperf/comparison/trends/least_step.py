@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from ssmperf.trends.noise import Array, Noise
-from ssmperf.trends.steps import SIGNIFICANCE, Findings, chances_of
+from ssmperf.comparison.trends.noise import Array, Noise
+from ssmperf.comparison.trends.steps import SIGNIFICANCE, Findings, chances_of
 
 POWER = 0.8  # share of steps of the least size that are found, in the middle of the runs
 FEWEST_RUNS = 9  # with fewer, too few orders of the runs differ for any step to stand out

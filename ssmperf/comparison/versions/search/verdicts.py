@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ssmperf.cases.record import Record, Status
+from ssmperf.comparison.comparison import WRONG_STATUSES
+from ssmperf.comparison.outcome import Pair, RunComparison
+from ssmperf.comparison.versions.procedure import Versions, compare_versions
+from ssmperf.comparison.versions.search.looks import NotMeasured, Ratio, Settled, measure_case
+from ssmperf.comparison.versions.side_process import SideProcess, pass_on
+from ssmperf.comparison.versions.sides import install
+from ssmperf.comparison.versions.state import PLAN_FILE
 from ssmperf.errors import UsageError, VersionEnded, VersionFailed
 from ssmperf.execute.run import Progress, Silent
 from ssmperf.measure import paired
 from ssmperf.runs import store
-from ssmperf.runs.comparison import WRONG_STATUSES
-from ssmperf.runs.outcome import Pair, RunComparison
-from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.search.looks import NotMeasured, Ratio, Settled, measure_case
-from ssmperf.versions.side_process import SideProcess, pass_on
-from ssmperf.versions.sides import install
-from ssmperf.versions.state import PLAN_FILE
 
 GOOD, BAD, SKIP = 0, 1, 125  # as `git bisect run` reads them
 WORDS = {GOOD: "good", BAD: "bad", SKIP: "skip"}

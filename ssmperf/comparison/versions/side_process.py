@@ -11,11 +11,11 @@ from typing import Any
 
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
+from ssmperf.comparison.versions.sides import Side
 from ssmperf.errors import VersionEnded, VersionFailed
 from ssmperf.execute.run import Progress
 from ssmperf.machine.activity import SIDE
 from ssmperf.plan.selection import NAMED
-from ssmperf.versions.sides import Side
 
 TAIL_BYTES = 4096
 CLOSE_S = 30.0

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.cases.case import Case, chosen_axes
+from ssmperf.comparison.outcome import VERDICTS, Pair, RunComparison
+from ssmperf.comparison.versions.procedure import Versions, compare_versions
+from ssmperf.comparison.versions.sides import kind_of, shallow_words
 from ssmperf.errors import UsageError
 from ssmperf.execute.run import Progress
-from ssmperf.runs.outcome import VERDICTS, Pair, RunComparison
 from ssmperf.runs.store import Run
-from ssmperf.versions.procedure import Versions, compare_versions
-from ssmperf.versions.sides import kind_of, shallow_words
 
 UNDECIDED = ("slower", "ambiguous")
 MODEL_SOURCE = "model"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ssmperf.comparison.versions.search.candidates import Commit
+from ssmperf.comparison.versions.search.verdicts import BAD, Followed, Judgement
 from ssmperf.errors import ExitCode
-from ssmperf.versions.search.candidates import Commit
-from ssmperf.versions.search.verdicts import BAD, Followed, Judgement
 
 DIGITS = 10  # of a commit, in texts and names of folders
 
