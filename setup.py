@@ -17,7 +17,7 @@ setup(
     packages=packages,
     package_dir={"ssmperf": "ssmperf"} | {f"ssmperf.{room}": room for room in ROOMS},
     package_data={
-        "ssmperf": ["py.typed", "starter/files/*"],
+        "ssmperf": ["py.typed", "authors/starter/files/*"],
         "ssmperf.impls": ["*/_cuda/*.cu*", "_triton/*.c"],
         "ssmperf.reports": ["templates/*"],
     },

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-GATE = Path(__file__).resolve().parents[1] / "ssmperf" / "starter" / "files" / "gate"
+GATE = Path(__file__).resolve().parents[1] / "ssmperf" / "authors" / "starter" / "files" / "gate"
 PLUGIN = "my_scan.py"
 LAUNCH_S = 1.6e-6  # of a GPU, for the spin's own kernel (as measured on an H200)
 CLOCK_HZ = 1.98e9  # of that GPU's multiprocessors

@@ -48,11 +48,12 @@ from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
     from ssmperf.api import ab, backends, best, bisect, check, compare, history, load, models, run
+    from ssmperf.authors.direct import compute
+    from ssmperf.authors.verification.verify import verify
     from ssmperf.comparison.comparison import compare_runs
     from ssmperf.comparison.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
     from ssmperf.comparison.remarks import busy_cases, busy_line
     from ssmperf.comparison.trends.history import CaseHistory, History, Step, commit_text
-    from ssmperf.direct import compute
     from ssmperf.execute.context import Context
     from ssmperf.execute.judging import Judging
     from ssmperf.execute.tuning import tuned
@@ -118,11 +119,10 @@ if TYPE_CHECKING:
     from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
-    from ssmperf.verification.verify import verify
 
 _LAZY = {
     "api": ("ab", "backends", "best", "bisect", "check", "compare", "history", "load", "models", "run"),
-    "direct": ("compute",),
+    "authors.direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),
     "machine.calibration": ("Calibration",),
@@ -192,7 +192,7 @@ _LAZY = {
     "runs.store": ("Run",),
     "comparison.trends.history": ("CaseHistory", "History", "Step", "commit_text"),
     "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
-    "verification.verify": ("verify",),
+    "authors.verification.verify": ("verify",),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
 

@@ -37,8 +37,8 @@ def new(
     The gate installs ssmperf from where this one came, or from what $SSMPERF_INSTALL says. Nothing is
     overwritten without --force.
     """
-    from ssmperf.starter.repository import Starter, create
-    from ssmperf.starter.source import find_source
+    from ssmperf.authors.starter.repository import Starter, create
+    from ssmperf.authors.starter.source import find_source
 
     starter = Starter(recurrence, name, triton=triton, package=package)
     source = find_source()

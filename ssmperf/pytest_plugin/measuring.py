@@ -17,6 +17,14 @@ from typing import Any
 import torch
 
 from ssmperf import registry
+from ssmperf.authors.verification.bench import (
+    Bench,
+    entry_of,
+    like_a_worker,
+    refusal_of,
+    selection_of,
+    subjects_of,
+)
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
@@ -29,7 +37,6 @@ from ssmperf.plan.run_options import Names, RunOptions, names
 from ssmperf.plan.sizes import one_token
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend
-from ssmperf.verification.bench import Bench, entry_of, like_a_worker, refusal_of, selection_of, subjects_of
 
 SUITE = "throughput"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ssmperf.authors.verification.report import Verification
+from ssmperf.authors.verification.verify import verify
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.plan.nonce import as_text
 from ssmperf.pytest_plugin.measuring import measured, wanted
 from ssmperf.pytest_plugin.recorder import Recorder
-from ssmperf.verification.report import Verification
-from ssmperf.verification.verify import verify
 
 # Exceptions in a test's process that are not the kernel's: of pytest.skip, a timeout, or Ctrl-C.
 PASSED_ON = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt)

@@ -10,7 +10,7 @@ import torch
 
 import ssmperf
 from ssmperf import registry
-from ssmperf.starter.repository import Starter, create
+from ssmperf.authors.starter.repository import Starter, create
 
 if reason := registry.backend("scan", "triton").missing("cuda" if torch.cuda.is_available() else "cpu"):
     pytest.skip(reason, allow_module_level=True)

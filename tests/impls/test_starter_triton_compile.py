@@ -9,7 +9,7 @@ import torch
 from support.compiled import Usage, launched
 
 from ssmperf import registry
-from ssmperf.starter.repository import Starter, create
+from ssmperf.authors.starter.repository import Starter, create
 
 pytest.importorskip("triton")
 

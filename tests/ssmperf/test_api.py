@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError, direct
+from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError
+from ssmperf.authors import direct
 from ssmperf.comparison.comparison import parse_threshold
 from ssmperf.execute.request import Request, select
 from ssmperf.plan.sizes import Sizes

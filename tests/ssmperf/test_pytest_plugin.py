@@ -19,11 +19,11 @@ from support.own_tests import HEAD, MEASURES
 
 import ssmperf
 from ssmperf import Status
+from ssmperf.authors.verification.binding import taking_names
 from ssmperf.plan.nonce import as_text
 from ssmperf.pytest_plugin import measuring
 from ssmperf.pytest_plugin.measuring import wanted
 from ssmperf.runs.store import load
-from ssmperf.verification.binding import taking_names
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ from support.gate import OF_A_CI, Place
 from support.repositories import git
 
 from ssmperf import UsageError, cli
-from ssmperf.starter import source
-from ssmperf.starter.repository import Starter
-from ssmperf.starter.source import find_source, source_of, without_secrets
+from ssmperf.authors.starter import source
+from ssmperf.authors.starter.repository import Starter
+from ssmperf.authors.starter.source import find_source, source_of, without_secrets
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -18,10 +18,10 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import DuplicateName, Status, UnknownName, UsageError, cli, registry
+from ssmperf.authors.starter import repository
+from ssmperf.authors.starter.contract import contract
+from ssmperf.authors.starter.repository import MODELS, Starter, create
 from ssmperf.cases.shape import Shape
-from ssmperf.starter import repository
-from ssmperf.starter.contract import contract
-from ssmperf.starter.repository import MODELS, Starter, create
 from ssmperf.terminal import listing
 
 # A few steps and channels; other letters keep their small sizes.

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.repositories import git
 
 ROOT = Path(__file__).parents[2]
-GATE = ROOT / "ssmperf" / "starter" / "files" / "gate"
+GATE = ROOT / "ssmperf" / "authors" / "starter" / "files" / "gate"
 # Variables of a CI, which must not reach a test from the CI that runs it.
 OF_A_CI = (
     "BUILDKITE",

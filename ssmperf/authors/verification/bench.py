@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ssmperf import registry
+from ssmperf.authors.verification.binding import is_apply, taking_names
 from ssmperf.cases.calls.dtypes import dtype_name
 from ssmperf.cases.case import Case, chosen_axes, split_source
 from ssmperf.cases.shape import DIMENSIONS
@@ -24,7 +25,6 @@ from ssmperf.plan.refusal import gate_kind
 from ssmperf.plan.run_options import Names
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.declarations import Backend, Recurrence
-from ssmperf.verification.binding import is_apply, taking_names
 
 
 @dataclass

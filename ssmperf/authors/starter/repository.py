@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from ssmperf import registry
+from ssmperf.authors.starter.contract import contract
+from ssmperf.authors.starter.names import check_name
 from ssmperf.errors import UnknownName, UsageError
-from ssmperf.starter.contract import contract
-from ssmperf.starter.names import check_name
 
-TEMPLATES = files("ssmperf.starter") / "files"
+TEMPLATES = files("ssmperf.authors.starter") / "files"
 # A model to measure first, for each recurrence that has a template.
 MODELS = {
     "scan": "hgrn",

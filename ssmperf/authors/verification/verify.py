@@ -14,6 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ssmperf import registry
+from ssmperf.authors.verification.bench import (
+    Bench,
+    entry_of,
+    like_a_worker,
+    refusal_of,
+    selection_of,
+    subjects_of,
+)
+from ssmperf.authors.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 from ssmperf.cases.calls.call import NONE as PLAIN
 from ssmperf.cases.calls.packing import NONE as UNPACKED
 from ssmperf.cases.case import Case
@@ -33,15 +42,6 @@ from ssmperf.plan.run_options import Names, names
 from ssmperf.plan.selection import Selection
 from ssmperf.registry.cost import Ceilings
 from ssmperf.registry.declarations import Backend, Recurrence
-from ssmperf.verification.bench import (
-    Bench,
-    entry_of,
-    like_a_worker,
-    refusal_of,
-    selection_of,
-    subjects_of,
-)
-from ssmperf.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 
 PRESET = "smoke"  # whose sizes are taken where none are given
 ODD = 3  # added to its shortest T

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 from ssmperf.errors import UsageError
 
 PACKAGE = "ssmperf"
-PLACE = Path(__file__).parents[2]  # the folder that holds the package: site-packages, or a checkout
+PLACE = Path(__file__).parents[3]  # the folder that holds the package: site-packages, or a checkout
 VARIABLE = "SSMPERF_INSTALL"
 FETCHED = ("https", "http", "ssh", "git")  # addresses that another machine can reach
 SCP_FORM = re.compile(r"(?P<user>[\w.-]+@)?(?P<host>[\w.-]+):(?P<path>[^/\\].*)")  # git@host:owner/name

@@ -1,0 +1,1 @@
+"""For a kernel's author: verify a kernel, time it, call it, and begin one."""
