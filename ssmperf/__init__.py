@@ -77,10 +77,6 @@ if TYPE_CHECKING:
     from ssmperf.layers.model import Model, gate_precision
     from ssmperf.layers.network import Network, count_parameters
     from ssmperf.layers.task import IGNORED, Draw, Examples, Task
-    from ssmperf.learn.choice import choose_backend, quickest, sized
-    from ssmperf.learn.testing import GROWTH, TEST_ROWS, Tested, run_tests
-    from ssmperf.learn.training import ENOUGH, Diverged, Job, Learned
-    from ssmperf.learn.trials import TRAININGS_ON_GPU, Trials, search, search_all
     from ssmperf.machine.calibration import Calibration
     from ssmperf.machine.host_memory import available_memory_bytes
     from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
@@ -94,16 +90,11 @@ if TYPE_CHECKING:
     from ssmperf.operands.samplers import log_gates, phases
     from ssmperf.operands.time_axis import steps
     from ssmperf.operands.values import Values, call_of, specs
-    from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
-    from ssmperf.plan.refusal import (
-        BYTES_PER_SECOND,
-        SECONDS_PER_LAUNCH,
-        declared_bytes,
-        predicted_call_s,
-        refusal,
-    )
-    from ssmperf.plan.selection import Selection, is_regime
-    from ssmperf.reproduction.agreement import (
+    from ssmperf.papers.learn.choice import choose_backend, quickest, sized
+    from ssmperf.papers.learn.testing import GROWTH, TEST_ROWS, Tested, run_tests
+    from ssmperf.papers.learn.training import ENOUGH, Diverged, Job, Learned
+    from ssmperf.papers.learn.trials import TRAININGS_ON_GPU, Trials, search, search_all
+    from ssmperf.papers.reproduction.agreement import (
         Agreement,
         Estimate,
         Finding,
@@ -113,8 +104,17 @@ if TYPE_CHECKING:
         agree_on_range,
         over_seeds,
     )
-    from ssmperf.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
-    from ssmperf.reproduction.setting import ClaimSetting
+    from ssmperf.papers.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
+    from ssmperf.papers.reproduction.setting import ClaimSetting
+    from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
+    from ssmperf.plan.refusal import (
+        BYTES_PER_SECOND,
+        SECONDS_PER_LAUNCH,
+        declared_bytes,
+        predicted_call_s,
+        refusal,
+    )
+    from ssmperf.plan.selection import Selection, is_regime
     from ssmperf.runs.scope import judged_lines
     from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
@@ -148,10 +148,10 @@ _LAZY = {
     "layers.model": ("Model", "gate_precision"),
     "layers.network": ("Network", "count_parameters"),
     "layers.task": ("IGNORED", "Draw", "Examples", "Task"),
-    "learn.choice": ("choose_backend", "quickest", "sized"),
-    "learn.testing": ("GROWTH", "TEST_ROWS", "Tested", "run_tests"),
-    "learn.training": ("ENOUGH", "Diverged", "Job", "Learned"),
-    "learn.trials": ("TRAININGS_ON_GPU", "Trials", "search", "search_all"),
+    "papers.learn.choice": ("choose_backend", "quickest", "sized"),
+    "papers.learn.testing": ("GROWTH", "TEST_ROWS", "Tested", "run_tests"),
+    "papers.learn.training": ("ENOUGH", "Diverged", "Job", "Learned"),
+    "papers.learn.trials": ("TRAININGS_ON_GPU", "Trials", "search", "search_all"),
     "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
     "measure.passes": ("TimedPass", "pass_of"),
     "measure.provenance": ("fell_back", "launched_kernels"),
@@ -172,7 +172,7 @@ _LAZY = {
         "refusal",
     ),
     "plan.selection": ("Selection", "is_regime"),
-    "reproduction.agreement": (
+    "papers.reproduction.agreement": (
         "Agreement",
         "Estimate",
         "Finding",
@@ -182,8 +182,8 @@ _LAZY = {
         "agree_on_range",
         "over_seeds",
     ),
-    "reproduction.reproduce": ("ClaimResult", "Reproduction", "load_reproduction", "reproduce"),
-    "reproduction.setting": ("ClaimSetting",),
+    "papers.reproduction.reproduce": ("ClaimResult", "Reproduction", "load_reproduction", "reproduce"),
+    "papers.reproduction.setting": ("ClaimSetting",),
     "comparison.remarks": ("busy_cases", "busy_line"),
     "comparison.comparison": ("compare_runs",),
     "comparison.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),

@@ -166,7 +166,7 @@ PLANTED = {
     "reports/deeper_registry.py": ("from ssmperf.registry import suites", "no public name"),
     "claims/public.py": ("from ssmperf import claim, registry\nfrom ._timing import timed", None),
     "claims/nosy.py": ("from ..suites.training import train", "leaves claims/"),
-    "claims/deeper.py": ("from ssmperf.reproduction import agreement", "no public name"),
+    "claims/deeper.py": ("from ssmperf.papers.reproduction import agreement", "no public name"),
     "reports/bare.py": ("import suites.throughput", "no importable name"),
     "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
     "ssmperf/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),

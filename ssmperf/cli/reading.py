@@ -89,8 +89,8 @@ def report(
     Several runs are shown beside one another without a judgement; `compare` judges. Of a folder that
     `reproduce` has filled, here or elsewhere, the claims are judged and shown: as a table, HTML or JSON.
     """
-    from ssmperf.reproduction.keeping import is_folder
-    from ssmperf.reproduction.reproduce import load_reproduction
+    from ssmperf.papers.reproduction.keeping import is_folder
+    from ssmperf.papers.reproduction.reproduce import load_reproduction
     from ssmperf.terminal import display
 
     if out and not format_:

@@ -57,7 +57,7 @@ def reproduce(
     is 0, unless a claim failed to run.
     """
     from ssmperf.execute import request
-    from ssmperf.reproduction.reproduce import reproduce as reproduced
+    from ssmperf.papers.reproduction.reproduce import reproduce as reproduced
     from ssmperf.terminal import display, reproduction
 
     load_plugins(plugin)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ssmperf.reproduction.agreement import Finding
-    from ssmperf.reproduction.setting import ClaimSetting
+    from ssmperf.papers.reproduction.agreement import Finding
+    from ssmperf.papers.reproduction.setting import ClaimSetting
 
 # operands, output, final state (None if it is not known), all in float64
 Answer = tuple[Mapping[str, Any], Any, Any]

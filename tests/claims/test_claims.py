@@ -14,7 +14,7 @@ from ssmperf.claims import _timing, gateloop_surrogate, linearization_scan, long
 
 import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Estimate, Finding, registry
-from ssmperf.reproduction.reproduce import judge
+from ssmperf.papers.reproduction.reproduce import judge
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 COUNTED = ("hgrn2:parameters", "lcsm:parameters", "longhorn:parameters")

@@ -17,8 +17,8 @@ from ssmperf.claims._seeds import Trainings
 
 import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Job, Reproduction, count_parameters, registry
+from ssmperf.papers.reproduction.reproduce import judge
 from ssmperf.plan.selection import Device
-from ssmperf.reproduction.reproduce import judge
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 Numbers = Mapping[str, Mapping[str, Any]]
@@ -67,7 +67,7 @@ def test_every_variant_is_trained_with_every_seed_and_tells_nothing_at_tiny_size
 
 def test_what_has_ended_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in the third of four trainings; then resumed; then resumed without anything to do."""
-    train, began = ssmperf.learn.trials.train, list[Job]()  # type: ignore[attr-defined]
+    train, began = ssmperf.papers.learn.trials.train, list[Job]()  # type: ignore[attr-defined]
     most = [2]
 
     def counted(job: Job, **options: Any) -> Any:
@@ -79,7 +79,7 @@ def test_what_has_ended_is_not_trained_again(tmp_path: Path, monkeypatch: pytest
             raise MemoryError("planted")
         return train(job, **{**options, "on_step": on_step})
 
-    monkeypatch.setattr("ssmperf.learn.trials.train", counted)
+    monkeypatch.setattr("ssmperf.papers.learn.trials.train", counted)
 
     def again(resume: bool) -> ClaimResult:
         options: dict[str, Any] = {"out": tmp_path / "out", "device": "cpu", "preset": "smoke"}

@@ -24,7 +24,7 @@ from ssmperf import (
     agree_on_range,
     over_seeds,
 )
-from ssmperf.reproduction.agreement import taken_together
+from ssmperf.papers.reproduction.agreement import taken_together
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 OPPOSITE = {YES: NO, NO: YES, UNSURE: UNSURE}

@@ -30,14 +30,14 @@ from ssmperf import (
     search_all,
     sized,
 )
-from ssmperf.learn import trials
-from ssmperf.learn.data import TrainingRows, majority
-from ssmperf.learn.testing import accuracy_by_reach
-from ssmperf.learn.together import train_together
-from ssmperf.learn.training import build, pace, train
-from ssmperf.learn.trials import checkpoint_of, run_jobs
-from ssmperf.learn.update import Updates
 from ssmperf.machine.devices import ASSUMED
+from ssmperf.papers.learn import trials
+from ssmperf.papers.learn.data import TrainingRows, majority
+from ssmperf.papers.learn.testing import accuracy_by_reach
+from ssmperf.papers.learn.together import train_together
+from ssmperf.papers.learn.training import build, pace, train
+from ssmperf.papers.learn.trials import checkpoint_of, run_jobs
+from ssmperf.papers.learn.update import Updates
 from ssmperf.plan.refusal import SECONDS_PER_LAUNCH
 from ssmperf.registry.presets import PRESETS
 
@@ -50,12 +50,12 @@ TRAINING = replace(PRESETS["smoke"].training, updates=UPDATES, seeds=2, rates=(5
 @pytest.fixture(scope="module", autouse=True)
 def forked_trainings() -> Iterator[None]:
     """Fork the process of a training instead of letting it import torch."""
-    with forked_by("ssmperf.learn.trials"):
+    with forked_by("ssmperf.papers.learn.trials"):
         yield
 
 
 def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssmperf.learn.training.SAVE_S", 0.0)
+    monkeypatch.setattr("ssmperf.papers.learn.training.SAVE_S", 0.0)
     file, steps = tmp_path / "kept" / "one.pt", list[str]()
 
     def interrupt(text: str) -> None:
@@ -209,7 +209,7 @@ def test_launches_of_a_replayed_update_cost_less(monkeypatch: pytest.MonkeyPatch
         return choose_backend("lcsm:1-6-1-0", sizes, "cuda", updates=1000, growth=1, among=both)
 
     assert chosen() == "sequential"
-    monkeypatch.setattr("ssmperf.learn.choice.SECONDS_PER_REPLAYED_LAUNCH", SECONDS_PER_LAUNCH)
+    monkeypatch.setattr("ssmperf.papers.learn.choice.SECONDS_PER_REPLAYED_LAUNCH", SECONDS_PER_LAUNCH)
     assert chosen() == "hillis_steele"
 
 

@@ -23,7 +23,7 @@ from ssmperf import (
     cli,
     registry,
 )
-from ssmperf.reproduction.keeping import Folder
+from ssmperf.papers.reproduction.keeping import Folder
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7*7 }}<b>\x1b[31m"

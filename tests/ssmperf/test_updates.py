@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from ssmperf import IGNORED, Draw, Job, Network, registry
 from ssmperf.judge.loops.recording import CannotRecord
-from ssmperf.learn import data, training
-from ssmperf.learn.data import ORDER, TRAINING, TrainingRows, scored, seed_for
-from ssmperf.learn.training import build, pace, train
-from ssmperf.learn.update import WARM_UPS, GraphUpdates, Updates, Work, room_for
+from ssmperf.papers.learn import data, training
+from ssmperf.papers.learn.data import ORDER, TRAINING, TrainingRows, scored, seed_for
+from ssmperf.papers.learn.training import build, pace, train
+from ssmperf.papers.learn.update import WARM_UPS, GraphUpdates, Updates, Work, room_for
 
 JOB = Job(
     "mingru",

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ssmperf import IGNORED, Diverged, Job, Learned, Network, registry, sized
-from ssmperf.learn import update
-from ssmperf.learn.together import train_together
-from ssmperf.learn.training import build, train
-from ssmperf.learn.update import CudaGraphs, GraphUpdates, Work, make_updates
+from ssmperf.papers.learn import update
+from ssmperf.papers.learn.together import train_together
+from ssmperf.papers.learn.training import build, train
+from ssmperf.papers.learn.update import CudaGraphs, GraphUpdates, Work, make_updates
 
 pytestmark = [
     pytest.mark.gpu,
@@ -105,7 +105,7 @@ def test_replayed_updates_learn_what_those_one_by_one_do(
 def test_an_interrupted_training_goes_on_with_a_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssmperf.learn.training.SAVE_S", 0.0)
+    monkeypatch.setattr("ssmperf.papers.learn.training.SAVE_S", 0.0)
     job, file = job_of("gla", "chunkwise", updates=40), tmp_path / "one.pt"
     steps = list[str]()
 

@@ -16,7 +16,7 @@ from support.in_process import records_of
 import ssmperf
 from ssmperf import Case, Job, Record, Status, UnknownName, quickest, registry, run_tests
 from ssmperf.execute.lane import Events, household
-from ssmperf.learn.training import train
+from ssmperf.papers.learn.training import train
 from ssmperf.plan.estimate import expected_s
 from ssmperf.plan.selection import Device, Selection
 from ssmperf.registry.presets import PRESETS

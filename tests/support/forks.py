@@ -24,7 +24,7 @@ LONGEST_MESSAGE, LONGEST_WAIT_S = 1 << 20, 120.0
 NURSERY = "ssmperf.processes.nursery"
 COMMAND = "ssmperf.cli"
 SIDE = "ssmperf.versions.serve"
-TRAINING = "ssmperf.learn.process"
+TRAINING = "ssmperf.papers.learn.process"
 STARTERS = (
     "ssmperf.processes.children",
     "ssmperf.comparison.versions.side_process",

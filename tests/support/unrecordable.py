@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ssmperf import Job, Network, sized
-from ssmperf.learn.training import train
+from ssmperf.papers.learn.training import train
 
 
 def main() -> None:

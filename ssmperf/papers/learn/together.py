@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from ssmperf.learn.data import Block
-from ssmperf.learn.training import Diverged, Job, Learned, training
+from ssmperf.papers.learn.data import Block
+from ssmperf.papers.learn.training import Diverged, Job, Learned, training
 
 Lane = Callable[[], AbstractContextManager[object]]  # in which the updates of one training are made
 Updates = Generator[None, None, Learned]

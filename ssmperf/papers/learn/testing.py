@@ -10,8 +10,8 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.layers.task import Task
-from ssmperf.learn.data import TEST, majority, scored, unseen
-from ssmperf.learn.training import Learned, right
+from ssmperf.papers.learn.data import TEST, majority, scored, unseen
+from ssmperf.papers.learn.training import Learned, right
 
 TEST_ROWS = 128
 GROWTH = (1, 2, 4, 8, 16)  # lengths of the tests, as multiples of that of the training

@@ -12,8 +12,8 @@ from ssmperf.cases.case import MODEL, Case
 from ssmperf.cases.shape import Shape
 from ssmperf.errors import Unsupported
 from ssmperf.layers.block import build_block
-from ssmperf.learn.testing import GROWTH, TEST_ROWS
 from ssmperf.machine import devices
+from ssmperf.papers.learn.testing import GROWTH, TEST_ROWS
 from ssmperf.plan.plan import PlannedSubject, product
 from ssmperf.plan.refusal import (
     SECONDS_PER_LAUNCH,

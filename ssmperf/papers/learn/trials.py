@@ -20,12 +20,12 @@ import torch
 from ssmperf import registry
 from ssmperf.errors import Unsupported, WorkerFailed
 from ssmperf.execute.worker import is_out_of_memory
-from ssmperf.learn.process import REFUSED
-from ssmperf.learn.together import train_together
-from ssmperf.learn.training import Diverged, Job, Learned, has_ended, train
+from ssmperf.papers.learn.process import REFUSED
+from ssmperf.papers.learn.together import train_together
+from ssmperf.papers.learn.training import Diverged, Job, Learned, has_ended, train
 from ssmperf.registry.presets import Training
 
-PROCESS = "ssmperf.learn.process"  # the module that a training's own process runs
+PROCESS = "ssmperf.papers.learn.process"  # the module that a training's own process runs
 TRAININGS_ON_GPU = 4  # at the same time, since a small network leaves a GPU idle
 POLL_S = 0.1
 OnStep = Callable[[str], None]

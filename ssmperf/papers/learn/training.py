@@ -17,8 +17,8 @@ from torch.nn import functional
 from ssmperf import registry
 from ssmperf.layers.network import Network
 from ssmperf.layers.task import Draw, Examples, Task
-from ssmperf.learn.data import VALIDATION, Block, TrainingRows, scored, unseen
-from ssmperf.learn.update import Updates, logits, make_updates
+from ssmperf.papers.learn.data import VALIDATION, Block, TrainingRows, scored, unseen
+from ssmperf.papers.learn.update import Updates, logits, make_updates
 
 VALIDATION_ROWS = 64
 TOKENS_AT_ONCE = 1 << 17  # in a forward pass without gradients

@@ -17,12 +17,12 @@ from ssmperf.errors import ExitCode, UnknownName, UsageError
 from ssmperf.execute.request import File, run_folder
 from ssmperf.machine import devices as devices_
 from ssmperf.machine import environment
+from ssmperf.papers.reproduction.agreement import Agreement, Finding, taken_together
+from ssmperf.papers.reproduction.keeping import Folder
+from ssmperf.papers.reproduction.setting import ClaimSetting
 from ssmperf.plan.learning import fingerprint
 from ssmperf.plan.run_options import Names, names
 from ssmperf.registry.checks import Claim
-from ssmperf.reproduction.agreement import Agreement, Finding, taken_together
-from ssmperf.reproduction.keeping import Folder
-from ssmperf.reproduction.setting import ClaimSetting
 
 OTHER_VERSION = "its results are of another version of the claim: measure them again"
 ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"

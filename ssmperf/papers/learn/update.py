@@ -18,7 +18,7 @@ from torch.nn import functional
 from ssmperf.judge.loops.recording import HEADROOM, CannotRecord, no_waiting
 from ssmperf.layers.network import Network
 from ssmperf.layers.task import IGNORED
-from ssmperf.learn.data import scored
+from ssmperf.papers.learn.data import scored
 
 BETAS, CLIP = (0.9, 0.98), 1.0
 AHEAD = 32  # updates that the host prepares, at least, before it waits for the device

@@ -17,7 +17,7 @@ import torch
 
 from ssmperf import registry
 from ssmperf.errors import Unsupported
-from ssmperf.learn.training import Diverged, Job, train
+from ssmperf.papers.learn.training import Diverged, Job, train
 
 REFUSED = 3
 

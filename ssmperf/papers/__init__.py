@@ -1,0 +1,1 @@
+"""What papers claim, and what networks learn."""
