@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command() -> str:
     """Name the command line of ssmperf, as the gate reads it."""
-    return os.environ.get("SSMPERF") or f"{sys.executable} -m ssmperf.cli"
+    return os.environ.get("SSMPERF") or f"{sys.executable} -m ssmperf.shell.cli"
 
 
 def make_repository(repository: Path, device: str, out: Path) -> None:

@@ -47,7 +47,6 @@ from ssmperf.registry.regimes import REGIMES
 from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
-    from ssmperf.api import ab, backends, best, bisect, check, compare, history, load, models, run
     from ssmperf.authors.direct import compute
     from ssmperf.authors.verification.verify import verify
     from ssmperf.comparison.comparison import compare_runs
@@ -118,10 +117,11 @@ if TYPE_CHECKING:
     from ssmperf.runs.scope import judged_lines
     from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
     from ssmperf.runs.store import Run
+    from ssmperf.shell.api import ab, backends, best, bisect, check, compare, history, load, models, run
     from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
-    "api": ("ab", "backends", "best", "bisect", "check", "compare", "history", "load", "models", "run"),
+    "shell.api": ("ab", "backends", "best", "bisect", "check", "compare", "history", "load", "models", "run"),
     "authors.direct": ("compute",),
     "execute.context": ("Context",),
     "execute.judging": ("Judging",),

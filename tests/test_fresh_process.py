@@ -73,7 +73,7 @@ def test_threads_may_look_up_what_none_has_imported() -> None:
 
 
 HELP = """
-from ssmperf.cli import main
+from ssmperf.shell.cli import main
 
 for verb in ([], *([each] for each in sys.argv[1:])):
     sys.argv = ["ssmperf", *verb, "--help"]

@@ -98,7 +98,7 @@ def test_every_mutation_can_still_be_planted() -> None:
 def test_mutations_copy_the_checkout_as_it_is(tmp_path: Path) -> None:
     """Backends are looked for beside the package, so a copy in another layout would prove nothing."""
     mutations.tree(tmp_path)
-    listed = mutations.called(["-m", "ssmperf.cli", "list", "backends"], tmp_path, {})
+    listed = mutations.called(["-m", "ssmperf.shell.cli", "list", "backends"], tmp_path, {})
     assert listed.returncode == 0, listed.stderr
     place = mutations.called(["-c", "import ssmperf.impls as x; print(x.__file__)"], tmp_path, {})
     assert place.stdout.strip() == str(tmp_path / "impls" / "__init__.py")

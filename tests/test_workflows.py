@@ -206,7 +206,7 @@ def test_the_nightly_job_appends_a_run_and_writes_the_page(
     (place.folder / "ci" / "gate").symlink_to(GATE)
     command = tmp_path / "environment" / "bin" / "ssmperf"
     command.parent.mkdir(parents=True)
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ssmperf.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ssmperf.shell.cli "$@"\n')
     command.chmod(0o755)
     variables = {"SSMPERF": place.ssmperf, "ASKED": str(place.asked), "CASES": "--backends mine"}
     variables |= {"SSMPERF_VENV": str(command.parents[1]), "GITHUB_RUN_ID": "77", "GITHUB_RUN_ATTEMPT": "1"}

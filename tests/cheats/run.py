@@ -159,7 +159,7 @@ def _command(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
     """Run the command line in a process of its own: loading some of these plug-ins changes the process."""
     path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-c", "from ssmperf.cli import main; main()", *words],
+        [sys.executable, "-c", "from ssmperf.shell.cli import main; main()", *words],
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,

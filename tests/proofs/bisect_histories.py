@@ -109,7 +109,7 @@ def search(number: int, history: History, folder: Path) -> str:
         if not repository.exists():
             plant(history, repository)
         ends = ("--good", "first", "--bad", "main", "--out", str(folder / "search"), "--resume", "--json")
-        command = [sys.executable, "-m", "ssmperf.cli", "bisect", *ends, *OPTIONS]
+        command = [sys.executable, "-m", "ssmperf.shell.cli", "bisect", *ends, *OPTIONS]
         with (folder / "log").open("a") as log:
             done = subprocess.run(
                 command, cwd=repository, env=environment(folder), stdout=subprocess.PIPE, stderr=log,

@@ -247,7 +247,7 @@ def caught(mutation: Mutation, folder: Path) -> str:
             done = tested([mutation.test], folder)
         else:
             command = [
-                *("-c", "from ssmperf.cli import main; main()"),
+                *("-c", "from ssmperf.shell.cli import main; main()"),
                 *("run", "--suite", "correctness", "--device", "cpu", "--out", str(out)),
                 *("--models", mutation.models, "--backends", mutation.backends, *mutation.options),
             ]

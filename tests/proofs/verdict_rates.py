@@ -245,7 +245,7 @@ def call(
     """Run the command line; interrupt it when its time is over, and let it end."""
     own = {"CUDA_VISIBLE_DEVICES": gpu, "SSMPERF_CALIBRATION": str((out / "calibration").resolve())}
     environment = {**os.environ, **own}
-    command = [sys.executable, "-m", "ssmperf.cli", *words]
+    command = [sys.executable, "-m", "ssmperf.shell.cli", *words]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )

@@ -12,7 +12,8 @@ from support.claims import claims
 from support.in_process import records_of
 
 import ssmperf
-from ssmperf import Run, cli, standings
+from ssmperf import Run, standings
+from ssmperf.shell import cli
 
 PLUGIN = Path(__file__).parents[1] / "support" / "rivals.py"
 

@@ -13,7 +13,6 @@ import pytest
 from support.repositories import KERNEL, PLUGIN, commit, git, state_of
 
 import ssmperf
-from ssmperf import cli
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
@@ -23,6 +22,7 @@ from ssmperf.comparison.versions.sides import Side
 from ssmperf.errors import ExitCode, UsageError, VersionFailed
 from ssmperf.runs.rounds import round_of
 from ssmperf.runs.store import Writer
+from ssmperf.shell import cli
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ssmperf import cli
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record, Status
 from ssmperf.cases.shape import Shape
@@ -21,8 +20,9 @@ from ssmperf.machine import calibration
 from ssmperf.machine.calibration import Calibration
 from ssmperf.machine.spread import Spread
 from ssmperf.runs import store
-from ssmperf.terminal import calibration as shown
-from ssmperf.terminal import display, doctor
+from ssmperf.shell import cli
+from ssmperf.shell.terminal import calibration as shown
+from ssmperf.shell.terminal import display, doctor
 
 FEW: dict[str, Any] = {
     "models": "mingru", "backends": "sequential,blelloch", "device": "cpu", "time": 0.002,

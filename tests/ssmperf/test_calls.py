@@ -14,12 +14,12 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Shape, UsageError, registry
-from ssmperf.cli import main
 from ssmperf.execute.context import Context, Settings
 from ssmperf.execute.judging import Judging
 from ssmperf.execute.request import select
 from ssmperf.plan.plan import make_plan
 from ssmperf.registry import tables
+from ssmperf.shell.cli import main
 
 PLUGIN = Path(__file__).parents[1] / "support" / "broken_calls.py"
 # backend -> its recurrence, a model and a regime in which it runs, and the words of its cause

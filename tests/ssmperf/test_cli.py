@@ -14,7 +14,7 @@ from support.command_line import Call, caller
 
 from ssmperf import registry
 from ssmperf.cases.record import SCHEMA_VERSION
-from ssmperf.terminal import display, listing
+from ssmperf.shell.terminal import display, listing
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
 
@@ -22,7 +22,7 @@ SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axi
 def ssmperf(*args: str | Path, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a fresh process."""
     return subprocess.run(
-        [sys.executable, "-m", "ssmperf.cli", *map(str, args)],
+        [sys.executable, "-m", "ssmperf.shell.cli", *map(str, args)],
         capture_output=True,
         text=True,
         cwd=cwd,

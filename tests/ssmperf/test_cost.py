@@ -8,7 +8,7 @@ import torch
 from ssmperf import Case, Cost, Shape, Spec, UsageError, registry
 from ssmperf.operands.subject import subject_of
 from ssmperf.operands.values import specs
-from ssmperf.terminal import formulas
+from ssmperf.shell.terminal import formulas
 
 FORWARD, BACKWARD = Cost(10, 20, 3, 4), Cost(100, 200, 30, 40)
 STATE = {"initial_state": Spec((2, 3), 4)}

@@ -18,12 +18,13 @@ from support.places import place
 from support.quick_processes import command
 
 import ssmperf
-from ssmperf import PluginError, Record, Status, cli, registry
+from ssmperf import PluginError, Record, Status, registry
 from ssmperf.cases.compilers import complaint_of
 from ssmperf.cases.failure import LONGEST_TRACEBACK, bounded, failure_of, fatal_failure
 from ssmperf.cases.place import is_authors
 from ssmperf.cases.record import LONGEST_REASON
-from ssmperf.terminal import display
+from ssmperf.shell import cli
+from ssmperf.shell.terminal import display
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PLUGIN = SUPPORT / "crashing.py"

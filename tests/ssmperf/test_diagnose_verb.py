@@ -13,7 +13,7 @@ from support.pages import Page
 
 import ssmperf
 from ssmperf import Status, registry
-from ssmperf.cli import main
+from ssmperf.shell.cli import main
 
 PLUGIN = """
 import torch, ssmperf

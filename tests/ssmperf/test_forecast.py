@@ -16,7 +16,7 @@ from ssmperf.comparison.versions import procedure
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.sides import Side
 from ssmperf.plan.estimate import expected_s
-from ssmperf.terminal.forecast import Forecast, forecast, forecast_search
+from ssmperf.shell.terminal.forecast import Forecast, forecast, forecast_search
 
 CASES = [
     Case(suite, "scan", backend, Shape(B=1, T=64, C=4), "hgrn", cache="hot")

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ssmperf import cli
 from ssmperf.errors import ExitCode
+from ssmperf.shell import cli
 
 PAIRS = Path(__file__).parent / "pairs"
 DOCUMENTED = {int(code) for code in ExitCode} - {int(ExitCode.INTERRUPTED)}

@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 import ssmperf
-from ssmperf import UsageError, WorkerFailed, cli, registry
+from ssmperf import UsageError, WorkerFailed, registry
 from ssmperf.cases import reading
 from ssmperf.registry import load_plugin
 from ssmperf.runs.store import load
-from ssmperf.terminal import listing
+from ssmperf.shell import cli
+from ssmperf.shell.terminal import listing
 
 PAIRS = Path(__file__).parent / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}
@@ -120,7 +121,7 @@ def test_the_interpreter_ends_in_silence(sink: str, pair: Path) -> None:
         "full device": ("report", "--help"),
         "none": ("report", new),
     }
-    words = [sys.executable, "-m", "ssmperf.cli", *verbs[sink]]
+    words = [sys.executable, "-m", "ssmperf.shell.cli", *verbs[sink]]
     if sink == "none":
         words = ["sh", "-c", '"$@" >&-', "sh", *words]
     with contextlib.ExitStack() as stack:
@@ -212,7 +213,7 @@ def test_a_circle_of_links_is_no_plugin(tmp_path: Path) -> None:
 def test_a_plugin_that_calls_the_command_line_with_itself_is_refused(tmp_path: Path) -> None:
     plugin = tmp_path / "own.py"
     words = ["ssmperf", "list", "--plugin", str(plugin)]
-    plugin.write_text(f"import sys\nfrom ssmperf import cli\nsys.argv = {words}\ncli.main()\n")
+    plugin.write_text(f"import sys\nfrom ssmperf.shell import cli\nsys.argv = {words}\ncli.main()\n")
     code, _, err = outcome("list", "--plugin", plugin)
     assert code == 2 and "it starts ssmperf with itself" in err and "Traceback" not in err
     assert err.count("ssmperf: ") == 2  # the inner and the outer command
@@ -223,7 +224,7 @@ def test_a_plugin_that_starts_a_process_with_itself_is_refused(tmp_path: Path) -
     plugin.write_text(
         "import subprocess, sys\n"
         f"with open({str(log)!r}, 'a') as log:\n"
-        f"    command = [sys.executable, '-m', 'ssmperf.cli', 'list', '--plugin', {str(plugin)!r}]\n"
+        f"    command = [sys.executable, '-m', 'ssmperf.shell.cli', 'list', '--plugin', {str(plugin)!r}]\n"
         "    log.write(f'{subprocess.run(command, stderr=log).returncode}\\n')\n"
     )
     assert outcome("list", "suites", "--plugin", plugin)[0] == 0

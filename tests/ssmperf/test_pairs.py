@@ -12,8 +12,9 @@ from support import pairs
 from support.command_line import Call, caller
 
 import ssmperf
-from ssmperf import ExitCode, RunComparison, UsageError, api
+from ssmperf import ExitCode, RunComparison, UsageError
 from ssmperf.comparison.attempts import FILE, ordinal
+from ssmperf.shell import api
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ssmperf import Case, Record, Shape, Status
-from ssmperf.terminal import display
+from ssmperf.shell.terminal import display
 
 
 def test_the_time_left_does_not_count_the_start_of_workers(

@@ -14,8 +14,8 @@ from support.own_tests import MEASURES
 
 import ssmperf
 from ssmperf import Status
-from ssmperf.pytest_plugin import measuring
 from ssmperf.runs.store import load
+from ssmperf.shell.pytest_plugin import measuring
 
 pytest_plugins = ["pytester"]
 
@@ -77,7 +77,7 @@ def baseline(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
     def again(case: Any, facts: Any, **given: Any) -> ssmperf.Record:
         return ssmperf.Record(case.case, Status.OK, None, facts.env_id, dict(record.numbers))
 
-    monkeypatch.setattr("ssmperf.pytest_plugin.session.measured", again)
+    monkeypatch.setattr("ssmperf.shell.pytest_plugin.session.measured", again)
     return base
 
 
@@ -154,7 +154,7 @@ def test_a_wrong_case_counts_in_the_comparison(run: Run, pytester: pytest.Pytest
     def wrong(case: Any, facts: Any, **given: Any) -> ssmperf.Record:
         return ssmperf.Record(case.case, Status.WRONG, "planted", facts.env_id, {})
 
-    monkeypatch.setattr("ssmperf.pytest_plugin.session.measured", wrong)
+    monkeypatch.setattr("ssmperf.shell.pytest_plugin.session.measured", wrong)
     result = run(MEASURES, "--ssmperf-baseline", baseline)
     assert result.ret == 1 and "wrong, lost or missing cases: 1 case, 1 wrong" in result.stdout.str()
 

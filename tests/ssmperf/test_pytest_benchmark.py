@@ -18,8 +18,8 @@ from ssmperf.machine import devices
 from ssmperf.measure.clocks import HostClock, IssueClock
 from ssmperf.measure.device_clocks import EventClock
 from ssmperf.measure.stopwatch import Around, Stopwatch
-from ssmperf.pytest_plugin import benchmark
-from ssmperf.pytest_plugin.benchmark import Replay
+from ssmperf.shell.pytest_plugin import benchmark
+from ssmperf.shell.pytest_plugin.benchmark import Replay
 
 pytest_plugins = ["pytester"]
 Run = Callable[..., dict[str, Any]]

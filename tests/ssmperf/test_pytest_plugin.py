@@ -21,9 +21,9 @@ import ssmperf
 from ssmperf import Status
 from ssmperf.authors.verification.binding import taking_names
 from ssmperf.plan.nonce import as_text
-from ssmperf.pytest_plugin import measuring
-from ssmperf.pytest_plugin.measuring import wanted
 from ssmperf.runs.store import load
+from ssmperf.shell.pytest_plugin import measuring
+from ssmperf.shell.pytest_plugin.measuring import wanted
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ import sys
 
 def test_nothing():
     assert {"torch", "numpy", "pandas", "rich", "typer"}.isdisjoint(sys.modules)
-    assert "ssmperf.pytest_plugin.hooks" in sys.modules
+    assert "ssmperf.shell.pytest_plugin.hooks" in sys.modules
 """
 
 
@@ -355,7 +355,7 @@ def test_the_examples_of_the_document_pass(run: Run, pytester: pytest.Pytester) 
 def test_the_document_names_every_option_and_keyword() -> None:
     text = (ROOT / "docs" / "pytest.md").read_text()
     options = re.findall(
-        r'"(--ssmperf-[a-z]+)"', (ROOT / "ssmperf" / "pytest_plugin" / "hooks.py").read_text()
+        r'"(--ssmperf-[a-z]+)"', (ROOT / "ssmperf" / "shell" / "pytest_plugin" / "hooks.py").read_text()
     )
     assert len(options) == 5 and all(option in text for option in options)
     assert [name for name in measuring.FIELDS if f"`{name}`" not in text] == []

@@ -20,10 +20,10 @@ from ssmperf import (
     UnknownName,
     UnreadableRun,
     UsageError,
-    cli,
     registry,
 )
 from ssmperf.papers.reproduction.keeping import Folder
+from ssmperf.shell import cli
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7*7 }}<b>\x1b[31m"

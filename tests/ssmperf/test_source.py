@@ -15,10 +15,11 @@ import pytest
 from support.gate import OF_A_CI, Place
 from support.repositories import git
 
-from ssmperf import UsageError, cli
+from ssmperf import UsageError
 from ssmperf.authors.starter import source
 from ssmperf.authors.starter.repository import Starter
 from ssmperf.authors.starter.source import find_source, source_of, without_secrets
+from ssmperf.shell import cli
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -117,7 +117,7 @@ def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
 def test_reports_say_as_which_model_it_was_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ssmperf.load(folder)
     copy = next(record for record in run.records if record.numbers.get("timed_as"))
-    from ssmperf.terminal import display
+    from ssmperf.shell.terminal import display
 
     display.table([run])
     assert f"as {copy.numbers['timed_as']}" in capsys.readouterr().out

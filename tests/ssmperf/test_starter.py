@@ -17,12 +17,13 @@ from support.commands import repeated
 from support.in_process import records_of
 
 import ssmperf
-from ssmperf import DuplicateName, Status, UnknownName, UsageError, cli, registry
+from ssmperf import DuplicateName, Status, UnknownName, UsageError, registry
 from ssmperf.authors.starter import repository
 from ssmperf.authors.starter.contract import contract
 from ssmperf.authors.starter.repository import MODELS, Starter, create
 from ssmperf.cases.shape import Shape
-from ssmperf.terminal import listing
+from ssmperf.shell import cli
+from ssmperf.shell.terminal import listing
 
 # A few steps and channels; other letters keep their small sizes.
 SMALL = {"T": 6, "B": 2, "C": 4, "D": 4, "N": 3}

@@ -115,7 +115,7 @@ def tool(folder: Path, name: str, text: str) -> None:
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """Follow the document from its first block to its last."""
     tools = tmp_path_factory.mktemp("tools")
-    for name, module in (("ssmperf", "ssmperf.cli"), ("pytest", "pytest")):
+    for name, module in (("ssmperf", "ssmperf.shell.cli"), ("pytest", "pytest")):
         full = f"{shlex.quote(sys.executable)} -P -m {module}"
         tool(tools, name, TOOL.format(full=full, forked=shell_command(module)))
     tool(tools, "noted", NOTED)

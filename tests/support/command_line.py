@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf import cli
+from ssmperf.shell import cli
 
 Call = Callable[..., tuple[int, str, str]]
 

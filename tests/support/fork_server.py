@@ -29,10 +29,10 @@ OF_COMMANDS = (
     "pandas",
     "rich.table",
     "tabulate",
-    "ssmperf.cli.entry",
+    "ssmperf.shell.cli.entry",
     "ssmperf.execute.run",
     "ssmperf.registry:reports",
-    "ssmperf.terminal.display",
+    "ssmperf.shell.terminal.display",
     "ssmperf.versions.serve",
     "ssmperf.comparison.versions.side_process",
 )

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 LONGEST_MESSAGE, LONGEST_WAIT_S = 1 << 20, 120.0
 NURSERY = "ssmperf.processes.nursery"
-COMMAND = "ssmperf.cli"
+COMMAND = "ssmperf.shell.cli"
 SIDE = "ssmperf.versions.serve"
 TRAINING = "ssmperf.papers.learn.process"
 STARTERS = (

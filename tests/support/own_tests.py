@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ssmperf.pytest_plugin import measuring
+from ssmperf.shell.pytest_plugin import measuring
 from support.in_process import CEILINGS
 
-PLUGIN = "ssmperf.pytest_plugin.hooks"
+PLUGIN = "ssmperf.shell.pytest_plugin.hooks"
 INSTALLED = any(  # as pytest looks: a stale egg-info in the checkout hides no other
     point.group == "pytest11" and point.name == "ssmperf"
     for distribution in importlib.metadata.distributions()
@@ -45,8 +45,9 @@ def test_it(ssmperf_session):
 
 
 QUICK = {"time": 0.01, "T": 16}
-MODULES = ("ssmperf.pytest_plugin.session", "ssmperf.pytest_plugin.benchmark", "ssmperf.measure.stopwatch",
-           "pandas", "rich.console", "scipy.special", "torch._dynamo")  # fmt: skip
+MODULES = ("ssmperf.shell.pytest_plugin.session", "ssmperf.shell.pytest_plugin.benchmark",
+           "ssmperf.measure.stopwatch", "pandas", "rich.console", "scipy.special",
+           "torch._dynamo")  # fmt: skip
 
 
 def prepare() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ssmperf.pytest_plugin.recorder import Recorder
-    from ssmperf.pytest_plugin.session import SsmperfSession
+    from ssmperf.shell.pytest_plugin.recorder import Recorder
+    from ssmperf.shell.pytest_plugin.session import SsmperfSession
 
 CLOCK = "ssmperf_clock(device=..., cache=...): which device and cache state `ssmperf_benchmark` measures."
 XDIST = (
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked and not _is_worker(config):
         _recorder(config)  # which finds out now whether the options can be used
     if config.pluginmanager.hasplugin("benchmark"):
-        from ssmperf.pytest_plugin import benchmark
+        from ssmperf.shell.pytest_plugin import benchmark
 
         config.pluginmanager.register(benchmark, "ssmperf-benchmark")
     else:
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def ssmperf_session(request: pytest.FixtureRequest) -> SsmperfSession:
     """Verify kernels as `ssmperf.verify` does, and measure them into the run of this test session."""
-    from ssmperf.pytest_plugin.session import SsmperfSession
+    from ssmperf.shell.pytest_plugin.session import SsmperfSession
 
     recorder = None if _is_worker(request.config) else _recorder(request.config)
     return SsmperfSession(request.node.nodeid, recorder, XDIST)
@@ -112,7 +112,7 @@ def _recorder(config: pytest.Config) -> Recorder:
     """
     if _RECORDER not in config.stash:
         from ssmperf.errors import SsmperfError
-        from ssmperf.pytest_plugin.recorder import Recorder
+        from ssmperf.shell.pytest_plugin.recorder import Recorder
 
         options = {name: config.getoption(f"ssmperf_{name}") for name in ("out", "baseline", "nonce")}
         try:

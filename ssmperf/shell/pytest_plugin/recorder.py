@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ssmperf import api, registry
+from ssmperf import registry
 from ssmperf.cases.case import Case
 from ssmperf.cases.record import Record
 from ssmperf.comparison.comparison import parse_threshold
@@ -16,10 +16,11 @@ from ssmperf.errors import ExitCode, SsmperfError, UsageError
 from ssmperf.execute.request import run_folder
 from ssmperf.execute.run import MEASUREMENT
 from ssmperf.plan import nonce as nonces
-from ssmperf.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
 from ssmperf.runs import scope
 from ssmperf.runs.store import Run, Writer
-from ssmperf.terminal import display
+from ssmperf.shell import api
+from ssmperf.shell.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
+from ssmperf.shell.terminal import display
 
 # A test session was asked for the cases that its tests measure, and for no others: `plan` lists them.
 ASKED_FOR_ITS_PLAN: dict[str, Any] = {

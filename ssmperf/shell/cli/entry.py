@@ -8,15 +8,15 @@ import sys
 
 from ssmperf.cases.failure import failure_of
 from ssmperf.cases.place import place_of
-from ssmperf.cli import comparing as comparing
-from ssmperf.cli import measuring as measuring
-from ssmperf.cli import reading as reading
-from ssmperf.cli import reproducing as reproducing
-from ssmperf.cli import starting as starting
-from ssmperf.cli import tracing as tracing
-from ssmperf.cli.app import app, fail
-from ssmperf.cli.streams import lasting_streams
 from ssmperf.errors import ExitCode, SsmperfError
+from ssmperf.shell.cli import comparing as comparing
+from ssmperf.shell.cli import measuring as measuring
+from ssmperf.shell.cli import reading as reading
+from ssmperf.shell.cli import reproducing as reproducing
+from ssmperf.shell.cli import starting as starting
+from ssmperf.shell.cli import tracing as tracing
+from ssmperf.shell.cli.app import app, fail
+from ssmperf.shell.cli.streams import lasting_streams
 
 NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)  # of a name that no file can have, or that leads in a circle
 

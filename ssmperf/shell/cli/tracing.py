@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app, interrupted
-from ssmperf.terminal.comparison_options import show_forecast
-from ssmperf.terminal.declared_options import with_axes, with_run_options
-from ssmperf.terminal.options import (
+from ssmperf.shell.cli.app import app, interrupted
+from ssmperf.shell.terminal.comparison_options import show_forecast
+from ssmperf.shell.terminal.declared_options import with_axes, with_run_options
+from ssmperf.shell.terminal.options import (
     Debug,
     DryRun,
     Json,
@@ -68,8 +68,8 @@ def history(
     out and named. Noise between runs makes no step in 98 of 100 histories in which nothing changed; the line
     "could have found" says how large a step it can hide.
     """
-    from ssmperf import api
-    from ssmperf.terminal import display
+    from ssmperf.shell import api
+    from ssmperf.shell.terminal import display
 
     found = api.history(
         runs or [Path("runs")],
@@ -137,9 +137,9 @@ def bisect(
     temporary worktree: files, index and HEAD stay as they are. Exits with 0 if it found the commit, and with
     4 and the commits that are left if it could not tell.
     """
-    from ssmperf import api
     from ssmperf.execute import request
-    from ssmperf.terminal import display
+    from ssmperf.shell import api
+    from ssmperf.shell.terminal import display
 
     if dry_run:
         suites = suite or "throughput,correctness"

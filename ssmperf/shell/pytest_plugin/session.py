@@ -13,8 +13,8 @@ from ssmperf.authors.verification.verify import verify
 from ssmperf.cases.record import Record, Status
 from ssmperf.errors import UsageError
 from ssmperf.plan.nonce import as_text
-from ssmperf.pytest_plugin.measuring import measured, wanted
-from ssmperf.pytest_plugin.recorder import Recorder
+from ssmperf.shell.pytest_plugin.measuring import measured, wanted
+from ssmperf.shell.pytest_plugin.recorder import Recorder
 
 # Exceptions in a test's process that are not the kernel's: of pytest.skip, a timeout, or Ctrl-C.
 PASSED_ON = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt)
@@ -50,8 +50,8 @@ class SsmperfSession:
             of: a recurrence, or a model, whose operands are then its own.
             function: takes the recurrence's operands and returns (output, final_state), as for
                 `ssmperf.verify`. Or the name of a registered backend.
-            choices: the fields of `ssmperf.pytest_plugin.measuring.Choices`, such as pass_="backward", and
-                sizes of dimensions by letter, such as T=4096.
+            choices: the fields of `ssmperf.shell.pytest_plugin.measuring.Choices`, such as pass_="backward",
+                and sizes of dimensions by letter, such as T=4096.
 
         Returns:
             The record, whose status is ok. Any other record fails the test, with its reason.

@@ -16,7 +16,7 @@ from ssmperf.comparison.versions.sides import kind_of, shallow_words
 from ssmperf.errors import UsageError
 from ssmperf.measure.paired import fresh_pairs
 from ssmperf.plan.estimate import expected_s
-from ssmperf.terminal.display import counted, duration, shown_lines
+from ssmperf.shell.terminal.display import counted, duration, shown_lines
 
 
 @dataclass(frozen=True, slots=True)

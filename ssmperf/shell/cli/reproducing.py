@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app, interrupted, load_plugins
 from ssmperf.errors import UsageError
-from ssmperf.terminal.declared_options import with_run_options
-from ssmperf.terminal.options import Debug, Json
+from ssmperf.shell.cli.app import app, interrupted, load_plugins
+from ssmperf.shell.terminal.declared_options import with_run_options
+from ssmperf.shell.terminal.options import Debug, Json
 
 
 @app.command(
@@ -58,7 +58,7 @@ def reproduce(
     """
     from ssmperf.execute import request
     from ssmperf.papers.reproduction.reproduce import reproduce as reproduced
-    from ssmperf.terminal import display, reproduction
+    from ssmperf.shell.terminal import display, reproduction
 
     load_plugins(plugin)
     if claims and all_:

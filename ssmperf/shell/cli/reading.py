@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ssmperf import registry
-from ssmperf.cli.app import app, load_plugins, loaded
 from ssmperf.errors import UsageError
-from ssmperf.terminal.declared_options import with_run_options
-from ssmperf.terminal.options import Debug, Json, Plugins
+from ssmperf.shell.cli.app import app, load_plugins, loaded
+from ssmperf.shell.terminal.declared_options import with_run_options
+from ssmperf.shell.terminal.options import Debug, Json, Plugins
 
 if TYPE_CHECKING:
     from ssmperf.runs.store import Run
@@ -42,7 +42,7 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """List models, backends, suites or shapes, and what of them is available here; or describe one model."""
-    from ssmperf.terminal import listing
+    from ssmperf.shell.terminal import listing
 
     load_plugins(plugin)
     lists = [each.value for each in Listing]
@@ -91,7 +91,7 @@ def report(
     """
     from ssmperf.papers.reproduction.keeping import is_folder
     from ssmperf.papers.reproduction.reproduce import load_reproduction
-    from ssmperf.terminal import display
+    from ssmperf.shell.terminal import display
 
     if out and not format_:
         raise UsageError(f"--out needs --format, which says what to write into {out}")
@@ -113,7 +113,7 @@ def report(
 
 def _to_show(*folders: Path) -> list[Run]:
     """Load runs, and say on stderr which of them are unfinished."""
-    from ssmperf.terminal import display
+    from ssmperf.shell.terminal import display
 
     runs = loaded(*folders)
     for warning in display.unfinished(runs):
@@ -143,7 +143,7 @@ def best(
     from ssmperf.plan.run_options import names
     from ssmperf.plan.sizes import parse_sizes
     from ssmperf.runs.scope import narrowed
-    from ssmperf.terminal import display
+    from ssmperf.shell.terminal import display
 
     models, sizes = names(chosen["models"]), parse_sizes(chosen["axis"] or ())
     given = narrowed(_to_show(*(runs or _all_runs())), models, sizes)

@@ -11,7 +11,7 @@ from ssmperf.machine.devices import cuda_count
 from ssmperf.registry.declarations import ModelEntry
 from ssmperf.registry.options import options_of
 from ssmperf.registry.presets import PRESETS
-from ssmperf.terminal.display import brief
+from ssmperf.shell.terminal.display import brief
 
 
 def models() -> list[dict[str, Any]]:
@@ -28,13 +28,13 @@ def model(name: str) -> dict[str, Any]:
 
 def with_costs(described: dict[str, Any]) -> dict[str, Any]:
     """Add the formulas of a model's costs. No table has them, and those of all models take a second."""
-    from ssmperf.terminal import formulas
+    from ssmperf.shell.terminal import formulas
 
     return {**described, "costs": formulas.of_recurrence(described["recurrence"], described["gate"])}
 
 
 def _described(entry: ModelEntry) -> dict[str, Any]:
-    from ssmperf.terminal import formulas
+    from ssmperf.shell.terminal import formulas
 
     return {
         "name": entry.name,

@@ -7,8 +7,8 @@ from typing import Any
 from ssmperf.machine import devices as devices_
 from ssmperf.machine.calibration import Calibration
 from ssmperf.registry.declarations import installed
-from ssmperf.terminal import calibration, listing
-from ssmperf.terminal.display import brief
+from ssmperf.shell.terminal import calibration, listing
+from ssmperf.shell.terminal.display import brief
 
 OPTIONAL = {
     "triton": "the triton backends",

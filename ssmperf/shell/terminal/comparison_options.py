@@ -15,9 +15,9 @@ import typer
 
 from ssmperf import registry
 from ssmperf.comparison.outcome import RunComparison
-from ssmperf.terminal.declared_options import with_options
-from ssmperf.terminal.display import write_report
-from ssmperf.terminal.options import Threshold, Unsure
+from ssmperf.shell.terminal.declared_options import with_options
+from ssmperf.shell.terminal.display import write_report
+from ssmperf.shell.terminal.options import Threshold, Unsure
 
 PAGE_ADDRESS = "SSMPERF_PAGE_URL"
 IN_GITHUB = "GITHUB_ACTIONS"  # "true" in a job of GitHub
@@ -94,7 +94,7 @@ def show_forecast(
     """Print what a comparison of two versions would measure, or a search between them."""
     from ssmperf.comparison.comparison import THRESHOLD
     from ssmperf.comparison.versions.procedure import Versions
-    from ssmperf.terminal.forecast import forecast, forecast_search
+    from ssmperf.shell.terminal.forecast import forecast, forecast_search
 
     wanted = Versions.of(base, new, suite, choices, plugins or (), cases or (), pairs, THRESHOLD)
     found = (forecast_search if search else forecast)(wanted)

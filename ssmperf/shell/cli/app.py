@@ -53,8 +53,8 @@ def interrupted(folder: Path) -> NoReturn:
 
 def loaded(*folders: Path) -> list[Run]:
     """Load runs; faults that were tolerated go to stderr."""
-    from ssmperf import api
     from ssmperf.runs.foreign import benchmark_json
+    from ssmperf.shell import api
 
     runs = [api.load(path) for path in folders]
     for run in runs:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from ssmperf import registry
-from ssmperf.terminal.display import brief
+from ssmperf.shell.terminal.display import brief
 
 DEVICES = {"cpu": "C", "cuda": "GPU"}
 KEY = "runs on: C is two CPU cores or a GPU. Run with: ssmperf reproduce ID..., or --all."

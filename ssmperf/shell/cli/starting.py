@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ssmperf.cli.app import app
-from ssmperf.terminal.options import Debug
+from ssmperf.shell.cli.app import app
+from ssmperf.shell.terminal.options import Debug
 
 
 @app.command(

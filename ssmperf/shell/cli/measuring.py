@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app, interrupted, load_plugins, loaded
 from ssmperf.errors import ExitCode
-from ssmperf.terminal.declared_options import with_axes, with_run_options
-from ssmperf.terminal.options import Debug, Json, Plugins
+from ssmperf.shell.cli.app import app, interrupted, load_plugins, loaded
+from ssmperf.shell.terminal.declared_options import with_axes, with_run_options
+from ssmperf.shell.terminal.options import Debug, Json, Plugins
 
 
 @app.command(
@@ -42,7 +42,7 @@ def run(
     """Measure the selected models and backends, and write a run folder."""
     from ssmperf.execute.request import Request
     from ssmperf.execute.run import execute
-    from ssmperf.terminal import display
+    from ssmperf.shell.terminal import display
     from ssmperf.tune import files
 
     load_plugins(plugin)
@@ -96,7 +96,7 @@ def diagnose(
 
     The case runs in this process, on the values of its run, with the plug-ins of its run: their code is run.
     """
-    from ssmperf.terminal import examination
+    from ssmperf.shell.terminal import examination
 
     load_plugins(plugin)
     (given,) = loaded(run)
@@ -122,7 +122,7 @@ def calibrate(
     Without models, backends and axis, a few cases of each kind are chosen.
     """
     from ssmperf.comparison.versions import calibrate as work
-    from ssmperf.terminal import calibration, display
+    from ssmperf.shell.terminal import calibration, display
 
     done = work.calibrate(dtype=dtype, out=out, argv=sys.argv[1:], progress=display.progress(), **options)
     print(json.dumps(calibration.as_json(done), indent=2) if as_json else calibration.as_text(done))
@@ -132,7 +132,7 @@ def calibrate(
 @with_run_options(("device",))
 def doctor(as_json: Json = False, debug: Debug = False, **options: Any) -> None:
     """Show installed packages, backends that can run here, this machine's measured ceilings, its noise."""
-    from ssmperf.terminal import doctor as diagnosis
+    from ssmperf.shell.terminal import doctor as diagnosis
 
     found = diagnosis.examine(options["device"])
     print(json.dumps(found, indent=2) if as_json else diagnosis.as_text(found))

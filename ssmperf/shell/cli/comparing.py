@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf.cli.app import app, interrupted, loaded
 from ssmperf.comparison.versions.sides import FORMS
-from ssmperf.terminal.comparison_options import show, show_forecast, with_comparison
-from ssmperf.terminal.declared_options import with_axes, with_run_options
-from ssmperf.terminal.options import (
+from ssmperf.shell.cli.app import app, interrupted, loaded
+from ssmperf.shell.terminal.comparison_options import show, show_forecast, with_comparison
+from ssmperf.shell.terminal.declared_options import with_axes, with_run_options
+from ssmperf.shell.terminal.options import (
     ComparisonPage,
     Debug,
     DryRun,
@@ -41,7 +41,7 @@ def compare(
 
     Cases that the new run was not asked to measure are named, not judged.
     """
-    from ssmperf import api
+    from ssmperf.shell import api
 
     found = api.compare(*loaded(base, new), **options)
     show(found, as_json, html=html)
@@ -83,8 +83,8 @@ def check(
     Cases that the new run was not asked to measure are named, not judged. The new run's folder counts how
     often two runs were checked.
     """
-    from ssmperf import api
-    from ssmperf.terminal import display
+    from ssmperf.shell import api
+    from ssmperf.shell.terminal import display
 
     base, run = loaded(baseline, new)
     found = api.check(
@@ -140,9 +140,9 @@ def ab(
     are measured again, and the verdict comes from the fresh pairs alone, so that noise between processes
     raises no alarm. The exit codes are those of `check`.
     """
-    from ssmperf import api
     from ssmperf.execute import request
-    from ssmperf.terminal import display
+    from ssmperf.shell import api
+    from ssmperf.shell.terminal import display
 
     if dry_run:
         show_forecast(base, new, suite, choices, plugin, cases, pairs, as_json=as_json)

@@ -1,0 +1,5 @@
+"""The command line, as `python -m ssmperf.shell.cli`."""
+
+from ssmperf.shell.cli.entry import main
+
+main()
