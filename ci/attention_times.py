@@ -49,9 +49,9 @@ from ci.attention_rows import (  # noqa: E402
     tensors,
 )
 from ssmperf import registry  # noqa: E402
-from ssmperf.execute.worker import warm_up  # noqa: E402
-from ssmperf.machine.cache import flusher  # noqa: E402
-from ssmperf.measure.device_clocks import EventClock, GraphClock  # noqa: E402
+from ssmperf.engine.execute.worker import warm_up  # noqa: E402
+from ssmperf.engine.machine.cache import flusher  # noqa: E402
+from ssmperf.engine.measure.device_clocks import EventClock, GraphClock  # noqa: E402
 
 SAMPLES = 15
 WARM_UPS = 3

@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from ssmperf import registry  # noqa: E402
-from ssmperf.tune import tables  # noqa: E402
+from ssmperf.engine.tune import tables  # noqa: E402
 
 METRICS = {
     "time_us": ("gpu__time_duration.sum", 1e-3),

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
+from ssmperf.engine import registry
 
 Gradients = Tensor | tuple[Tensor | None, ...]
 Backward = Callable[..., Any]

@@ -9,11 +9,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.case import DECAY, PASSES, RESET, TRAINING_PASSES, Case, axes, decay_of, split_source
-from ssmperf.cases.envelope import Envelope, envelope_of
-from ssmperf.cases.origin import Origin
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import DIMENSIONS, Shape
+from ssmperf.engine import registry as registry
+from ssmperf.engine.cases.case import (
+    DECAY,
+    PASSES,
+    RESET,
+    TRAINING_PASSES,
+    Case,
+    axes,
+    decay_of,
+    split_source,
+)
+from ssmperf.engine.cases.envelope import Envelope, envelope_of
+from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import DIMENSIONS, Shape
+from ssmperf.engine.registry.checks import Analytic, Claim, Comparison, Compute, Identity
+from ssmperf.engine.registry.cost import Ceilings, Cost, Spec, floor_s, least_count, limit
+from ssmperf.engine.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
+from ssmperf.engine.registry.decorators import (
+    analytic,
+    backend,
+    claim,
+    family,
+    identity,
+    model,
+    recurrence,
+    report,
+    suite,
+    task,
+)
+from ssmperf.engine.registry.presets import Training
+from ssmperf.engine.registry.regimes import REGIMES
+from ssmperf.engine.registry.sections import Chart, Section
 from ssmperf.errors import (
     BrokenContract,
     DuplicateName,
@@ -27,24 +55,6 @@ from ssmperf.errors import (
     UsageError,
     WorkerFailed,
 )
-from ssmperf.registry.checks import Analytic, Claim, Comparison, Compute, Identity
-from ssmperf.registry.cost import Ceilings, Cost, Spec, floor_s, least_count, limit
-from ssmperf.registry.declarations import Backend, ModelEntry, Prepared, Recurrence
-from ssmperf.registry.decorators import (
-    analytic,
-    backend,
-    claim,
-    family,
-    identity,
-    model,
-    recurrence,
-    report,
-    suite,
-    task,
-)
-from ssmperf.registry.presets import Training
-from ssmperf.registry.regimes import REGIMES
-from ssmperf.registry.sections import Chart, Section
 
 if TYPE_CHECKING:
     from ssmperf.authors.direct import compute
@@ -53,42 +63,55 @@ if TYPE_CHECKING:
     from ssmperf.comparison.outcome import BROKEN, EXIT_MEANS, VERDICTS, Pair, RunComparison
     from ssmperf.comparison.remarks import busy_cases, busy_line
     from ssmperf.comparison.trends.history import CaseHistory, History, Step, commit_text
-    from ssmperf.execute.context import Context
-    from ssmperf.execute.judging import Judging
-    from ssmperf.execute.tuning import tuned
-    from ssmperf.execute.worker import is_out_of_memory
-    from ssmperf.judge.answer import Answer
-    from ssmperf.judge.calls.probe import has_probe
-    from ssmperf.judge.checked import with_checks
-    from ssmperf.judge.known_answers import (
+    from ssmperf.engine.execute.context import Context
+    from ssmperf.engine.execute.judging import Judging
+    from ssmperf.engine.execute.tuning import tuned
+    from ssmperf.engine.execute.worker import is_out_of_memory
+    from ssmperf.engine.judge.answer import Answer
+    from ssmperf.engine.judge.calls.probe import has_probe
+    from ssmperf.engine.judge.checked import with_checks
+    from ssmperf.engine.judge.known_answers import (
         first_length,
         judge_analytic,
         judge_identity,
         prepare_analytic,
         rehearse,
     )
-    from ssmperf.judge.lowering import judge_lowering
-    from ssmperf.judge.properties import Probe, check_properties, has_properties, widest
-    from ssmperf.judge.reference import make_reference
-    from ssmperf.judge.tolerance import relative_error
-    from ssmperf.judge.verdict import Verdict, judge_answer, judge_call
-    from ssmperf.layers.block import BackendLike, Block, State, build_block, carry
-    from ssmperf.layers.model import Model, gate_precision
-    from ssmperf.layers.network import Network, count_parameters
-    from ssmperf.layers.task import IGNORED, Draw, Examples, Task
-    from ssmperf.machine.calibration import Calibration
-    from ssmperf.machine.host_memory import available_memory_bytes
-    from ssmperf.measure.memory import Memory, peak_bytes, saved_bytes, trace
-    from ssmperf.measure.passes import TimedPass, pass_of
-    from ssmperf.measure.provenance import fell_back, launched_kernels
-    from ssmperf.measure.stopwatch import Timing
-    from ssmperf.operands.build import build_operands
-    from ssmperf.operands.corpus import split_text
-    from ssmperf.operands.decay import check_change, decay_span
-    from ssmperf.operands.dtypes import dtype_of, widen
-    from ssmperf.operands.samplers import log_gates, phases
-    from ssmperf.operands.time_axis import steps
-    from ssmperf.operands.values import Values, call_of, specs
+    from ssmperf.engine.judge.lowering import judge_lowering
+    from ssmperf.engine.judge.properties import Probe, check_properties, has_properties, widest
+    from ssmperf.engine.judge.reference import make_reference
+    from ssmperf.engine.judge.tolerance import relative_error
+    from ssmperf.engine.judge.verdict import Verdict, judge_answer, judge_call
+    from ssmperf.engine.layers.block import BackendLike, Block, State, build_block, carry
+    from ssmperf.engine.layers.model import Model, gate_precision
+    from ssmperf.engine.layers.network import Network, count_parameters
+    from ssmperf.engine.layers.task import IGNORED, Draw, Examples, Task
+    from ssmperf.engine.machine.calibration import Calibration
+    from ssmperf.engine.machine.host_memory import available_memory_bytes
+    from ssmperf.engine.measure.memory import Memory, peak_bytes, saved_bytes, trace
+    from ssmperf.engine.measure.passes import TimedPass, pass_of
+    from ssmperf.engine.measure.provenance import fell_back, launched_kernels
+    from ssmperf.engine.measure.stopwatch import Timing
+    from ssmperf.engine.operands.build import build_operands
+    from ssmperf.engine.operands.corpus import split_text
+    from ssmperf.engine.operands.decay import check_change, decay_span
+    from ssmperf.engine.operands.dtypes import dtype_of, widen
+    from ssmperf.engine.operands.samplers import log_gates, phases
+    from ssmperf.engine.operands.time_axis import steps
+    from ssmperf.engine.operands.values import Values, call_of, specs
+    from ssmperf.engine.plan.plan import PlannedSubject, bare_subjects, product, subjects
+    from ssmperf.engine.plan.refusal import (
+        BYTES_PER_SECOND,
+        SECONDS_PER_LAUNCH,
+        declared_bytes,
+        predicted_call_s,
+        refusal,
+    )
+    from ssmperf.engine.plan.selection import Selection, is_regime
+    from ssmperf.engine.runs.scope import judged_lines
+    from ssmperf.engine.runs.standings import Standing, believed, first_places, standings, with_native_parts
+    from ssmperf.engine.runs.store import Run
+    from ssmperf.engine.tune.tables import Place, Table, consulting, in_force, note_again
     from ssmperf.papers.learn.choice import choose_backend, quickest, sized
     from ssmperf.papers.learn.testing import GROWTH, TEST_ROWS, Tested, run_tests
     from ssmperf.papers.learn.training import ENOUGH, Diverged, Job, Learned
@@ -105,73 +128,60 @@ if TYPE_CHECKING:
     )
     from ssmperf.papers.reproduction.reproduce import ClaimResult, Reproduction, load_reproduction, reproduce
     from ssmperf.papers.reproduction.setting import ClaimSetting
-    from ssmperf.plan.plan import PlannedSubject, bare_subjects, product, subjects
-    from ssmperf.plan.refusal import (
-        BYTES_PER_SECOND,
-        SECONDS_PER_LAUNCH,
-        declared_bytes,
-        predicted_call_s,
-        refusal,
-    )
-    from ssmperf.plan.selection import Selection, is_regime
-    from ssmperf.runs.scope import judged_lines
-    from ssmperf.runs.standings import Standing, believed, first_places, standings, with_native_parts
-    from ssmperf.runs.store import Run
     from ssmperf.shell.api import ab, backends, best, bisect, check, compare, history, load, models, run
-    from ssmperf.tune.tables import Place, Table, consulting, in_force, note_again
 
 _LAZY = {
     "shell.api": ("ab", "backends", "best", "bisect", "check", "compare", "history", "load", "models", "run"),
     "authors.direct": ("compute",),
-    "execute.context": ("Context",),
-    "execute.judging": ("Judging",),
-    "machine.calibration": ("Calibration",),
-    "machine.host_memory": ("available_memory_bytes",),
-    "execute.tuning": ("tuned",),
-    "execute.worker": ("is_out_of_memory",),
-    "judge.answer": ("Answer",),
-    "judge.known_answers": (
+    "engine.execute.context": ("Context",),
+    "engine.execute.judging": ("Judging",),
+    "engine.machine.calibration": ("Calibration",),
+    "engine.machine.host_memory": ("available_memory_bytes",),
+    "engine.execute.tuning": ("tuned",),
+    "engine.execute.worker": ("is_out_of_memory",),
+    "engine.judge.answer": ("Answer",),
+    "engine.judge.known_answers": (
         "first_length",
         "judge_analytic",
         "judge_identity",
         "prepare_analytic",
         "rehearse",
     ),
-    "judge.lowering": ("judge_lowering",),
-    "judge.calls.probe": ("has_probe",),
-    "judge.checked": ("with_checks",),
-    "judge.properties": ("Probe", "check_properties", "has_properties", "widest"),
-    "judge.reference": ("make_reference",),
-    "judge.tolerance": ("relative_error",),
-    "judge.verdict": ("Verdict", "judge_answer", "judge_call"),
-    "layers.block": ("BackendLike", "Block", "State", "build_block", "carry"),
-    "layers.model": ("Model", "gate_precision"),
-    "layers.network": ("Network", "count_parameters"),
-    "layers.task": ("IGNORED", "Draw", "Examples", "Task"),
+    "engine.judge.lowering": ("judge_lowering",),
+    "engine.judge.calls.probe": ("has_probe",),
+    "engine.judge.checked": ("with_checks",),
+    "engine.judge.properties": ("Probe", "check_properties", "has_properties", "widest"),
+    "engine.judge.reference": ("make_reference",),
+    "engine.judge.tolerance": ("relative_error",),
+    "engine.judge.verdict": ("Verdict", "judge_answer", "judge_call"),
+    "engine.layers.block": ("BackendLike", "Block", "State", "build_block", "carry"),
+    "engine.layers.model": ("Model", "gate_precision"),
+    "engine.layers.network": ("Network", "count_parameters"),
+    "engine.layers.task": ("IGNORED", "Draw", "Examples", "Task"),
     "papers.learn.choice": ("choose_backend", "quickest", "sized"),
     "papers.learn.testing": ("GROWTH", "TEST_ROWS", "Tested", "run_tests"),
     "papers.learn.training": ("ENOUGH", "Diverged", "Job", "Learned"),
     "papers.learn.trials": ("TRAININGS_ON_GPU", "Trials", "search", "search_all"),
-    "measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
-    "measure.passes": ("TimedPass", "pass_of"),
-    "measure.provenance": ("fell_back", "launched_kernels"),
-    "measure.stopwatch": ("Timing",),
-    "operands.build": ("build_operands",),
-    "operands.corpus": ("split_text",),
-    "operands.decay": ("check_change", "decay_span"),
-    "operands.dtypes": ("dtype_of", "widen"),
-    "operands.samplers": ("log_gates", "phases"),
-    "operands.time_axis": ("steps",),
-    "operands.values": ("Values", "call_of", "specs"),
-    "plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
-    "plan.refusal": (
+    "engine.measure.memory": ("Memory", "peak_bytes", "saved_bytes", "trace"),
+    "engine.measure.passes": ("TimedPass", "pass_of"),
+    "engine.measure.provenance": ("fell_back", "launched_kernels"),
+    "engine.measure.stopwatch": ("Timing",),
+    "engine.operands.build": ("build_operands",),
+    "engine.operands.corpus": ("split_text",),
+    "engine.operands.decay": ("check_change", "decay_span"),
+    "engine.operands.dtypes": ("dtype_of", "widen"),
+    "engine.operands.samplers": ("log_gates", "phases"),
+    "engine.operands.time_axis": ("steps",),
+    "engine.operands.values": ("Values", "call_of", "specs"),
+    "engine.plan.plan": ("PlannedSubject", "bare_subjects", "product", "subjects"),
+    "engine.plan.refusal": (
         "BYTES_PER_SECOND",
         "SECONDS_PER_LAUNCH",
         "declared_bytes",
         "predicted_call_s",
         "refusal",
     ),
-    "plan.selection": ("Selection", "is_regime"),
+    "engine.plan.selection": ("Selection", "is_regime"),
     "papers.reproduction.agreement": (
         "Agreement",
         "Estimate",
@@ -187,11 +197,11 @@ _LAZY = {
     "comparison.remarks": ("busy_cases", "busy_line"),
     "comparison.comparison": ("compare_runs",),
     "comparison.outcome": ("BROKEN", "EXIT_MEANS", "VERDICTS", "Pair", "RunComparison"),
-    "runs.scope": ("judged_lines",),
-    "runs.standings": ("Standing", "believed", "first_places", "standings", "with_native_parts"),
-    "runs.store": ("Run",),
+    "engine.runs.scope": ("judged_lines",),
+    "engine.runs.standings": ("Standing", "believed", "first_places", "standings", "with_native_parts"),
+    "engine.runs.store": ("Run",),
     "comparison.trends.history": ("CaseHistory", "History", "Step", "commit_text"),
-    "tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
+    "engine.tune.tables": ("Place", "Table", "consulting", "in_force", "note_again"),
     "authors.verification.verify": ("verify",),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}

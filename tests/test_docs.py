@@ -12,7 +12,7 @@ import torch
 
 import ssmperf
 from ssmperf import Shape, Status, registry
-from ssmperf.tune import tables as configurations
+from ssmperf.engine.tune import tables as configurations
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from proofs import mutations, sanitize, simulate_history, simulate_verdicts, verdict_counts, verdict_rates
 
-from ssmperf.measure import paired
+from ssmperf.engine.measure import paired
 
 ROOT = Path(__file__).parents[1]
 GPU = Path("/dev/nvidiactl").exists()

@@ -16,9 +16,9 @@ TESTS = Path(__file__).parent
 AT_MODULE, IN_MEASURE = "SECTION = ", "        verdict, values = "
 # a line that needs more than the public names, and the line of the example before which it is planted
 PLANTED = {
-    "imports": ("from ssmperf.execute.judging import Judging", AT_MODULE),
+    "imports": ("from ssmperf.engine.execute.judging import Judging", AT_MODULE),
     "imports_package": ("from ssmperf import measure", AT_MODULE),
-    "imports_late": ("        __import__('importlib').import_module('ssmperf.measure')", IN_MEASURE),
+    "imports_late": ("        __import__('importlib').import_module('ssmperf.engine.measure')", IN_MEASURE),
     "reads_attribute": ("        ssmperf.errors.UsageError", IN_MEASURE),
 }
 

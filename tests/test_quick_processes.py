@@ -12,7 +12,7 @@ import pytest
 from support import forks
 from support.quick_processes import command, shell_command
 
-from ssmperf.processes.children import Nursery
+from ssmperf.engine.processes.children import Nursery
 
 PROGRAM = """
 import atexit, os, sys, threading, time

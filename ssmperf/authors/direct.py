@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.pattern import misfit
+from ssmperf.engine import registry
+from ssmperf.engine.cases.pattern import misfit
+from ssmperf.engine.registry.declarations import PACKED, Backend, Recurrence
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
-from ssmperf.registry.declarations import PACKED, Backend, Recurrence
 
 MOST_EXAMINED = 256  # kinds of calls of one backend that are remembered
 
@@ -71,7 +71,7 @@ class Target:
     def __init__(self, recurrence: str, backend: str) -> None:
         import torch
 
-        from ssmperf.operands.contract import ill_formed, malformed
+        from ssmperf.engine.operands.contract import ill_formed, malformed
 
         problem = registry.import_problem(recurrence, backend)
         if problem:
@@ -219,9 +219,9 @@ def _expected(entry: Backend, definition: Recurrence, bound: Mapping[str, Any]) 
     """Find the required result of a call from the first step of the definition."""
     import torch
 
-    from ssmperf.operands.contract import Contract
-    from ssmperf.operands.time_axis import length_of
-    from ssmperf.operands.values import contract
+    from ssmperf.engine.operands.contract import Contract
+    from ssmperf.engine.operands.time_axis import length_of
+    from ssmperf.engine.operands.values import contract
 
     tensors = {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
     device = next(iter(tensors.values())).device

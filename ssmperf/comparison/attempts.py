@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ssmperf.cases import reading
 from ssmperf.comparison.outcome import RunComparison
-from ssmperf.runs.store import Run
+from ssmperf.engine.cases import reading
+from ssmperf.engine.runs.store import Run
 
 FILE = "checks.jsonl"
 

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.failure import REFUSED_VALUES
-from ssmperf.cases.record import Record, Status
 from ssmperf.comparison import unpaired
 from ssmperf.comparison.environments import Differences, differences
 from ssmperf.comparison.noise import Calibrated, Noise
 from ssmperf.comparison.outcome import VERDICTS, Pair, RunComparison, check_unsure
 from ssmperf.comparison.remarks import Alarms, busy_line, unfinished
 from ssmperf.comparison.unpaired import Change, Side, Timed
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.failure import REFUSED_VALUES
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.machine.calibration import kind_of
+from ssmperf.engine.runs.rounds import values_of
+from ssmperf.engine.runs.scope import Restriction, Scope, kept, with_doubt
+from ssmperf.engine.runs.standings import declared_ranks, rank_fields
+from ssmperf.engine.runs.store import Run, planned
 from ssmperf.errors import UsageError
-from ssmperf.machine.calibration import kind_of
-from ssmperf.runs.rounds import values_of
-from ssmperf.runs.scope import Restriction, Scope, kept, with_doubt
-from ssmperf.runs.standings import declared_ranks, rank_fields
-from ssmperf.runs.store import Run, planned
 
 THRESHOLD = 0.05
 MOST_THRESHOLD = 10

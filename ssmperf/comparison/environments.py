@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ssmperf.cases.record import Record
-from ssmperf.machine.environment import SHARED_PROCESS
-from ssmperf.runs.store import Run
+from ssmperf.engine.cases.record import Record
+from ssmperf.engine.machine.environment import SHARED_PROCESS
+from ssmperf.engine.runs.store import Run
 
 ANYWHERE = (
     "versions.torch",

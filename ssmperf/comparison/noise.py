@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ssmperf.cases.record import Record
 from ssmperf.comparison.outcome import Pair, percent
 from ssmperf.comparison.remarks import texts
+from ssmperf.engine.cases.record import Record
+from ssmperf.engine.machine.calibration import Calibration, device_name, kind_of
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UnreadableRun
-from ssmperf.machine.calibration import Calibration, device_name, kind_of
-from ssmperf.runs.store import Run
 
 # Spread between processes of a machine that is not calibrated, as a standard deviation of logs. Others on the
 # cores of a CPU may take half of their time.

@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Status, one_line
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Status, one_line
+from ssmperf.engine.runs.scope import Restriction
+from ssmperf.engine.runs.store import Run, hardware
 from ssmperf.errors import ExitCode, UnknownName
-from ssmperf.runs.scope import Restriction
-from ssmperf.runs.store import Run, hardware
 
 if TYPE_CHECKING:
     import pandas

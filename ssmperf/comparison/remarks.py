@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.cases.record import Record, Status, one_line
-from ssmperf.runs.rounds import fault
-from ssmperf.runs.store import Run, counted, planned, some
+from ssmperf.engine.cases.record import Record, Status, one_line
+from ssmperf.engine.runs.rounds import fault
+from ssmperf.engine.runs.store import Run, counted, planned, some
 
 if TYPE_CHECKING:
-    from ssmperf.cases.case import Case
-    from ssmperf.runs.scope import Restriction
+    from ssmperf.engine.cases.case import Case
+    from ssmperf.engine.runs.scope import Restriction
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 
 from ssmperf.comparison.outcome import percent
-from ssmperf.measure.statistics import CONFIDENCE, MIN_INTERVAL, summarise
+from ssmperf.engine.measure.statistics import CONFIDENCE, MIN_INTERVAL, summarise
 
 ALPHA = 0.05  # of any false alarm in a comparison
 LEAST_BULK = 6  # cases whose scatter says anything about the noise

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.case import chosen_axes
 from ssmperf.comparison import attempts, comparison
 from ssmperf.comparison.comparison import THRESHOLD, parse_threshold
 from ssmperf.comparison.outcome import RunComparison
@@ -21,15 +19,17 @@ from ssmperf.comparison.versions.remeasure import remeasure as remeasured
 from ssmperf.comparison.versions.search.bisected import Bisected
 from ssmperf.comparison.versions.search.bisection import OnJudged, OnStep
 from ssmperf.comparison.versions.search.bisection import bisect as bisected
-from ssmperf.execute.request import File, Request, run_folder
-from ssmperf.execute.run import Progress, execute
-from ssmperf.machine import calibration as calibrations
-from ssmperf.plan.run_options import GROUPS, Names, names
-from ssmperf.plan.sizes import parse_sizes
-from ssmperf.registry.declarations import Backend, ModelEntry
-from ssmperf.runs import store
-from ssmperf.runs.scope import Restriction, narrowed
-from ssmperf.runs.store import Run
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import chosen_axes
+from ssmperf.engine.execute.request import File, Request, run_folder
+from ssmperf.engine.execute.run import Progress, execute
+from ssmperf.engine.machine import calibration as calibrations
+from ssmperf.engine.plan.run_options import GROUPS, Names, names
+from ssmperf.engine.plan.sizes import parse_sizes
+from ssmperf.engine.registry.declarations import Backend, ModelEntry
+from ssmperf.engine.runs import store
+from ssmperf.engine.runs.scope import Restriction, narrowed
+from ssmperf.engine.runs.store import Run
 
 
 def run(

@@ -36,7 +36,7 @@ def slow_clocks() -> None:
 
 def slow_wall_clock() -> None:
     """Divide what the suite's own clock returns."""
-    from ssmperf.measure.clocks import WallClock
+    from ssmperf.engine.measure.clocks import WallClock
 
     honest = WallClock.time
     WallClock.time = lambda self, call: honest(self, call) / SLOWER
@@ -78,7 +78,7 @@ def clock_patched_late(log_a, b, initial_state=None, *, phase=None) -> Result:
 @cheat("patched_statistics")
 def patched_statistics(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Divide every sample before it is summarised."""
-    from ssmperf.measure import statistics
+    from ssmperf.engine.measure import statistics
 
     CALLS["statistics"] += 1
     if CALLS["statistics"] == 1:

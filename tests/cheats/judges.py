@@ -35,7 +35,7 @@ def zeros(b: torch.Tensor) -> Result:
 def wider_bands(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Widen the rounding band of every dtype, and return zeros."""
     if first("bands"):
-        from ssmperf.judge import tolerance
+        from ssmperf.engine.judge import tolerance
 
         for dtype in tolerance.BANDS:
             tolerance.BANDS[dtype] = (1.0, 1.0)
@@ -46,7 +46,7 @@ def wider_bands(log_a, b, initial_state=None, *, phase=None) -> Result:
 def wider_tolerance(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Replace the function that decides the tolerance, where the judge has imported it, and return zeros."""
     if first("tolerance"):
-        from ssmperf.judge import verdict
+        from ssmperf.engine.judge import verdict
 
         verdict.tolerance = lambda *args, **options: 2.0
     return zeros(b)
@@ -67,7 +67,7 @@ def wider_bound(log_a, b, initial_state=None, *, phase=None) -> Result:
 def blurred_reference(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Move the operands of the judge's low-precision evaluation so far that any error is small beside it."""
     if first("blur"):
-        from ssmperf.judge import reference
+        from ssmperf.engine.judge import reference
 
         honest = reference.perturb
 
@@ -88,7 +88,7 @@ def patched_comparison(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Replace the judge's comparison by one that is always content."""
     if first("comparison"):
         from ssmperf import Status, Verdict
-        from ssmperf.judge import verdict
+        from ssmperf.engine.judge import verdict
 
         verdict._compare = lambda *args, **options: Verdict(
             Status.OK, None, {"output": 1e-8}, {"output": 1e-5}

@@ -62,7 +62,7 @@ def drawn_ahead(log_a, b, initial_state=None, *, phase=None) -> Result:
 
 
 def _draw(b: Tensor) -> None:
-    from ssmperf.operands.subject import subject_of
+    from ssmperf.engine.operands.subject import subject_of
 
     sizes = dict(zip("BTC", b.shape, strict=True))
     case = ssmperf.Case(

@@ -17,8 +17,8 @@ from ssmperf.claims._seeds import Trainings
 
 import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Job, Reproduction, count_parameters, registry
+from ssmperf.engine.plan.selection import Device
 from ssmperf.papers.reproduction.reproduce import judge
-from ssmperf.plan.selection import Device
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 Numbers = Mapping[str, Mapping[str, Any]]
@@ -105,9 +105,9 @@ def standard_jobs(claim: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list
     found = {}
     work, setting = registry.claim(claim).work, ClaimSetting(device="cuda:0", corpus="text")
     monkeypatch.setattr(_learning, "search_all", note)
-    monkeypatch.setattr("ssmperf.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
+    monkeypatch.setattr("ssmperf.engine.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
     gpu = Device("cuda", 140 << 30, (9, 0))
-    monkeypatch.setattr("ssmperf.machine.devices.describe", lambda kind, found: gpu)
+    monkeypatch.setattr("ssmperf.engine.machine.devices.describe", lambda kind, found: gpu)
     for piece in work.pieces(setting):
         with pytest.raises(StopIteration) as noted:
             work.measure(piece, setting)

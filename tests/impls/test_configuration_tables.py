@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.tune import tables as configurations
-from ssmperf.tune.tables import Table, as_json, from_json, noted
+from ssmperf.engine.tune import tables as configurations
+from ssmperf.engine.tune.tables import Table, as_json, from_json, noted
 
 ROOT = Path(__file__).parents[2] / "impls"
 FILES = sorted(file for file in ROOT.glob("*/_*/*.py") if "Table(" in file.read_text())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ssmperf import Shape, registry
-from ssmperf.tune.tables import noted, using
+from ssmperf.engine.tune.tables import noted, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := registry.backend("scan", "triton").missing(DEVICE):

@@ -274,7 +274,7 @@ class TestOnDevice:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_launches_one_kernel_of_those_declared(self, name: str) -> None:
-        from ssmperf.measure.provenance import fell_back, launched_kernels
+        from ssmperf.engine.measure.provenance import fell_back, launched_kernels
 
         given = MAKE[name](1)
         ENTRIES[name].function(**given)

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import registry
-from ssmperf.cases.record import Status
-from ssmperf.judge import known_answers as answers
+from ssmperf.engine.cases.record import Status
+from ssmperf.engine.judge import known_answers as answers
 
 Run = Callable[..., Tensor]
 

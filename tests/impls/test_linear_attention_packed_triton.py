@@ -27,7 +27,7 @@ from support.table import Operands, error, evaluate
 from torch import Tensor
 
 from ssmperf import UsageError, registry
-from ssmperf.judge.loops.recording import no_waiting
+from ssmperf.engine.judge.loops.recording import no_waiting
 
 LENGTHS = (13, 0, 1, C, C + 1, 7, 0)
 OTHERS = (0, C + 3, 0, 1, C - 1, 0, 19)  # of as many steps

@@ -11,7 +11,7 @@ import torch
 from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
 from support.table import REGIMES, Operands, detached, evaluate
 
-from ssmperf.tune import tables
+from ssmperf.engine.tune import tables
 
 KINDS = ("value", "both", "both_complex")
 

@@ -28,7 +28,7 @@ from support.table import REGIMES, detached, error, evaluate
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
-from ssmperf.tune import tables
+from ssmperf.engine.tune import tables
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.attention import DEVICE, C, assert_matches, attention, case, cut_in
 from support.table import Operands, error
 from torch import Tensor
 
-from ssmperf.tune import tables
+from ssmperf.engine.tune import tables
 
 H, K = 2, 16
 SHAPES = {"none": None, "const": (H,), "const key": (H, K), "scalar": (1, C + 1, H), "key": (1, C + 1, H, K)}

@@ -12,7 +12,7 @@ from support.table import TOLERANCE, error, random_like
 from torch import Tensor
 
 from ssmperf import Backend, Shape, registry
-from ssmperf.operands import samplers as regimes
+from ssmperf.engine.operands import samplers as regimes
 
 BACKENDS = registry.backends("long_conv")
 LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65, 130)

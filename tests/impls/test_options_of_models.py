@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import UsageError, registry
-from ssmperf.registry.options import options_of
+from ssmperf.engine.registry.options import options_of
 
 OUTSIDE = (
     *(f"{name}:rank={rank}" for name in ("f4_decoupled", "f4_vector", "gla") for rank in (0, -1)),

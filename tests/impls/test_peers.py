@@ -14,8 +14,8 @@ from support.quick_processes import command
 from torch import Tensor
 
 from ssmperf import Unsupported, registry
-from ssmperf.operands.time_axis import time_last
-from ssmperf.registry import declarations
+from ssmperf.engine.operands.time_axis import time_last
+from ssmperf.engine.registry import declarations
 
 PEERS = {
     "scan": ("accelerated_scan_complex", "accelerated_scan_scalar", "fla_hgrn", "fla_hgrn_recurrent"),

@@ -15,8 +15,8 @@ from ssmperf.impls._triton.plan import Plan, Planned, Slot, packed
 from torch import Tensor
 
 from ssmperf import UsageError
-from ssmperf.tune import tables as configurations
-from ssmperf.tune.tables import Table, noted, using
+from ssmperf.engine.tune import tables as configurations
+from ssmperf.engine.tune.tables import Table, noted, using
 
 
 class Note:

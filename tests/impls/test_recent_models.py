@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Model, Shape, UsageError, registry
-from ssmperf.cases.case import Case
-from ssmperf.operands.subject import subject_of
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.operands.subject import subject_of
 
 B, T, H, K, V = 2, 19, 3, 6, 4
 SIZES = {"H": H, "K": K, "V": V}

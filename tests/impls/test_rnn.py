@@ -21,7 +21,7 @@ from support.table import (
 from torch import Tensor, nn
 
 from ssmperf import Backend, Shape, Spec, Unsupported, UsageError, registry
-from ssmperf.operands.samplers import log_gates
+from ssmperf.engine.operands.samplers import log_gates
 
 RECURRENCE = registry.recurrence("rnn")
 SHAPE = Shape(B=2, T=33, C=5)

@@ -12,7 +12,7 @@ from support.compiled import SHARED_BYTES
 from support.compiled_cases import ARCHS, CASES, CudaCase
 
 from ssmperf import Unsupported
-from ssmperf.cases.failure import failure_of
+from ssmperf.engine.cases.failure import failure_of
 
 SUBJECTS = [
     pytest.param(case, arch, id=f"{case.name} sm_{arch}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ssmperf import Backend, Shape, Spec, UnknownName, UsageError, registry
-from ssmperf.operands import samplers as regimes
+from ssmperf.engine.operands import samplers as regimes
 
 NAME = "selective_scan"
 RECURRENCE = registry.recurrence(NAME)

@@ -12,7 +12,7 @@ from support.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, UsageError, registry
-from ssmperf.tune import tables as configurations
+from ssmperf.engine.tune import tables as configurations
 
 ENTRY = registry.backend("selective_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -41,8 +41,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 
-from ssmperf.measure import paired  # noqa: E402
-from ssmperf.measure.statistics import summarise  # noqa: E402
+from ssmperf.engine.measure import paired  # noqa: E402
+from ssmperf.engine.measure.statistics import summarise  # noqa: E402
 
 Array = npt.NDArray[np.float64]
 Random = np.random.Generator

@@ -33,8 +33,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from proofs.verdict_counts import summarise  # noqa: E402
 from ssmperf.comparison.comparison import compare_runs  # noqa: E402
-from ssmperf.runs import store  # noqa: E402
-from ssmperf.runs.store import Run  # noqa: E402
+from ssmperf.engine.runs import store  # noqa: E402
+from ssmperf.engine.runs.store import Run  # noqa: E402
 
 STOP_S = 20.0  # before the time is over, for writing the results
 LAUNCH_S = 1.6e-6  # of a GPU, for the planted kernel itself (as measured on an H200)

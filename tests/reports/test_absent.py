@@ -9,7 +9,7 @@ from ssmperf.reports import exports, html, tables
 from ssmperf.suites.correctness import SECTION
 
 from ssmperf import registry
-from ssmperf.registry import declarations
+from ssmperf.engine.registry import declarations
 
 META = {"suites": {"correctness": SECTION.to_json()}}
 PLACE = {"recurrence": "linear_attention", "model": "gla"}

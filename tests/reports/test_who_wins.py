@@ -17,7 +17,7 @@ from support.pages import case_rows
 
 import ssmperf
 from ssmperf import Backend, Record, registry, standings
-from ssmperf.judge.tolerance import is_approximate
+from ssmperf.engine.judge.tolerance import is_approximate
 
 GRADIENT = "gradient of b: relative error 9.99e-02 is above the tolerance 2.00e-04"
 LOOSE = {"declared_bound": 0.999, "approximate": False, "tolerances": {"output": 0.999}}

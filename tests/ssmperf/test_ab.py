@@ -13,15 +13,15 @@ import pytest
 from support.quick_processes import command
 from support.repositories import KERNEL
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions import procedure
 from ssmperf.comparison.versions.procedure import Versions, compare_versions
 from ssmperf.comparison.versions.sides import Side
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute.run import Silent
+from ssmperf.engine.runs.store import Writer
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.execute.run import Silent
-from ssmperf.runs.store import Writer
 
 Seconds = Callable[[str, str, int], float | None]  # of a side, a case and a round; None: it is wrong
 

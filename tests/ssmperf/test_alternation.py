@@ -22,18 +22,18 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions import serve
 from ssmperf.comparison.versions.serve import Telling
-from ssmperf.execute import context as context_module
-from ssmperf.execute import worker_process
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.worker_process import WorkerProcess
-from ssmperf.measure.sampling import BRIEF_SHARE, SLICE_S, Alternation, Samples, sample
-from ssmperf.processes.partner import Partner
-from ssmperf.registry.cost import Ceilings
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute import context as context_module
+from ssmperf.engine.execute import worker_process
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.worker_process import WorkerProcess
+from ssmperf.engine.measure.sampling import BRIEF_SHARE, SLICE_S, Alternation, Samples, sample
+from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.registry.cost import Ceilings
 
 AWAY_S = 0.3  # for which the other process works
 CASE = Case("throughput", "scan", "sequential", Shape(B=1, T=8, C=2))
@@ -342,7 +342,7 @@ def test_a_case_that_has_ended_in_whatever_way_lets_the_other_side_go_on(
 
 FAULTS = """
 import ctypes, resource, sys
-from ssmperf.processes.heap import keep_freed_memory
+from ssmperf.engine.processes.heap import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

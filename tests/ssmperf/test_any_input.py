@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssmperf import DIMENSIONS, Case, Record, Shape, Status, UnreadableRun, UsageError, axes
-from ssmperf.plan.run_options import names
-from ssmperf.plan.sizes import parse_one, spread
+from ssmperf.engine.plan.run_options import names
+from ssmperf.engine.plan.sizes import parse_one, spread
 
 TEXTS = st.text(max_size=20)
 LETTERS = tuple(letter for letter in DIMENSIONS if letter != "G")  # which divides H

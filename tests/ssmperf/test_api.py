@@ -14,8 +14,8 @@ import ssmperf
 from ssmperf import Backend, Case, Selection, Shape, Status, Unsupported, UsageError
 from ssmperf.authors import direct
 from ssmperf.comparison.comparison import parse_threshold
-from ssmperf.execute.request import Request, select
-from ssmperf.plan.sizes import Sizes
+from ssmperf.engine.execute.request import Request, select
+from ssmperf.engine.plan.sizes import Sizes
 
 LOG_A, B = -torch.rand(2, 5, 3), torch.randn(2, 5, 3)
 
@@ -182,7 +182,7 @@ def test_planned_refusals_carry_the_command_that_repeats_them(tmp_path: Path) ->
 def test_compute_sees_what_is_registered_later(own_registrations: None) -> None:
     """A model's own backend comes before its recurrence's, be it registered after a call."""
     from ssmperf import backend
-    from ssmperf.registry import tables
+    from ssmperf.engine.registry import tables
 
     def own(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:
         return b, b[:, -1]

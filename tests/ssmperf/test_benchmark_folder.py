@@ -15,7 +15,7 @@ from support.histories import write_run
 
 import ssmperf
 from ssmperf import Status
-from ssmperf.runs.store import load
+from ssmperf.engine.runs.store import load
 
 Change = Callable[[dict[str, Any]], Any]
 

@@ -16,9 +16,9 @@ from support.command_line import Call, caller
 
 import ssmperf
 from ssmperf import Status
+from ssmperf.engine.runs.foreign import benchmark_json
+from ssmperf.engine.runs.store import load
 from ssmperf.errors import UnreadableRun
-from ssmperf.runs.foreign import benchmark_json
-from ssmperf.runs.store import load
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_every_report_shows_it(verb: str, tmp_path: Path) -> None:
     benchmarks = [benchmark(name, 1e-3, group=HOSTILE) for name in names]
     run = load(write(tmp_path / "one.json", document(*benchmarks)))
     target = tmp_path / "out"
-    text = ssmperf.registry.report(verb)([run], target) or target.read_text()
+    text = ssmperf.engine.registry.report(verb)([run], target) or target.read_text()
     assert "test_a" in text
     if verb != "csv":  # which is data
         assert "\x1b" not in text
@@ -280,7 +280,7 @@ def test_odd_values_that_nothing_needs_are_unknown(name: str, tmp_path: Path) ->
         "gate_dtype": "float32", "layout": "time_last", "pass": "forward", "cache": "hot", "timing": "native",
         "level": "op"}))).status is Status.OK  # fmt: skip
     for report in ("table", "html"):
-        ssmperf.registry.report(report)([run], tmp_path / "out")
+        ssmperf.engine.registry.report(report)([run], tmp_path / "out")
     ssmperf.compare(run, run)
 
 
@@ -321,9 +321,9 @@ def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, tmp_path: Pa
     other = load(intact if intact.exists() else write(intact, INTACT))
     assert len(run.records) + len(run.warnings) >= len(changed["benchmarks"])
     for one, two in ((run, other), (other, run)):
-        ssmperf.registry.report("table", "comparison")(ssmperf.compare(one, two), tmp_path / "out")
+        ssmperf.engine.registry.report("table", "comparison")(ssmperf.compare(one, two), tmp_path / "out")
     for name in ("table", "html", "json"):
-        ssmperf.registry.report(name)([run], tmp_path / "out")
+        ssmperf.engine.registry.report(name)([run], tmp_path / "out")
 
 
 def test_ids_depend_on_names_alone() -> None:

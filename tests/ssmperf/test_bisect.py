@@ -13,9 +13,6 @@ import pytest
 from support.bisections import Answering, Knowing, numbers, slow_from
 from support.repositories import PLUGIN, commit, git, state_of
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.search import bisection, verdicts
 from ssmperf.comparison.versions.search.bisected import Bisected
@@ -31,6 +28,9 @@ from ssmperf.comparison.versions.search.verdicts import (
     Measured,
     of_record,
 )
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
 from ssmperf.errors import ExitCode, UnreadableRun, UsageError, VersionEnded, VersionFailed
 
 

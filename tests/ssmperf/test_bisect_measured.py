@@ -13,15 +13,15 @@ import pytest
 from support.repositories import KERNEL, PLUGIN, commit, git, state_of
 
 import ssmperf
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions import procedure
 from ssmperf.comparison.versions.search import verdicts
 from ssmperf.comparison.versions.sides import Side
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.runs.rounds import round_of
+from ssmperf.engine.runs.store import Writer
 from ssmperf.errors import ExitCode, UsageError, VersionFailed
-from ssmperf.runs.rounds import round_of
-from ssmperf.runs.store import Writer
 from ssmperf.shell import cli
 
 

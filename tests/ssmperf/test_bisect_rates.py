@@ -18,8 +18,8 @@ from support.bisections import THRESHOLD, Knowing, Line, line, numbers, search
 from ssmperf.comparison.versions.search.bisection import Undecided
 from ssmperf.comparison.versions.search.looks import Ratio, Settled, settle
 from ssmperf.comparison.versions.search.verdicts import Followed, judged_end, shows_end
+from ssmperf.engine.measure import paired
 from ssmperf.errors import ExitCode
-from ssmperf.measure import paired
 
 COMMITS = 13
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ssmperf import Case, Shape, Status, judge_call, make_reference, registry, steps
-from ssmperf.judge.reference import Reference
-from ssmperf.operands.subject import Subject, subject_of
-from ssmperf.operands.values import Values
+from ssmperf.engine.judge.reference import Reference
+from ssmperf.engine.operands.subject import Subject, subject_of
+from ssmperf.engine.operands.values import Values
 
 T = 67
 SIZES = {

@@ -10,15 +10,15 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Record, Shape, Status, UnknownName, UsageError, registry
-from ssmperf.cases.case import Case
-from ssmperf.execute.request import select
-from ssmperf.judge.oracle import as_backend
-from ssmperf.judge.reference import make_reference, reference_of
-from ssmperf.judge.tolerance import relative_error
-from ssmperf.judge.verdict import judge_call
-from ssmperf.operands.subject import subject_of
-from ssmperf.plan.plan import make_plan
-from ssmperf.plan.selection import Selection
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.judge.oracle import as_backend
+from ssmperf.engine.judge.reference import make_reference, reference_of
+from ssmperf.engine.judge.tolerance import relative_error
+from ssmperf.engine.judge.verdict import judge_call
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.selection import Selection
 
 PLANTED = '''
 import torch

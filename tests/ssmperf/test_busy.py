@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.remarks import busy_cases, busy_line
-from ssmperf.execute.context import Context, Settings
-from ssmperf.machine.ceilings import measure_ceilings
-from ssmperf.runs.rounds import fold
-from ssmperf.runs.store import Run
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.machine.ceilings import measure_ceilings
+from ssmperf.engine.runs.rounds import fold
+from ssmperf.engine.runs.store import Run
 
 IDLE: list[str] = []
 

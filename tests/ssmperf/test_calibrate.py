@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions import calibrate as work
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute.run import Silent
+from ssmperf.engine.machine import calibration
+from ssmperf.engine.machine.calibration import Calibration
+from ssmperf.engine.machine.spread import Spread
+from ssmperf.engine.runs import store
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.execute.run import Silent
-from ssmperf.machine import calibration
-from ssmperf.machine.calibration import Calibration
-from ssmperf.machine.spread import Spread
-from ssmperf.runs import store
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import calibration as shown
 from ssmperf.shell.terminal import display, doctor
@@ -124,7 +124,7 @@ def test_one_round_is_too_few(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_ends_it_after_the_first_round(tmp_path: Path, own_folder: Path) -> None:
-    from ssmperf.machine import environment
+    from ssmperf.engine.machine import environment
 
     own_folder.mkdir()
     device = calibration.device_name({"hardware": {"cpu": environment.cpu(), "gpu": None}})

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.machine import calibration, spread
+from ssmperf.engine.machine.calibration import Calibration, Session, kind_of
+from ssmperf.engine.machine.spread import LEAST_OF_ONE_SESSION, estimate
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.machine import calibration, spread
-from ssmperf.machine.calibration import Calibration, Session, kind_of
-from ssmperf.machine.spread import LEAST_OF_ONE_SESSION, estimate
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int, int], list[Array]]

@@ -14,11 +14,11 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Shape, UsageError, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.judging import Judging
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
-from ssmperf.registry import tables
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.judging import Judging
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.registry import tables
 from ssmperf.shell.cli import main
 
 PLUGIN = Path(__file__).parents[1] / "support" / "broken_calls.py"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.execute.request import select
-from ssmperf.plan import make_plan
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan import make_plan
 
 LIST = Path(__file__).parents[1] / "case_ids.tsv.gz"  # ids and texts of all cases in the CPU's default plans
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ssmperf import Cost
-from ssmperf.machine import ceilings as roofline
-from ssmperf.operands.values import specs
-from ssmperf.registry.cost import Ceilings, floor_s, limit
+from ssmperf.engine.machine import ceilings as roofline
+from ssmperf.engine.operands.values import specs
+from ssmperf.engine.registry.cost import Ceilings, floor_s, limit
 
 CEILINGS = Ceilings(
     copy_bytes_per_s=4e12,

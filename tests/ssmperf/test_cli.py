@@ -13,7 +13,7 @@ import pytest
 from support.command_line import Call, caller
 
 from ssmperf import registry
-from ssmperf.cases.record import SCHEMA_VERSION
+from ssmperf.engine.cases.record import SCHEMA_VERSION
 from ssmperf.shell.terminal import display, listing
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
@@ -122,7 +122,7 @@ def interrupt(*args: Any, **kwargs: Any) -> Any:
 
 
 def test_an_interrupt_says_how_to_go_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssmperf.execute.run.execute", interrupt)
+    monkeypatch.setattr("ssmperf.engine.execute.run.execute", interrupt)
     code, _, err = call("run", *SMALL, "--out", tmp_path)
     assert code == 130
     assert f"--resume --out {tmp_path}" in err

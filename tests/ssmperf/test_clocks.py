@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from support.simulated_gpu import Simulated
 
+from ssmperf.engine.machine import cache
+from ssmperf.engine.measure import clocks
+from ssmperf.engine.measure.clocks import CoreWait, HostClock, IssueClock, WallClock
+from ssmperf.engine.measure.device_clocks import _MOST_LEAD_S, EventClock, GraphClock
+from ssmperf.engine.measure.stopwatch import Around, Stopwatch
 from ssmperf.errors import UsageError
-from ssmperf.machine import cache
-from ssmperf.measure import clocks
-from ssmperf.measure.clocks import CoreWait, HostClock, IssueClock, WallClock
-from ssmperf.measure.device_clocks import _MOST_LEAD_S, EventClock, GraphClock
-from ssmperf.measure.stopwatch import Around, Stopwatch
 
 NO_COUNTS = CoreWait(Path(os.devnull))  # a kernel that does not say how long threads wait
 

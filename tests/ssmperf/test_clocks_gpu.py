@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ssmperf.machine import cache
-from ssmperf.measure.clocks import IssueClock
-from ssmperf.measure.device_clocks import EventClock, GraphClock
-from ssmperf.measure.stopwatch import Taken
+from ssmperf.engine.machine import cache
+from ssmperf.engine.measure.clocks import IssueClock
+from ssmperf.engine.measure.device_clocks import EventClock, GraphClock
+from ssmperf.engine.measure.stopwatch import Taken
 
 pytestmark = [
     pytest.mark.gpu,

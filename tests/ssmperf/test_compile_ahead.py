@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from ssmperf import Case, Record, Shape, Status
-from ssmperf.execute import executor
-from ssmperf.execute.executor import LocalExecutor
-from ssmperf.execute.lane import Events
-from ssmperf.judge import answer
-from ssmperf.judge.answer import Answer, call_backend
-from ssmperf.plan.run_options import RunOptions
-from ssmperf.processes.children import Nursery
-from ssmperf.registry.presets import PRESETS
-from ssmperf.tune import ahead
+from ssmperf.engine.execute import executor
+from ssmperf.engine.execute.executor import LocalExecutor
+from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.judge import answer
+from ssmperf.engine.judge.answer import Answer, call_backend
+from ssmperf.engine.plan.run_options import RunOptions
+from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.registry.presets import PRESETS
+from ssmperf.engine.tune import ahead
 
 
 def case(backend: str = "sequential", T: int = 4, **more: Any) -> Case:

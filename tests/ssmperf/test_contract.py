@@ -13,8 +13,8 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import BrokenContract, Status, Unsupported, UsageError, registry
-from ssmperf.cases.pattern import misfit, parse
-from ssmperf.operands.contract import well_formed
+from ssmperf.engine.cases.pattern import misfit, parse
+from ssmperf.engine.operands.contract import well_formed
 
 PLUGIN = Path(__file__).parents[1] / "support" / "malformed.py"
 SMALL = ["T=9", "C=4", "B=2"]
@@ -110,8 +110,8 @@ def test_a_missing_graph_is_named() -> None:
 
 
 def test_profile_refuses_the_form_too(tmp_path: Path) -> None:
-    from ssmperf.execute.request import select
-    from ssmperf.measure.kernels import profile
+    from ssmperf.engine.execute.request import select
+    from ssmperf.engine.measure.kernels import profile
 
     selection, _ = select(device="cpu", models="hgrn", backends="malformed_list", axis=SMALL)
     with pytest.raises(BrokenContract, match="got a list of 2"):

@@ -14,13 +14,13 @@ from support.histories import SECTION
 from ssmperf import Case, Record, Run, Selection, Shape, Status
 from ssmperf.comparison.comparison import compare_pairs, compare_runs
 from ssmperf.comparison.outcome import RunComparison
-from ssmperf.plan.plan import Plan, Planned
-from ssmperf.plan.selection import Device
-from ssmperf.runs import scope
-from ssmperf.runs.rounds import believed, fault, fold
-from ssmperf.runs.standings import believed as records_of
-from ssmperf.runs.standings import standings
-from ssmperf.runs.store import Writer, load
+from ssmperf.engine.plan.plan import Plan, Planned
+from ssmperf.engine.plan.selection import Device
+from ssmperf.engine.runs import scope
+from ssmperf.engine.runs.rounds import believed, fault, fold
+from ssmperf.engine.runs.standings import believed as records_of
+from ssmperf.engine.runs.standings import standings
+from ssmperf.engine.runs.store import Writer, load
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BACKENDS = ("blelloch", "chunkwise", "sequential", "triton")

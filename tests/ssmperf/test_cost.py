@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ssmperf import Case, Cost, Shape, Spec, UsageError, registry
-from ssmperf.operands.subject import subject_of
-from ssmperf.operands.values import specs
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.operands.values import specs
 from ssmperf.shell.terminal import formulas
 
 FORWARD, BACKWARD = Cost(10, 20, 3, 4), Cost(100, 200, 30, 40)

@@ -19,10 +19,10 @@ from support.quick_processes import command
 
 import ssmperf
 from ssmperf import PluginError, Record, Status, registry
-from ssmperf.cases.compilers import complaint_of
-from ssmperf.cases.failure import LONGEST_TRACEBACK, bounded, failure_of, fatal_failure
-from ssmperf.cases.place import is_authors
-from ssmperf.cases.record import LONGEST_REASON
+from ssmperf.engine.cases.compilers import complaint_of
+from ssmperf.engine.cases.failure import LONGEST_TRACEBACK, bounded, failure_of, fatal_failure
+from ssmperf.engine.cases.place import is_authors
+from ssmperf.engine.cases.record import LONGEST_REASON
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import display
 
@@ -87,7 +87,7 @@ def test_the_line_of_a_kernel_that_is_interpreted() -> None:
     code = (
         "import os; os.environ['TRITON_INTERPRET'] = '1'\n"
         "import torch, crashing_kernels as k\n"
-        "from ssmperf.cases.failure import failure_of\n"
+        "from ssmperf.engine.cases.failure import failure_of\n"
         "try: k.calls_helper[(1,)](torch.zeros(8), 8)\n"
         "except Exception as error: print(failure_of(error).reason)\n"
     )

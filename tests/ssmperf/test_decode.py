@@ -11,15 +11,15 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, UsageError, registry
-from ssmperf.cases.case import PASSES
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.request import select
-from ssmperf.execute.worker import run_case
-from ssmperf.measure import kernels as profiling
-from ssmperf.plan.command import command_that_repeats
-from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.plan.selection import Selection
-from ssmperf.registry.cost import Ceilings
+from ssmperf.engine.cases.case import PASSES
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.measure import kernels as profiling
+from ssmperf.engine.plan.command import command_that_repeats
+from ssmperf.engine.plan.plan import Plan, make_plan
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry.cost import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=1, C=3), "hgrn", cache="hot", pass_="decode", device="cpu"

@@ -20,7 +20,7 @@ import torch, ssmperf
 
 @ssmperf.backend("scan", name="diagnosed_doubled", dtypes=("float32", "float64"), gates=("data",))
 def doubled(log_a, b, initial_state=None, *, phase=None):
-    output, state = ssmperf.registry.recurrence("scan").definition(log_a, b, initial_state)
+    output, state = ssmperf.engine.registry.recurrence("scan").definition(log_a, b, initial_state)
     return output * 2, state
 
 @ssmperf.backend("scan", name="diagnosed_raising", gates=("data",))
@@ -34,7 +34,7 @@ import ssmperf
 
 @ssmperf.backend("scan", name="diagnosed_detached", gates=("data",))
 def detached(log_a, b, initial_state=None, *, phase=None):
-    return ssmperf.registry.recurrence("scan").definition(log_a, b.detach(), initial_state)
+    return ssmperf.engine.registry.recurrence("scan").definition(log_a, b.detach(), initial_state)
 """
 
 
@@ -43,7 +43,7 @@ import ssmperf
 
 @ssmperf.backend("linear_attention", name="diagnosed_in_a_layer", dtypes=("float32",))
 def in_a_layer(*operands, **options):
-    output, state = ssmperf.registry.recurrence("linear_attention").definition(*operands, **options)
+    output, state = ssmperf.engine.registry.recurrence("linear_attention").definition(*operands, **options)
     return output * 1.5, state
 """
 
@@ -154,7 +154,7 @@ def test_the_recurrence_inside_a_layer_is_diagnosed_where_a_norm_hides_it(
 IN_DOUBLE = """
 import torch, ssmperf
 
-scan = ssmperf.registry.recurrence("scan").definition
+scan = ssmperf.engine.registry.recurrence("scan").definition
 
 @ssmperf.backend("scan", name="diagnosed_in_double", gates=("data", "const"))
 def in_double(log_a, b, initial_state=None, *, phase=None):

@@ -14,14 +14,14 @@ from support.diagnosed import Setting
 from torch import Tensor
 
 from ssmperf import Case, Record, Status, Verdict
-from ssmperf.cases.case import split_source
-from ssmperf.diagnosis import explain, places, profile, variants
-from ssmperf.execute.request import select
-from ssmperf.judge.answer import Answer
-from ssmperf.judge.reference import reference_of
-from ssmperf.operands.contract import TIME
-from ssmperf.plan.plan import make_plan
-from ssmperf.trial.judge import Judge, Question
+from ssmperf.engine.cases.case import split_source
+from ssmperf.engine.diagnosis import explain, places, profile, variants
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.judge.answer import Answer
+from ssmperf.engine.judge.reference import reference_of
+from ssmperf.engine.operands.contract import TIME
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.trial.judge import Judge, Question
 
 SEEDS = range(8)
 OBJECTS = ("output", "final_state", "log_a", "b", "initial_state")

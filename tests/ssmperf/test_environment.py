@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf.machine import calibration, environment
-from ssmperf.machine.calibration import Calibration
-from ssmperf.machine.spread import Spread
+from ssmperf.engine.machine import calibration, environment
+from ssmperf.engine.machine.calibration import Calibration
+from ssmperf.engine.machine.spread import Spread
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_peers_have_a_version_only_where_they_are_installed(monkeypatch: pytest.
 
 def test_versions_need_no_torch() -> None:
     code = (
-        "import sys; from ssmperf.machine import environment as e; e.versions(); e.cpu(); e.driver(); "
+        "import sys; from ssmperf.engine.machine import environment as e; e.versions(); e.cpu(); e.driver(); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

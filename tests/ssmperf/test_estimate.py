@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from ssmperf import Shape, registry
-from ssmperf.cases.case import MODEL, Case
-from ssmperf.execute.request import select
-from ssmperf.operands.build import operand_specs
-from ssmperf.plan.estimate import COMPILE_S, COMPILED_BESIDE, SHAPE_S, expected_s
-from ssmperf.plan.plan import make_plan
-from ssmperf.plan.refusal import declared_bytes, predicted_call_s
+from ssmperf.engine.cases.case import MODEL, Case
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.operands.build import operand_specs
+from ssmperf.engine.plan.estimate import COMPILE_S, COMPILED_BESIDE, SHAPE_S, expected_s
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.refusal import declared_bytes, predicted_call_s
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

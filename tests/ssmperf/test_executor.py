@@ -19,15 +19,15 @@ import torch
 from support.places import place
 
 from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf.engine.execute import lane, worker, worker_process
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.executor import LocalExecutor
+from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.execute.process_state import Snapshot
+from ssmperf.engine.plan.run_options import RunOptions
+from ssmperf.engine.processes import children
+from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.errors import WorkerFailed
-from ssmperf.execute import lane, worker, worker_process
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.executor import LocalExecutor
-from ssmperf.execute.lane import Events
-from ssmperf.execute.process_state import Snapshot
-from ssmperf.plan.run_options import RunOptions
-from ssmperf.processes import children
-from ssmperf.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
 at = partial(place, PLUGIN)

@@ -15,7 +15,7 @@ from support.repositories import PLUGIN, commit, git
 from ssmperf import Case, Record, Run, RunComparison, Shape, Status, compare_runs
 from ssmperf.comparison.versions.follow_up import follow_up, follow_up_sides
 from ssmperf.comparison.versions.sides import Side
-from ssmperf.plan.command import words_that_select
+from ssmperf.engine.plan.command import words_that_select
 
 SECTIONS = {"throughput": {"rank": "latency_s"}, "correctness": {"rank": None}}
 Change = Callable[[list[str]], None]

@@ -15,7 +15,7 @@ from ssmperf import Case, Shape
 from ssmperf.comparison.versions import procedure
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.sides import Side
-from ssmperf.plan.estimate import expected_s
+from ssmperf.engine.plan.estimate import expected_s
 from ssmperf.shell.terminal.forecast import Forecast, forecast, forecast_search
 
 CASES = [

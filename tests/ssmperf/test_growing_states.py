@@ -11,18 +11,18 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Shape, registry
-from ssmperf.cases.record import Status
-from ssmperf.execute.request import select
-from ssmperf.judge.loops.parallel_segments import segment_length
-from ssmperf.judge.loops.segments import measure_step
-from ssmperf.judge.oracle import evaluate
-from ssmperf.judge.tolerance import relative_error
-from ssmperf.operands.build import sample_state
-from ssmperf.operands.time_axis import with_time
-from ssmperf.operands.values import contract, draw_cotangents
-from ssmperf.plan import make_plan
-from ssmperf.plan.refusal import refusal
-from ssmperf.plan.sizes import one_token, parse_sizes
+from ssmperf.engine.cases.record import Status
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.judge.loops.parallel_segments import segment_length
+from ssmperf.engine.judge.loops.segments import measure_step
+from ssmperf.engine.judge.oracle import evaluate
+from ssmperf.engine.judge.tolerance import relative_error
+from ssmperf.engine.operands.build import sample_state
+from ssmperf.engine.operands.time_axis import with_time
+from ssmperf.engine.operands.values import contract, draw_cotangents
+from ssmperf.engine.plan import make_plan
+from ssmperf.engine.plan.refusal import refusal
+from ssmperf.engine.plan.sizes import one_token, parse_sizes
 
 GROWING = registry.recurrence("softmax_attention")
 SHAPE = Shape(B=2, T=29, H=2, K=3, V=4)

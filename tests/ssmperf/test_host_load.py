@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.machine import activity, host_load
-from ssmperf.machine.host_load import HostLoad
+from ssmperf.engine.machine import activity, host_load
+from ssmperf.engine.machine.host_load import HostLoad
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

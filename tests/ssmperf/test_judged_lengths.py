@@ -17,11 +17,11 @@ from ssmperf.comparison.outcome import Pair
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.side_process import SideProcess
 from ssmperf.comparison.versions.sides import Side
+from ssmperf.engine.execute.request import Request, select
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.runs import scope
+from ssmperf.engine.runs.scope import Restriction
 from ssmperf.errors import UnknownName, VersionFailed
-from ssmperf.execute.request import Request, select
-from ssmperf.plan.plan import make_plan
-from ssmperf.runs import scope
-from ssmperf.runs.scope import Restriction
 
 HGRN = {"models": "hgrn", "backends": "blelloch"}
 NAMED = (["T=512"], ["T=64:256:x2"], ["T=512", "B=2", "C=8"], ["T=64", "T=128"], ["B=2"])

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, UsageError, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.request import select
-from ssmperf.execute.worker import run_case
-from ssmperf.operands.subject import subject_of
-from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.registry.cost import Ceilings
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.plan.plan import Plan, make_plan
+from ssmperf.engine.registry.cost import Ceilings
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=9, C=3), "hgrn", layout="time_last", cache="hot", device="cpu"

@@ -30,7 +30,9 @@ from ssmperf import (
     search_all,
     sized,
 )
-from ssmperf.machine.devices import ASSUMED
+from ssmperf.engine.machine.devices import ASSUMED
+from ssmperf.engine.plan.refusal import SECONDS_PER_LAUNCH
+from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn import trials
 from ssmperf.papers.learn.data import TrainingRows, majority
 from ssmperf.papers.learn.testing import accuracy_by_reach
@@ -38,8 +40,6 @@ from ssmperf.papers.learn.together import train_together
 from ssmperf.papers.learn.training import build, pace, train
 from ssmperf.papers.learn.trials import checkpoint_of, run_jobs
 from ssmperf.papers.learn.update import Updates
-from ssmperf.plan.refusal import SECONDS_PER_LAUNCH
-from ssmperf.registry.presets import PRESETS
 
 SIZES = {"B": 8, "T": 16, "C": 16}
 UPDATES = 20
@@ -200,8 +200,8 @@ def test_a_backend_is_chosen_among_those_named() -> None:
 
 def test_launches_of_a_replayed_update_cost_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop over a few steps reads its state once per step, where a scan reads all of them several times."""
-    monkeypatch.setattr("ssmperf.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
-    monkeypatch.setattr("ssmperf.machine.devices.describe", lambda kind, found: ASSUMED)
+    monkeypatch.setattr("ssmperf.engine.machine.devices.resolve", lambda device: ("cuda", ["cuda:0"]))
+    monkeypatch.setattr("ssmperf.engine.machine.devices.describe", lambda kind, found: ASSUMED)
     sizes = {"B": 128, "T": 64, "N": 32, "D": 64}
 
     def chosen() -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ssmperf import UnknownName, UsageError
-from ssmperf.execute.request import Request
-from ssmperf.plan import learning
-from ssmperf.plan.learning import Learning
-from ssmperf.registry.presets import PRESETS, Training
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.plan import learning
+from ssmperf.engine.plan.learning import Learning
+from ssmperf.engine.registry.presets import PRESETS, Training
 
 
 def text(folder: Path, content: str = "some text") -> Path:

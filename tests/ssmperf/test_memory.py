@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ssmperf.measure.memory import peak_bytes, trace
+from ssmperf.engine.measure.memory import peak_bytes, trace
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MB = 2**20

@@ -10,9 +10,9 @@ import pytest
 from support.quick_processes import command
 
 from ssmperf import Case, Network, Shape, UnknownName, UsageError, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.request import select
-from ssmperf.plan import command_that_repeats, make_plan
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan import command_that_repeats, make_plan
 
 PLUGIN = '''
 import torch

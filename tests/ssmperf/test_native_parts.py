@@ -13,7 +13,7 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status, with_native_parts
-from ssmperf.registry.cost import Ceilings
+from ssmperf.engine.registry.cost import Ceilings
 
 CASE = Case("throughput", "scan", "native", Shape(B=2, T=9, C=3), operand_source="sigmoid/data")
 META = {

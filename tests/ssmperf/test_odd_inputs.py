@@ -19,9 +19,9 @@ import pytest
 
 import ssmperf
 from ssmperf import UsageError, WorkerFailed, registry
-from ssmperf.cases import reading
-from ssmperf.registry import load_plugin
-from ssmperf.runs.store import load
+from ssmperf.engine.cases import reading
+from ssmperf.engine.registry import load_plugin
+from ssmperf.engine.runs.store import load
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import listing
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ssmperf import Shape, registry
-from ssmperf.judge.oracle import evaluate
-from ssmperf.judge.reference import reference_of
-from ssmperf.judge.tolerance import relative_error, tolerance
-from ssmperf.operands.values import Values, contract, draw_cotangents
+from ssmperf.engine.judge.oracle import evaluate
+from ssmperf.engine.judge.reference import reference_of
+from ssmperf.engine.judge.tolerance import relative_error, tolerance
+from ssmperf.engine.operands.values import Values, contract, draw_cotangents
 
 SUBJECTS = [
     ("scan", Shape(B=2, T=13, C=3), ("data", "const", "data_complex", "const_complex")),

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from ssmperf.judge.loops import parallel_segments as batched
-from ssmperf.judge.loops.parallel_segments import ParallelSegments
-from ssmperf.judge.loops.segments import SEGMENT_BYTES, SLACK, Loop, Step, measure_step
-from ssmperf.judge.oracle import Evaluation, as_backend, evaluate
-from ssmperf.judge.tolerance import relative_error
-from ssmperf.operands.build import sample_state
-from ssmperf.operands.dtypes import widen
-from ssmperf.operands.time_axis import laid_out
-from ssmperf.operands.values import draw_cotangents
+from ssmperf.engine.judge.loops import parallel_segments as batched
+from ssmperf.engine.judge.loops.parallel_segments import ParallelSegments
+from ssmperf.engine.judge.loops.segments import SEGMENT_BYTES, SLACK, Loop, Step, measure_step
+from ssmperf.engine.judge.oracle import Evaluation, as_backend, evaluate
+from ssmperf.engine.judge.tolerance import relative_error
+from ssmperf.engine.operands.build import sample_state
+from ssmperf.engine.operands.dtypes import widen
+from ssmperf.engine.operands.time_axis import laid_out
+from ssmperf.engine.operands.values import draw_cotangents
 
 Definition = Callable[..., Any]
 SHAPES = {

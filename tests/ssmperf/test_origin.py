@@ -16,9 +16,9 @@ from support import repositories
 from support.repositories import git
 
 import ssmperf
-from ssmperf.cases.origin import Origin
-from ssmperf.machine.environment import plugin_state
-from ssmperf.runs import store
+from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.machine.environment import plugin_state
+from ssmperf.engine.runs import store
 
 KERNEL = repositories.KERNEL.replace("{seconds}", "0")
 COLUMNS = ("plugin", "plugin_sha256", "plugin_commit", "plugin_dirty")

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from proofs import simulate_verdicts
 
-from ssmperf.measure import paired
+from ssmperf.engine.measure import paired
 
 THRESHOLD = 0.05
 Array = npt.NDArray[np.float64]

@@ -10,17 +10,17 @@ import pytest
 from support.commands import repeated
 
 from ssmperf import Model, UnknownName, UsageError, registry, suite
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record
-from ssmperf.execute.context import Context
-from ssmperf.execute.request import Request, select
-from ssmperf.execute.stand_ins import StandIns
-from ssmperf.plan.command import command_that_repeats
-from ssmperf.plan.plan import make_plan
-from ssmperf.plan.refusal import gate_kind
-from ssmperf.plan.selection import Selection
-from ssmperf.plan.sizes import parse_sizes
-from ssmperf.registry.sections import Section
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record
+from ssmperf.engine.execute.context import Context
+from ssmperf.engine.execute.request import Request, select
+from ssmperf.engine.execute.stand_ins import StandIns
+from ssmperf.engine.plan.command import command_that_repeats
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.refusal import gate_kind
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.plan.sizes import parse_sizes
+from ssmperf.engine.registry.sections import Section
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -8,15 +8,15 @@ import pytest
 import torch
 from support.quick_processes import command
 
-from ssmperf.judge import poison
-from ssmperf.judge.poison import poisoned
+from ssmperf.engine.judge import poison
+from ssmperf.engine.judge.poison import poisoned
 
 CPU = torch.device("cpu")
 
 # Compiled functions run as they are under a dispatch mode, but what they call may be traced all the same.
 DRIVER = """
 import sys, torch
-from ssmperf.judge.poison import poisoned
+from ssmperf.engine.judge.poison import poisoned
 
 def function(x):
     fresh = torch.empty_like(x)

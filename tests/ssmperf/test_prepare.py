@@ -19,14 +19,14 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Case, Prepared, Record, Shape, Status, UnknownName, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.worker import run_case
-from ssmperf.measure.passes import TimedPass, pass_of
-from ssmperf.operands.subject import subject_of
-from ssmperf.operands.values import call_of
-from ssmperf.plan.selection import Selection
-from ssmperf.registry import discovery, tables
-from ssmperf.registry.cost import Ceilings
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.measure.passes import TimedPass, pass_of
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.operands.values import call_of
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry import discovery, tables
+from ssmperf.engine.registry.cost import Ceilings
 
 NAME = "planted_native"
 SLEEP_S = 0.02

@@ -12,9 +12,9 @@ import pytest
 from support.process_changes import CHANGES, HONEST
 from support.quick_processes import command
 
-from ssmperf.execute.process_state import Difference, Kind, Snapshot
-from ssmperf.machine.activity import MOST_IDLE_SHARE, idle_share
-from ssmperf.machine.process_settings import Unreadable, name_triton_cache, read_settings
+from ssmperf.engine.execute.process_state import Difference, Kind, Snapshot
+from ssmperf.engine.machine.activity import MOST_IDLE_SHARE, idle_share
+from ssmperf.engine.machine.process_settings import Unreadable, name_triton_cache, read_settings
 
 # Runs each script in a fork of its own, and prints: [name, [differences after each statement]].
 DRIVER = """
@@ -22,7 +22,7 @@ import collections, concurrent.futures, gc, io, json, locale, os, resource, sign
 import subprocess, sys, threading, time, types
 import torch
 from ssmperf import registry
-from ssmperf.execute.process_state import Snapshot
+from ssmperf.engine.execute.process_state import Snapshot
 
 def noop(*_, **__):
     return None

@@ -14,7 +14,7 @@ from support.own_tests import MEASURES
 
 import ssmperf
 from ssmperf import Status
-from ssmperf.runs.store import load
+from ssmperf.engine.runs.store import load
 from ssmperf.shell.pytest_plugin import measuring
 
 pytest_plugins = ["pytester"]

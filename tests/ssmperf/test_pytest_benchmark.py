@@ -14,10 +14,10 @@ from support import own_tests
 from support.simulated_gpu import Simulated
 
 import ssmperf
-from ssmperf.machine import devices
-from ssmperf.measure.clocks import HostClock, IssueClock
-from ssmperf.measure.device_clocks import EventClock
-from ssmperf.measure.stopwatch import Around, Stopwatch
+from ssmperf.engine.machine import devices
+from ssmperf.engine.measure.clocks import HostClock, IssueClock
+from ssmperf.engine.measure.device_clocks import EventClock
+from ssmperf.engine.measure.stopwatch import Around, Stopwatch
 from ssmperf.shell.pytest_plugin import benchmark
 from ssmperf.shell.pytest_plugin.benchmark import Replay
 
@@ -56,7 +56,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
     monkeypatch.setattr(Stopwatch, "of", stopwatch)
     monkeypatch.setattr(devices, "cuda_count", lambda: 1)
-    monkeypatch.setattr("ssmperf.machine.environment.gpu", lambda device: {"name": "Simulated"})
+    monkeypatch.setattr("ssmperf.engine.machine.environment.gpu", lambda device: {"name": "Simulated"})
     return gpu
 
 
@@ -148,7 +148,7 @@ def test_a_short_call_is_timed_many_times_per_sample(run: Run) -> None:
     """As `WallClock` does: a sample is long against the timer's resolution."""
     run("""
 import pytest
-from ssmperf.measure import clocks
+from ssmperf.engine.measure import clocks
 
 calls = [0]
 clocks.RESOLUTION = 1e-5  # a sample takes 100,000 ticks of the timer or more

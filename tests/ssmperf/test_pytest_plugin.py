@@ -20,8 +20,8 @@ from support.own_tests import HEAD, MEASURES
 import ssmperf
 from ssmperf import Status
 from ssmperf.authors.verification.binding import taking_names
-from ssmperf.plan.nonce import as_text
-from ssmperf.runs.store import load
+from ssmperf.engine.plan.nonce import as_text
+from ssmperf.engine.runs.store import load
 from ssmperf.shell.pytest_plugin import measuring
 from ssmperf.shell.pytest_plugin.measuring import wanted
 
@@ -323,7 +323,7 @@ def test_it(ssmperf_session):
 
 
 def test_a_function_with_all_operands_is_called_as_it_is() -> None:
-    scan = ssmperf.registry.recurrence("scan")
+    scan = ssmperf.engine.registry.recurrence("scan")
 
     def whole(log_a: Any, b: Any, initial_state: Any = None, *, phase: Any = None) -> None: ...
 

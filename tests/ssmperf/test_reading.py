@@ -19,9 +19,9 @@ from support import pairs
 from support.command_line import Call, caller
 
 from ssmperf import UnreadableRun
-from ssmperf.cases import reading
 from ssmperf.comparison.attempts import FILE
-from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
+from ssmperf.engine.cases import reading
+from ssmperf.engine.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
 
 VERBS: dict[str, Callable[[Path, Path], tuple[str | Path, ...]]] = {
     "check": lambda new, base: ("check", new, "--baseline", base),
@@ -140,7 +140,7 @@ def packed(folder: Path, name: str, content: bytes, times: int = 1) -> int:
 
 LIMITED = """
 import resource, sys
-from ssmperf.runs.store import load
+from ssmperf.engine.runs.store import load
 from ssmperf.errors import UnreadableRun
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from ssmperf import Case, Record, Shape, Status, UnreadableRun
-from ssmperf.cases.record import SCHEMA_VERSION
+from ssmperf.engine.cases.record import SCHEMA_VERSION
 
 CASE = Case(suite="throughput", recurrence="scan", backend="blelloch", shape=Shape(B=2, T=7, C=3))
 REQUIRED = {

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from ssmperf.judge.loops import parallel_segments, recording, segments
-from ssmperf.judge.loops.recording import CannotRecord, Recorder, Repeated, Results
-from ssmperf.judge.loops.segments import Loop, SequentialSegments, Step, sequential_segments
-from ssmperf.judge.oracle import evaluate
-from ssmperf.operands.build import sample_state
-from ssmperf.operands.dtypes import widen
-from ssmperf.operands.time_axis import laid_out, with_time
-from ssmperf.operands.values import draw_cotangents
+from ssmperf.engine.judge.loops import parallel_segments, recording, segments
+from ssmperf.engine.judge.loops.recording import CannotRecord, Recorder, Repeated, Results
+from ssmperf.engine.judge.loops.segments import Loop, SequentialSegments, Step, sequential_segments
+from ssmperf.engine.judge.oracle import evaluate
+from ssmperf.engine.operands.build import sample_state
+from ssmperf.engine.operands.dtypes import widen
+from ssmperf.engine.operands.time_axis import laid_out, with_time
+from ssmperf.engine.operands.values import draw_cotangents
 
 gpu = [
     pytest.mark.gpu,

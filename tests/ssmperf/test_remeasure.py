@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.comparison import compare_runs
 from ssmperf.comparison.versions import remeasure as module
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.remeasure import arguments_for, commit_of, remeasure
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UsageError
-from ssmperf.execute.request import Request
-from ssmperf.plan.plan import make_plan
-from ssmperf.runs.store import Run
 
 SECTIONS = {"throughput": {"title": "T", "question": "", "columns": [], "rank": "latency_s"}}
 

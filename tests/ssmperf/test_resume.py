@@ -12,8 +12,8 @@ from support import quick_processes
 from support.forks import Forked
 
 import ssmperf
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
 
 MODELS = "hgrn,mingru,rg_lru,gateloop"
 BACKENDS = "sequential,blelloch,hillis_steele,logspace,surrogate,triton"

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import ssmperf
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
-from ssmperf.cases.shape import Shape
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.execute import executor
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.runs import store
+from ssmperf.engine.runs.rounds import by_case, fold, round_of
 from ssmperf.errors import UsageError
-from ssmperf.execute import executor
-from ssmperf.execute.request import Request
-from ssmperf.runs import store
-from ssmperf.runs.rounds import by_case, fold, round_of
 
 SMALL: dict[str, Any] = {
     "models": "hgrn,mingru", "backends": "blelloch,hillis_steele", "pass_": "forward", "device": "cpu",

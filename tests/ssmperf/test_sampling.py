@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 
-from ssmperf.measure.sampling import FEWEST, SETTLED, Samples, sample
+from ssmperf.engine.measure.sampling import FEWEST, SETTLED, Samples, sample
 
 
 class Bench:

@@ -12,11 +12,11 @@ import pytest
 from ssmperf import Case, Record, Run, Selection, Shape, Status, UnknownName, UnreadableRun, UsageError
 from ssmperf.comparison.comparison import compare_runs
 from ssmperf.comparison.outcome import RunComparison
-from ssmperf.plan.plan import Plan, Planned
-from ssmperf.plan.selection import Device
-from ssmperf.plan.sizes import parse_sizes
-from ssmperf.runs import scope
-from ssmperf.runs.scope import Restriction
+from ssmperf.engine.plan.plan import Plan, Planned
+from ssmperf.engine.plan.selection import Device
+from ssmperf.engine.plan.sizes import parse_sizes
+from ssmperf.engine.runs import scope
+from ssmperf.engine.runs.scope import Restriction
 
 MODELS, BACKENDS, PASSES = (
     ("gla", "hgrn", "retnet"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmperf import Chart, Section, UnknownName, UnreadableRun, registry
-from ssmperf.registry.sections import ROWS
+from ssmperf.engine.registry.sections import ROWS
 
 CHARTS = st.builds(
     Chart, x=st.text(), y=st.text(), series=st.text(), facet=st.text(), log=st.booleans(), title=st.text()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from ssmperf import Case, Record, Shape, Status, registry
-from ssmperf.execute.executor import LocalExecutor
-from ssmperf.execute.lane import Events, Groups
-from ssmperf.execute.request import select
-from ssmperf.machine import devices
-from ssmperf.plan.estimate import GROUPS, expected_s, may_share, workers_for
-from ssmperf.plan.plan import make_plan
-from ssmperf.plan.run_options import RunOptions
-from ssmperf.registry.presets import PRESETS
+from ssmperf.engine.execute.executor import LocalExecutor
+from ssmperf.engine.execute.lane import Events, Groups
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.machine import devices
+from ssmperf.engine.plan.estimate import GROUPS, expected_s, may_share, workers_for
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.run_options import RunOptions
+from ssmperf.engine.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "hostile.py"
 WORKERS = 2

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ssmperf.comparison.versions import sides
+from ssmperf.engine.machine.activity import SIDE
 from ssmperf.errors import UsageError
-from ssmperf.machine.activity import SIDE
 
 PYPROJECT = """
 [build-system]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import Shape, UsageError
-from ssmperf.plan.sizes import Sizes, parse_one, parse_sizes, spread
+from ssmperf.engine.plan.sizes import Sizes, parse_one, parse_sizes, spread
 
 
 @pytest.mark.parametrize(

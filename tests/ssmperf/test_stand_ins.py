@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf.cases.record import Record, Status
-from ssmperf.execute.request import Request, select
-from ssmperf.execute.run import Silent, execute
-from ssmperf.execute.stand_ins import StandIns
-from ssmperf.operands.build import build_operands
-from ssmperf.plan.plan import make_plan
-from ssmperf.runs import store
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.request import Request, select
+from ssmperf.engine.execute.run import Silent, execute
+from ssmperf.engine.execute.stand_ins import StandIns
+from ssmperf.engine.operands.build import build_operands
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.runs import store
 
 FEW: dict[str, Any] = {"backends": "overlap_add", "axis": ["T=8", "B=2"], "pass_": "forward"}
 FAST: dict[str, Any] = {**FEW, "device": "cpu", "time": 0.002}

@@ -21,7 +21,7 @@ from ssmperf import DuplicateName, Status, UnknownName, UsageError, registry
 from ssmperf.authors.starter import repository
 from ssmperf.authors.starter.contract import contract
 from ssmperf.authors.starter.repository import MODELS, Starter, create
-from ssmperf.cases.shape import Shape
+from ssmperf.engine.cases.shape import Shape
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import listing
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ssmperf.measure import statistics
+from ssmperf.engine.measure import statistics
 
 NOISE = {  # by name: n samples whose median is 1
     "normal": lambda rng, n: 1 + 0.02 * rng.standard_normal(n),

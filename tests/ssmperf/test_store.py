@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
-from ssmperf.cases.record import SCHEMA_VERSION
-from ssmperf.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
+from ssmperf.engine.cases.record import SCHEMA_VERSION
+from ssmperf.engine.runs.store import RECORDS_FILE, RUN_FILE, Writer, load
 
 
 def record(T: int, status: Status = Status.OK, **numbers: object) -> Record:
@@ -107,8 +107,8 @@ def test_packed_files_are_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(UnreadableRun):
             load(run)
     (run / f"{RECORDS_FILE}.gz").write_bytes(archive)
-    monkeypatch.setattr("ssmperf.cases.reading.SMALL", 20)
-    monkeypatch.setattr("ssmperf.cases.reading.MOST_UNPACKED", 1)
+    monkeypatch.setattr("ssmperf.engine.cases.reading.SMALL", 20)
+    monkeypatch.setattr("ssmperf.engine.cases.reading.MOST_UNPACKED", 1)
     with pytest.raises(UnreadableRun, match=r"\.gz unpacks to more than 1 times its size"):
         load(run)
 

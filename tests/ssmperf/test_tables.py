@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ssmperf import DuplicateName, UnknownName, UsageError
-from ssmperf.tune import tables as configurations
-from ssmperf.tune.tables import Table, as_json, from_json, noted, using
+from ssmperf.engine.tune import tables as configurations
+from ssmperf.engine.tune.tables import Table, as_json, from_json, noted, using
 
 
 @dataclass(frozen=True)

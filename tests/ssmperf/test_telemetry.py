@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf.machine import telemetry
-from ssmperf.machine.telemetry import Reading, Telemetry
-from ssmperf.measure.sampling import Samples
+from ssmperf.engine.machine import telemetry
+from ssmperf.engine.machine.telemetry import Reading, Telemetry
+from ssmperf.engine.measure.sampling import Samples
 
 
 class FakeNvml:

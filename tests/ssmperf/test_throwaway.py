@@ -67,7 +67,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=ignored)
     for room in ("impls", "suites", "reports", "claims"):
         shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=ignored)
-    for file, fields in (("cases/case.py", FIELD), ("plan/run_options.py", OPTION)):
+    for file, fields in (("engine/cases/case.py", FIELD), ("engine/plan/run_options.py", OPTION)):
         path, before = folder / "ssmperf" / file, fields.splitlines()[-1]
         text = path.read_text()
         assert text.count(before) == 1

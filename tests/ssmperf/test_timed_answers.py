@@ -16,10 +16,10 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.worker import run_case
-from ssmperf.operands.variation import Draw
-from ssmperf.trial.timed_answers import STRETCHES, TimedAnswers
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.operands.variation import Draw
+from ssmperf.engine.trial.timed_answers import STRETCHES, TimedAnswers
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}
@@ -154,8 +154,8 @@ def test_one_call_on_a_mixture_that_is_left_out_is_found(
     own_registrations: None, monkeypatch: pytest.MonkeyPatch, value: float, reason: str, attempt: int
 ) -> None:
     """Where few calls are timed, chance spares none."""
-    monkeypatch.setattr("ssmperf.trial.timed_answers.KINDS", (True,))
-    monkeypatch.setattr("ssmperf.trial.timed_answers.STRETCHES", ())
+    monkeypatch.setattr("ssmperf.engine.trial.timed_answers.KINDS", (True,))
+    monkeypatch.setattr("ssmperf.engine.trial.timed_answers.STRETCHES", ())
     record = measure(filled_at_once(value))
     assert record.status is Status.WRONG and reason in str(record.reason), record.reason
 

@@ -13,21 +13,21 @@ import torch
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf.engine.execute.executor import IMPORTS
+from ssmperf.engine.execute.lane import WINDOW_S, contradiction, household
+from ssmperf.engine.execute.worker import is_out_of_memory
+from ssmperf.engine.judge.answer import Answer, call_backend, contract_of
+from ssmperf.engine.judge.reference import small_results
+from ssmperf.engine.judge.tolerance import tolerance
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.operands.variation import Draw
+from ssmperf.engine.plan import nonce
+from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.trial.arena import Arena, Mappings
+from ssmperf.engine.trial.client import RemoteJudge
+from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
-from ssmperf.execute.executor import IMPORTS
-from ssmperf.execute.lane import WINDOW_S, contradiction, household
-from ssmperf.execute.worker import is_out_of_memory
-from ssmperf.judge.answer import Answer, call_backend, contract_of
-from ssmperf.judge.reference import small_results
-from ssmperf.judge.tolerance import tolerance
-from ssmperf.operands.subject import subject_of
-from ssmperf.operands.variation import Draw
-from ssmperf.plan import nonce
-from ssmperf.processes.children import Nursery
-from ssmperf.trial.arena import Arena, Mappings
-from ssmperf.trial.client import RemoteJudge
-from ssmperf.trial.judge import Judge, Question
-from ssmperf.trial.process import JudgeProcess
 
 CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hgrn", pass_="backward")
 

@@ -14,16 +14,16 @@ import pytest
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, UsageError, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.worker import run_case
-from ssmperf.operands.subject import subject_of
-from ssmperf.operands.values import call_of
-from ssmperf.plan.run_options import Configurations
-from ssmperf.registry.cost import Ceilings
-from ssmperf.tune import files as tuning
-from ssmperf.tune import tables as configurations
-from ssmperf.tune.search import Refused, search
-from ssmperf.tune.tables import Place, as_json, from_json, noted, using
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.operands.values import call_of
+from ssmperf.engine.plan.run_options import Configurations
+from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.engine.tune import files as tuning
+from ssmperf.engine.tune import tables as configurations
+from ssmperf.engine.tune.search import Refused, search
+from ssmperf.engine.tune.tables import Place, as_json, from_json, noted, using
 
 PLUGIN = Path(__file__).parents[1] / "support" / "tunable.py"
 FORWARD, BACKWARD = ("scan/tunable", ("forward", 4)), ("scan/tunable", ("backward", 4))
@@ -61,7 +61,7 @@ class FakeStopwatch:
         return size + (waiting.pop(0) if waiting else 0.0)
 
     def time(self, call: Any, *, observer: Any = None, **more: Any) -> Any:
-        from ssmperf.measure.stopwatch import Stopwatch
+        from ssmperf.engine.measure.stopwatch import Stopwatch
 
         return Stopwatch.of("cpu", "hot").time(
             call, touched=(), min_time_s=0.0, max_time_s=0.001, relative_width=1.0, observer=observer

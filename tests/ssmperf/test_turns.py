@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.shape import Shape
 from ssmperf.comparison.versions.side_process import Turn
 from ssmperf.comparison.versions.turns import can_take_turns, run_in_turns
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.shape import Shape
 
 
 def case(seed: int, device: str = "cpu") -> Case:

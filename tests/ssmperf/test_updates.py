@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ssmperf import IGNORED, Draw, Job, Network, registry
-from ssmperf.judge.loops.recording import CannotRecord
+from ssmperf.engine.judge.loops.recording import CannotRecord
 from ssmperf.papers.learn import data, training
 from ssmperf.papers.learn.data import ORDER, TRAINING, TrainingRows, scored, seed_for
 from ssmperf.papers.learn.training import build, pace, train

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from ssmperf import Case, Shape, registry
-from ssmperf.measure.answers import Projection, norm
-from ssmperf.operands.build import build_operands
-from ssmperf.operands.subject import subject_of
-from ssmperf.operands.values import Values, call_of
-from ssmperf.operands.variation import BOTH, FIRST, SECOND, Variation, as_json, from_json, linear_operands
+from ssmperf.engine.measure.answers import Projection, norm
+from ssmperf.engine.operands.build import build_operands
+from ssmperf.engine.operands.subject import subject_of
+from ssmperf.engine.operands.values import Values, call_of
+from ssmperf.engine.operands.variation import (
+    BOTH,
+    FIRST,
+    SECOND,
+    Variation,
+    as_json,
+    from_json,
+    linear_operands,
+)
 
 SHAPES = {
     "scan": Shape(B=2, T=11, C=3),

@@ -15,7 +15,7 @@ from torch import Tensor
 import ssmperf
 from ssmperf import registry
 from ssmperf.authors.verification.report import Verification
-from ssmperf.judge.verdict import Verdict
+from ssmperf.engine.judge.verdict import Verdict
 
 SMALL = {"T": 21, "B": 2, "C": 3, "device": "cpu"}
 DEFINITION = registry.recurrence("scan").definition

@@ -15,17 +15,17 @@ import torch
 from support.commands import repeated
 
 from ssmperf import REGIMES, Backend, Record, Status, registry
-from ssmperf.cases.case import split_source
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.judging import Judging
-from ssmperf.execute.worker import run_case
-from ssmperf.judge.tolerance import perturb
-from ssmperf.operands.decay import decay_span
-from ssmperf.plan.command import command_that_repeats
-from ssmperf.plan.plan import Plan, make_plan
-from ssmperf.plan.selection import Device, Selection
-from ssmperf.plan.sizes import Sizes
-from ssmperf.registry import tables
+from ssmperf.engine.cases.case import split_source
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.judging import Judging
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.judge.tolerance import perturb
+from ssmperf.engine.operands.decay import decay_span
+from ssmperf.engine.plan.command import command_that_repeats
+from ssmperf.engine.plan.plan import Plan, make_plan
+from ssmperf.engine.plan.selection import Device, Selection
+from ssmperf.engine.plan.sizes import Sizes
+from ssmperf.engine.registry import tables
 
 TESTS = Path(__file__).parent.parent
 MUST_BE_OK = json.loads((TESTS / "must_be_ok.json").read_text())

@@ -8,8 +8,8 @@ import pytest
 from support.in_process import records_of
 
 from ssmperf import Case, Record, registry
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
 
 PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 

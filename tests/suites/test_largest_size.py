@@ -23,7 +23,7 @@ from ssmperf.suites.memory_growth import Growth, growth_exponent
 from support.in_process import CEILINGS
 
 from ssmperf import Case, Shape, Unsupported, backend, registry
-from ssmperf.execute.context import Context, Settings
+from ssmperf.engine.execute.context import Context, Settings
 
 
 @pytest.mark.parametrize("power", [0, 0.5, 1, 2])

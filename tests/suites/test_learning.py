@@ -15,11 +15,11 @@ from support.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Job, Record, Status, UnknownName, quickest, registry, run_tests
-from ssmperf.execute.lane import Events, household
+from ssmperf.engine.execute.lane import Events, household
+from ssmperf.engine.plan.estimate import expected_s
+from ssmperf.engine.plan.selection import Device, Selection
+from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn.training import train
-from ssmperf.plan.estimate import expected_s
-from ssmperf.plan.selection import Device, Selection
-from ssmperf.registry.presets import PRESETS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SIZES = {"B": 8, "T": 16, "C": 16}
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ssmperf.Run:
             events.on_record(Record(case, Status.TIMEOUT, "no answer", None))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ssmperf.execute.executor.Session.run", run_out)
+        patch.setattr("ssmperf.engine.execute.executor.Session.run", run_out)
         assert [record.status for record in asked(path).records] == [Status.TIMEOUT]
     return asked(path, resume=True)
 

@@ -14,10 +14,10 @@ from support.in_process import CEILINGS, records_of
 
 import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status, build_block, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.lane import needs_fresh_process
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.lane import needs_fresh_process
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
 
 PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 T, C, B = 64, 32, 2

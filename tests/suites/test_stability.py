@@ -13,11 +13,11 @@ from support.commands import repeated
 from support.in_process import records_of
 
 from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
-from ssmperf.execute.request import select
-from ssmperf.operands.build import build_operands
-from ssmperf.plan import command_that_repeats, make_plan
-from ssmperf.plan.selection import Device, Selection
-from ssmperf.trial.judge import errors_along_time
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.operands.build import build_operands
+from ssmperf.engine.plan import command_that_repeats, make_plan
+from ssmperf.engine.plan.selection import Device, Selection
+from ssmperf.engine.trial.judge import errors_along_time
 
 PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
 NAN_STEP = 40

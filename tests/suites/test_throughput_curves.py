@@ -8,8 +8,8 @@ import pytest
 from ssmperf.suites.growth.lengths import curve, without_slow_lengths
 
 from ssmperf import Shape, registry
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
 
 
 @pytest.mark.parametrize(("preset", "device"), [("smoke", "cpu"), ("standard", "cuda")])

@@ -24,11 +24,11 @@ from ssmperf.suites.training import DRAWS, Measured
 from support.in_process import records_of
 
 from ssmperf import Block, Case, Network, Record, Selection, Shape, Status, Verdict, registry
-from ssmperf.execute.request import select
-from ssmperf.plan import make_plan
-from ssmperf.plan.learning import Learning
-from ssmperf.plan.selection import Device
-from ssmperf.registry.presets import PRESETS
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan import make_plan
+from ssmperf.engine.plan.learning import Learning
+from ssmperf.engine.plan.selection import Device
+from ssmperf.engine.registry.presets import PRESETS
 
 PLUGIN = Path(__file__).parents[1] / "support" / "untrained.py"
 SMALL = ["T=16", "C=16", "B=2"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from ssmperf.cases.case import Case
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import make_plan
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import make_plan
 
 OPTIONS = {
     "--models": "models",

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from ssmperf import Unsupported, registry
-from ssmperf.tune import tables as configurations
+from ssmperf.engine.tune import tables as configurations
 from support.compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
 
 ARCHS = (80, 90, 100)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ssmperf import Case, Shape, Status, Verdict, registry
-from ssmperf.diagnosis.explain import diagnosed, evidence_of
-from ssmperf.judge.answer import Answer
-from ssmperf.judge.reference import reference_of
-from ssmperf.judge.verdict import judge_answer
-from ssmperf.operands.dtypes import dtype_of
-from ssmperf.operands.subject import subject_of
+from ssmperf.engine.diagnosis.explain import diagnosed, evidence_of
+from ssmperf.engine.judge.answer import Answer
+from ssmperf.engine.judge.reference import reference_of
+from ssmperf.engine.judge.verdict import judge_answer
+from ssmperf.engine.operands.dtypes import dtype_of
+from ssmperf.engine.operands.subject import subject_of
 
 Results = dict[str, Tensor]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ssmperf import Case, Record, Status, registry
-from ssmperf.execute.context import Context, Settings
-from ssmperf.execute.request import select
-from ssmperf.execute.worker import run_case
-from ssmperf.plan.plan import make_plan
-from ssmperf.registry.cost import Ceilings
-from ssmperf.registry.presets import PRESETS, Training
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.engine.registry.presets import PRESETS, Training
 from support.registrations import keep_apart
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches

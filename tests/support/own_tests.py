@@ -46,7 +46,7 @@ def test_it(ssmperf_session):
 
 QUICK = {"time": 0.01, "T": 16}
 MODULES = ("ssmperf.shell.pytest_plugin.session", "ssmperf.shell.pytest_plugin.benchmark",
-           "ssmperf.measure.stopwatch", "pandas", "rich.console", "scipy.special",
+           "ssmperf.engine.measure.stopwatch", "pandas", "rich.console", "scipy.special",
            "torch._dynamo")  # fmt: skip
 
 

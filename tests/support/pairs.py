@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ssmperf import Case, Record, Section, Selection, Shape, Status
-from ssmperf.plan.plan import Plan, Planned
-from ssmperf.plan.selection import Device
-from ssmperf.runs import scope
-from ssmperf.runs.store import Writer
+from ssmperf.engine.plan.plan import Plan, Planned
+from ssmperf.engine.plan.selection import Device
+from ssmperf.engine.runs import scope
+from ssmperf.engine.runs.store import Writer
 
 FOLDER = Path(__file__).parents[1] / "ssmperf" / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}

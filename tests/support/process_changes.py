@@ -34,12 +34,12 @@ LEAVE = "mode.__exit__(None, None, None)"
 HOOK = "hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)"
 ENTRY = """
 from ssmperf import registry
-from ssmperf.registry import tables
+from ssmperf.engine.registry import tables
 entry = tables.entries['recurrence']['scan']
 cost = entry.cost
 """
 BATCHED = "kernel = torch.library.Library('aten', 'IMPL'); kernel.impl('sin', torch.cos, 'CPU')"
-CLOSED = "import ssmperf.measure.statistics as s; kept = s.summarise.__code__"
+CLOSED = "import ssmperf.engine.measure.statistics as s; kept = s.summarise.__code__"
 # A child that has started its command when it prints a line: a busy machine takes its time over that.
 CHILD = """
 child = subprocess.Popen(['sh', '-c', '{}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -299,33 +299,34 @@ CHANGES = {
         wrong=True,
     ),
     "hidden builtin": Change(
-        "import ssmperf.measure.clocks as c; c.max = min",
+        "import ssmperf.engine.measure.clocks as c; c.max = min",
         "del c.max",
-        "ssmperf.measure.clocks.max hides the former max",
+        "ssmperf.engine.measure.clocks.max hides the former max",
         wrong=True,
     ),
     "judge": Change(
-        "import ssmperf.judge.verdict as v; old = v.judge_call; v.judge_call = lambda *_: None",
+        "import ssmperf.engine.judge.verdict as v; old = v.judge_call; v.judge_call = lambda *_: None",
         "v.judge_call = old",
-        "ssmperf.judge.verdict.judge_call was replaced",
+        "ssmperf.engine.judge.verdict.judge_call was replaced",
         wrong=True,
     ),
     "method of the suite": Change(
-        "import ssmperf.measure.clocks as c; old = c.WallClock.time; c.WallClock.time = lambda *_: 0.0",
+        "import ssmperf.engine.measure.clocks as c; old = c.WallClock.time; "
+        "c.WallClock.time = lambda *_: 0.0",
         "c.WallClock.time = old",
-        "ssmperf.measure.clocks.WallClock.time was replaced",
+        "ssmperf.engine.measure.clocks.WallClock.time was replaced",
         wrong=True,
     ),
     "code of the suite": Change(
         f"{CLOSED}; s.summarise.__code__ = noop.__code__",
         "s.summarise.__code__ = kept",
-        "the code of ssmperf.measure.statistics.summarise was replaced",
+        "the code of ssmperf.engine.measure.statistics.summarise was replaced",
         wrong=True,
     ),
     "constant of the suite": Change(
-        "import ssmperf.measure.clocks as c; old = c.RESOLUTION; c.RESOLUTION = 1.0",
+        "import ssmperf.engine.measure.clocks as c; old = c.RESOLUTION; c.RESOLUTION = 1.0",
         "c.RESOLUTION = old",
-        "ssmperf.measure.clocks.RESOLUTION was replaced",
+        "ssmperf.engine.measure.clocks.RESOLUTION was replaced",
         wrong=True,
     ),
     "module": Change(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ssmperf import registry
-from ssmperf.registry import discovery, tables
-from ssmperf.tune import tables as configurations
+from ssmperf.engine.registry import discovery, tables
+from ssmperf.engine.tune import tables as configurations
 
 
 def keep_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssmperf import Backend, Shape, registry
-from ssmperf.operands import samplers as regimes
+from ssmperf.engine.operands import samplers as regimes
 
 SHAPES = {
     "scan": Shape(B=2, T=33, C=5),

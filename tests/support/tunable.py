@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf.tune.tables import Table
+from ssmperf.engine.tune.tables import Table
 
 DELAY_S = 0.004  # a call waits for so long a size
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from ssmperf import registry
-from ssmperf.cases.calls.dtypes import DTYPES
-from ssmperf.cases.case import LAYOUTS, PASSES, Case
-from ssmperf.cases.pattern import parse
-from ssmperf.cases.shape import PRIMES, Shape
-from ssmperf.operands.build import build_operands, initial_state
-from ssmperf.operands.dtypes import differentiable
-from ssmperf.registry.declarations import DEVICES, Recurrence
+from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.dtypes import DTYPES
+from ssmperf.engine.cases.case import LAYOUTS, PASSES, Case
+from ssmperf.engine.cases.pattern import parse
+from ssmperf.engine.cases.shape import PRIMES, Shape
+from ssmperf.engine.operands.build import build_operands, initial_state
+from ssmperf.engine.operands.dtypes import differentiable
+from ssmperf.engine.registry.declarations import DEVICES, Recurrence
 
 DATA_DTYPE = "bfloat16"  # of the data in the table, which shows the operands that keep another dtype
 REGIME = "sigmoid"

@@ -9,9 +9,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from ssmperf import registry
+from ssmperf.engine import registry
+from ssmperf.engine.registry import tables
 from ssmperf.errors import UsageError
-from ssmperf.registry import tables
 
 # Files of these names are run by others than ssmperf: by pytest, and by setuptools.
 READ_BY_OTHERS = ("conftest", "setup")

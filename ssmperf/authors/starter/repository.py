@@ -10,9 +10,9 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from ssmperf import registry
 from ssmperf.authors.starter.contract import contract
 from ssmperf.authors.starter.names import check_name
+from ssmperf.engine import registry
 from ssmperf.errors import UnknownName, UsageError
 
 TEMPLATES = files("ssmperf.authors.starter") / "files"

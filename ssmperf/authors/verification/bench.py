@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from ssmperf import registry
 from ssmperf.authors.verification.binding import is_apply, taking_names
-from ssmperf.cases.calls.dtypes import dtype_name
-from ssmperf.cases.case import Case, chosen_axes, split_source
-from ssmperf.cases.shape import DIMENSIONS
+from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.dtypes import dtype_name
+from ssmperf.engine.cases.case import Case, chosen_axes, split_source
+from ssmperf.engine.cases.shape import DIMENSIONS
+from ssmperf.engine.execute.context import Context
+from ssmperf.engine.execute.request import select
+from ssmperf.engine.plan.plan import PlannedSubject, subjects
+from ssmperf.engine.plan.refusal import gate_kind
+from ssmperf.engine.plan.run_options import Names
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.errors import UnknownName, Unsupported, UsageError
-from ssmperf.execute.context import Context
-from ssmperf.execute.request import select
-from ssmperf.plan.plan import PlannedSubject, subjects
-from ssmperf.plan.refusal import gate_kind
-from ssmperf.plan.run_options import Names
-from ssmperf.plan.selection import Selection
-from ssmperf.registry.declarations import Backend, Recurrence
 
 
 @dataclass

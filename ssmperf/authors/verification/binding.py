@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ssmperf.engine.registry.declarations import Recurrence
 from ssmperf.errors import Unsupported
-from ssmperf.registry.declarations import Recurrence
 
 BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ssmperf.cases.case import Case, split_source
-from ssmperf.cases.record import Status, one_line
-from ssmperf.judge.verdict import Verdict
+from ssmperf.engine.cases.case import Case, split_source
+from ssmperf.engine.cases.record import Status, one_line
+from ssmperf.engine.judge.verdict import Verdict
 
 AT_LENGTH = ", at T = "  # begins the end of the label of a verdict on another length than the case's
 OTHER_CALLS = ", other calls"  # the end of the label of a verdict on further promises of the signature

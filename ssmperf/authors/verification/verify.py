@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ssmperf import registry
 from ssmperf.authors.verification.bench import (
     Bench,
     entry_of,
@@ -23,25 +22,26 @@ from ssmperf.authors.verification.bench import (
     subjects_of,
 )
 from ssmperf.authors.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
-from ssmperf.cases.calls.call import NONE as PLAIN
-from ssmperf.cases.calls.packing import NONE as UNPACKED
-from ssmperf.cases.case import Case
-from ssmperf.cases.failure import TRACEBACK, failure_of, message_of
-from ssmperf.cases.record import Status
+from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import NONE as PLAIN
+from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.failure import TRACEBACK, failure_of, message_of
+from ssmperf.engine.cases.record import Status
+from ssmperf.engine.execute.context import Settings
+from ssmperf.engine.execute.judging import Judging
+from ssmperf.engine.execute.worker import is_out_of_memory
+from ssmperf.engine.judge.calls.probe import has_probe
+from ssmperf.engine.judge.checked import with_checks
+from ssmperf.engine.judge.verdict import Verdict
+from ssmperf.engine.operands.contract import Contract
+from ssmperf.engine.operands.values import Values
+from ssmperf.engine.plan.plan import PlannedSubject
+from ssmperf.engine.plan.run_options import Names, names
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
-from ssmperf.execute.context import Settings
-from ssmperf.execute.judging import Judging
-from ssmperf.execute.worker import is_out_of_memory
-from ssmperf.judge.calls.probe import has_probe
-from ssmperf.judge.checked import with_checks
-from ssmperf.judge.verdict import Verdict
-from ssmperf.operands.contract import Contract
-from ssmperf.operands.values import Values
-from ssmperf.plan.plan import PlannedSubject
-from ssmperf.plan.run_options import Names, names
-from ssmperf.plan.selection import Selection
-from ssmperf.registry.cost import Ceilings
-from ssmperf.registry.declarations import Backend, Recurrence
 
 PRESET = "smoke"  # whose sizes are taken where none are given
 ODD = 3  # added to its shortest T
@@ -86,9 +86,9 @@ def verify(
         gradients: whether to judge the gradients too.
         initial_state: True or False, whether the calls start from a random state; "both" judges both.
         packing: lengths of sequences packed into one, such as `[1300, 547, 0, 1]` or "1024x8".
-        call: words such as "read=pre bonus dy:expanded grad=k,v" (see `ssmperf.cases.calls.call`). With
-            neither packing nor words, other forms of the call are judged, too, as `correctness` does, where
-            calls with and without a state are; the report has a verdict on them if one is wrong.
+        call: words such as "read=pre bonus dy:expanded grad=k,v" (see `ssmperf.engine.cases.calls.call`).
+            With neither packing nor words, other forms of the call are judged, too, as `correctness` does,
+            where calls with and without a state are; the report has a verdict on them if one is wrong.
         sizes: sizes of dimensions by letter, such as T=3000; G is the number of key heads. Others are small.
             If T is even, a small odd one is judged, too: tiles may divide T. The report has a verdict on it
             if it is wrong.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ssmperf.cases.case import Case
 from ssmperf.comparison.environments import differences
 from ssmperf.comparison.outcome import percent
 from ssmperf.comparison.trends.creep import find_creeps
@@ -20,9 +19,10 @@ from ssmperf.comparison.trends.least_step import FEWEST_RUNS, POWER, least_steps
 from ssmperf.comparison.trends.noise import Shuffles
 from ssmperf.comparison.trends.series import Point, Series, gather
 from ssmperf.comparison.trends.steps import Change, find_changes
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.runs.scope import Restriction
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import ExitCode, UsageError
-from ssmperf.runs.scope import Restriction
-from ssmperf.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ssmperf.measure.paired import common_variance
+from ssmperf.engine.measure.paired import common_variance
 
 CONFIDENCE_REACH = 2.58  # standard errors from a value to the ends of its interval at 99 %
 ORDERS = 999  # random orders of the runs

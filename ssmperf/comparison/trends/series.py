@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.origin import Origin
-from ssmperf.cases.record import Record, Status, one_line
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.cases.record import Record, Status, one_line
+from ssmperf.engine.machine.calibration import device_name
+from ssmperf.engine.runs.rounds import values_of
+from ssmperf.engine.runs.scope import Restriction
+from ssmperf.engine.runs.standings import environment_of, rank_fields
+from ssmperf.engine.runs.store import RUN_FILE, Run, load
 from ssmperf.errors import UnreadableRun
-from ssmperf.machine.calibration import device_name
-from ssmperf.runs.rounds import values_of
-from ssmperf.runs.scope import Restriction
-from ssmperf.runs.standings import environment_of, rank_fields
-from ssmperf.runs.store import RUN_FILE, Run, load
 
 COMPARISON_FILE = "ab.json"  # beside the two runs of a comparison of versions
 # a folder with one of these is ours: other JSON there is no file of pytest-benchmark

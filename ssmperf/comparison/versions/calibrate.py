@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.request import Request, run_folder
+from ssmperf.engine.execute.run import OpenRun, Progress, Silent, open_run
+from ssmperf.engine.machine import calibration, devices
+from ssmperf.engine.machine.calibration import UNKNOWN, Calibration, Session, kind_of
+from ssmperf.engine.plan.run_options import Names
+from ssmperf.engine.runs import store
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UsageError
-from ssmperf.execute.request import Request, run_folder
-from ssmperf.execute.run import OpenRun, Progress, Silent, open_run
-from ssmperf.machine import calibration, devices
-from ssmperf.machine.calibration import UNKNOWN, Calibration, Session, kind_of
-from ssmperf.plan.run_options import Names
-from ssmperf.runs import store
-from ssmperf.runs.store import Run
 
 SUITE = "throughput"
 ROUNDS = 10

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ssmperf import registry
-from ssmperf.cases.origin import Origin
-from ssmperf.cases.record import Status, one_line
 from ssmperf.comparison.outcome import RunComparison
 from ssmperf.comparison.versions.search.candidates import Commit, ancestor, describe, git, path_in_tree
 from ssmperf.comparison.versions.sides import Side, kind_of
+from ssmperf.engine import registry
+from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.cases.record import Status, one_line
+from ssmperf.engine.plan.command import words_that_select
+from ssmperf.engine.runs.standings import rank_fields
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import SsmperfError, UsageError
-from ssmperf.plan.command import words_that_select
-from ssmperf.runs.standings import rank_fields
-from ssmperf.runs.store import Run
 
 DIGITS = 10  # of a commit
 LONGEST_SUBJECT, LONGEST_AUTHOR = 60, 40

@@ -1,7 +1,7 @@
 """Compare two versions by pairs of rounds: all cases first, and then those that stand out, measured afresh.
 
 The unit is a round: one number per case from fresh processes of a side. A pair is a round of either side, in
-random order. The statistics are in `ssmperf.measure.paired`.
+random order. The statistics are in `ssmperf.engine.measure.paired`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record
 from ssmperf.comparison.comparison import THRESHOLD, compare_pairs, parse_threshold
 from ssmperf.comparison.outcome import RunComparison, check_unsure
 from ssmperf.comparison.versions.follow_up import follow_up_sides
@@ -27,18 +25,20 @@ from ssmperf.comparison.versions.side_process import SideProcess, pass_on
 from ssmperf.comparison.versions.sides import Side, install
 from ssmperf.comparison.versions.state import PLAN_FILE, start, write_state
 from ssmperf.comparison.versions.turns import can_take_turns, run_in_turns
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record
+from ssmperf.engine.execute.request import parse_pairs
+from ssmperf.engine.execute.run import Progress, Silent
+from ssmperf.engine.measure import paired
+from ssmperf.engine.plan import nonce
+from ssmperf.engine.plan.run_options import Names, names
+from ssmperf.engine.plan.selection import BOTH, OWN
+from ssmperf.engine.runs import store
+from ssmperf.engine.runs.rounds import values_of
+from ssmperf.engine.runs.scope import Restriction
+from ssmperf.engine.runs.standings import declared_ranks
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UsageError, VersionFailed
-from ssmperf.execute.request import parse_pairs
-from ssmperf.execute.run import Progress, Silent
-from ssmperf.measure import paired
-from ssmperf.plan import nonce
-from ssmperf.plan.run_options import Names, names
-from ssmperf.plan.selection import BOTH, OWN
-from ssmperf.runs import store
-from ssmperf.runs.rounds import values_of
-from ssmperf.runs.scope import Restriction
-from ssmperf.runs.standings import declared_ranks
-from ssmperf.runs.store import Run
 
 MOST_PAIRS = 100
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssmperf.cases.case import Case, chosen_axes
 from ssmperf.comparison.outcome import VERDICTS, Pair, RunComparison
 from ssmperf.comparison.versions.procedure import Versions, compare_versions
 from ssmperf.comparison.versions.sides import kind_of, shallow_words
+from ssmperf.engine.cases.case import Case, chosen_axes
+from ssmperf.engine.execute.run import Progress
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UsageError
-from ssmperf.execute.run import Progress
-from ssmperf.runs.store import Run
 
 UNDECIDED = ("slower", "ambiguous")
 MODEL_SOURCE = "model"

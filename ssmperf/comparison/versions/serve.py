@@ -23,14 +23,14 @@ import signal
 import sys
 from typing import Any, TextIO
 
-from ssmperf import registry
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.execute.run import OpenRun, Silent, open_run
+from ssmperf.engine.plan.selection import NAMED
+from ssmperf.engine.processes.partner import Partner
 from ssmperf.errors import SsmperfError
-from ssmperf.execute.request import Request
-from ssmperf.execute.run import OpenRun, Silent, open_run
-from ssmperf.plan.selection import NAMED
-from ssmperf.processes.partner import Partner
 
 PR_SET_PDEATHSIG = 1
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
 from ssmperf.comparison.versions.sides import Side
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.run import Progress
+from ssmperf.engine.machine.activity import SIDE
+from ssmperf.engine.plan.selection import NAMED
 from ssmperf.errors import VersionEnded, VersionFailed
-from ssmperf.execute.run import Progress
-from ssmperf.machine.activity import SIDE
-from ssmperf.plan.selection import NAMED
 
 TAIL_BYTES = 4096
 CLOSE_S = 30.0

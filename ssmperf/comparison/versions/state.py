@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ssmperf.engine.plan import nonce
 from ssmperf.errors import UnreadableRun, UsageError
-from ssmperf.plan import nonce
 
 PLAN_FILE = "ab.json"
 

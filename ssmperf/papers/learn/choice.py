@@ -7,22 +7,22 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ssmperf import registry
-from ssmperf.cases.case import MODEL, Case
-from ssmperf.cases.shape import Shape
-from ssmperf.errors import Unsupported
-from ssmperf.layers.block import build_block
-from ssmperf.machine import devices
-from ssmperf.papers.learn.testing import GROWTH, TEST_ROWS
-from ssmperf.plan.plan import PlannedSubject, product
-from ssmperf.plan.refusal import (
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import MODEL, Case
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.layers.block import build_block
+from ssmperf.engine.machine import devices
+from ssmperf.engine.plan.plan import PlannedSubject, product
+from ssmperf.engine.plan.refusal import (
     SECONDS_PER_LAUNCH,
     SECONDS_PER_REPLAYED_LAUNCH,
     predicted_call_s,
     refusal,
 )
-from ssmperf.plan.selection import Selection
-from ssmperf.registry.declarations import Backend
+from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry.declarations import Backend
+from ssmperf.errors import Unsupported
+from ssmperf.papers.learn.testing import GROWTH, TEST_ROWS
 
 NO_SUITE = "learn"  # stands for a suite in cases that are only predicted
 

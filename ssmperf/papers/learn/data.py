@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmperf.layers.task import IGNORED, Draw, Examples, Task
+from ssmperf.engine.layers.task import IGNORED, Draw, Examples, Task
 
 BLOCK_ROWS = 4096  # of a training set that are drawn at a time
 KEPT_BYTES = 256 << 20  # of blocks, since a long training runs through all of them many times

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ssmperf import registry
+from ssmperf.engine import registry
 from ssmperf.errors import Unsupported
 from ssmperf.papers.learn.training import Diverged, Job, train
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from ssmperf.engine.execute.worker import is_out_of_memory
+from ssmperf.engine.layers.task import Task
 from ssmperf.errors import Unsupported
-from ssmperf.execute.worker import is_out_of_memory
-from ssmperf.layers.task import Task
 from ssmperf.papers.learn.data import TEST, majority, scored, unseen
 from ssmperf.papers.learn.training import Learned, right
 

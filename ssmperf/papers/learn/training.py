@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import registry
-from ssmperf.layers.network import Network
-from ssmperf.layers.task import Draw, Examples, Task
+from ssmperf.engine import registry
+from ssmperf.engine.layers.network import Network
+from ssmperf.engine.layers.task import Draw, Examples, Task
 from ssmperf.papers.learn.data import VALIDATION, Block, TrainingRows, scored, unseen
 from ssmperf.papers.learn.update import Updates, logits, make_updates
 

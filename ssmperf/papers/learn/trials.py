@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from ssmperf import registry
+from ssmperf.engine import registry
+from ssmperf.engine.execute.worker import is_out_of_memory
+from ssmperf.engine.registry.presets import Training
 from ssmperf.errors import Unsupported, WorkerFailed
-from ssmperf.execute.worker import is_out_of_memory
 from ssmperf.papers.learn.process import REFUSED
 from ssmperf.papers.learn.together import train_together
 from ssmperf.papers.learn.training import Diverged, Job, Learned, has_ended, train
-from ssmperf.registry.presets import Training
 
 PROCESS = "ssmperf.papers.learn.process"  # the module that a training's own process runs
 TRAININGS_ON_GPU = 4  # at the same time, since a small network leaves a GPU idle

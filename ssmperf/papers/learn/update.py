@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf.judge.loops.recording import HEADROOM, CannotRecord, no_waiting
-from ssmperf.layers.network import Network
-from ssmperf.layers.task import IGNORED
+from ssmperf.engine.judge.loops.recording import HEADROOM, CannotRecord, no_waiting
+from ssmperf.engine.layers.network import Network
+from ssmperf.engine.layers.task import IGNORED
 from ssmperf.papers.learn.data import scored
 
 BETAS, CLIP = (0.9, 0.98), 1.0

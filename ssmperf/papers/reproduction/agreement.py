@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
-    from ssmperf.cases.record import Record
+    from ssmperf.engine.cases.record import Record
 
 CONFIDENCE = 0.95
 LARGEST_WHOLE = 1e15  # beyond it, a count has an exponent

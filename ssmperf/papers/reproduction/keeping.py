@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf.cases.reading import parse
+from ssmperf.engine.cases.reading import parse
 from ssmperf.errors import UnreadableRun, UsageError
 
 SCHEMA_VERSION = 1

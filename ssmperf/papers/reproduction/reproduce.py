@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.failure import failure_of
+from ssmperf.engine import registry
+from ssmperf.engine.cases.failure import failure_of
+from ssmperf.engine.execute.request import File, run_folder
+from ssmperf.engine.machine import devices as devices_
+from ssmperf.engine.machine import environment
+from ssmperf.engine.plan.learning import fingerprint
+from ssmperf.engine.plan.run_options import Names, names
+from ssmperf.engine.registry.checks import Claim
 from ssmperf.errors import ExitCode, UnknownName, UsageError
-from ssmperf.execute.request import File, run_folder
-from ssmperf.machine import devices as devices_
-from ssmperf.machine import environment
 from ssmperf.papers.reproduction.agreement import Agreement, Finding, taken_together
 from ssmperf.papers.reproduction.keeping import Folder
 from ssmperf.papers.reproduction.setting import ClaimSetting
-from ssmperf.plan.learning import fingerprint
-from ssmperf.plan.run_options import Names, names
-from ssmperf.registry.checks import Claim
 
 OTHER_VERSION = "its results are of another version of the claim: measure them again"
 ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"

@@ -13,7 +13,7 @@ import typer
 from ssmperf.errors import ExitCode
 
 if TYPE_CHECKING:
-    from ssmperf.runs.store import Run
+    from ssmperf.engine.runs.store import Run
 
 app = typer.Typer(
     name="ssmperf",
@@ -53,7 +53,7 @@ def interrupted(folder: Path) -> NoReturn:
 
 def loaded(*folders: Path) -> list[Run]:
     """Load runs; faults that were tolerated go to stderr."""
-    from ssmperf.runs.foreign import benchmark_json
+    from ssmperf.engine.runs.foreign import benchmark_json
     from ssmperf.shell import api
 
     runs = [api.load(path) for path in folders]
@@ -64,7 +64,7 @@ def loaded(*folders: Path) -> list[Run]:
 
 
 def load_plugins(paths: list[Path] | None) -> None:
-    from ssmperf import registry
+    from ssmperf.engine import registry
 
     for path in paths or ():
         registry.load_plugin(path)

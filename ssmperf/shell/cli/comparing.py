@@ -140,7 +140,7 @@ def ab(
     are measured again, and the verdict comes from the fresh pairs alone, so that noise between processes
     raises no alarm. The exit codes are those of `check`.
     """
-    from ssmperf.execute import request
+    from ssmperf.engine.execute import request
     from ssmperf.shell import api
     from ssmperf.shell.terminal import display
 

@@ -6,8 +6,8 @@ import errno
 import os
 import sys
 
-from ssmperf.cases.failure import failure_of
-from ssmperf.cases.place import place_of
+from ssmperf.engine.cases.failure import failure_of
+from ssmperf.engine.cases.place import place_of
 from ssmperf.errors import ExitCode, SsmperfError
 from ssmperf.shell.cli import comparing as comparing
 from ssmperf.shell.cli import measuring as measuring
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _kind(error: Exception) -> str:
     """Begin the message of an exception that no verb expects, unless its place is in a plug-in."""
-    from ssmperf.execute.worker import is_out_of_memory
+    from ssmperf.engine.execute.worker import is_out_of_memory
 
     if is_out_of_memory(error) or getattr(error, "errno", None) == errno.ENOMEM:
         return "out of memory: "

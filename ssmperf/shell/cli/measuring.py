@@ -40,10 +40,10 @@ def run(
     **options: Any,
 ) -> None:
     """Measure the selected models and backends, and write a run folder."""
-    from ssmperf.execute.request import Request
-    from ssmperf.execute.run import execute
+    from ssmperf.engine.execute.request import Request
+    from ssmperf.engine.execute.run import execute
+    from ssmperf.engine.tune import files
     from ssmperf.shell.terminal import display
-    from ssmperf.tune import files
 
     load_plugins(plugin)
     request = Request.of(suite, out=out, resume=resume, argv=sys.argv[1:], planning=dry_run, **options)
@@ -75,8 +75,8 @@ def profile(
     **options: Any,
 ) -> None:
     """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto."""
-    from ssmperf.execute.request import run_folder, select
-    from ssmperf.measure import kernels
+    from ssmperf.engine.execute.request import run_folder, select
+    from ssmperf.engine.measure import kernels
 
     load_plugins(plugin)
     selection, devices = select(models=model, backends=backend, **options)

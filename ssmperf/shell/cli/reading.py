@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ssmperf import registry
+from ssmperf.engine import registry
 from ssmperf.errors import UsageError
 from ssmperf.shell.cli.app import app, load_plugins, loaded
 from ssmperf.shell.terminal.declared_options import with_run_options
 from ssmperf.shell.terminal.options import Debug, Json, Plugins
 
 if TYPE_CHECKING:
-    from ssmperf.runs.store import Run
+    from ssmperf.engine.runs.store import Run
 
 
 class Listing(StrEnum):
@@ -140,9 +140,9 @@ def best(
     approximate by declaration, or computes another function, is shown beside the others. Overlapping
     intervals are a tie.
     """
-    from ssmperf.plan.run_options import names
-    from ssmperf.plan.sizes import parse_sizes
-    from ssmperf.runs.scope import narrowed
+    from ssmperf.engine.plan.run_options import names
+    from ssmperf.engine.plan.sizes import parse_sizes
+    from ssmperf.engine.runs.scope import narrowed
     from ssmperf.shell.terminal import display
 
     models, sizes = names(chosen["models"]), parse_sizes(chosen["axis"] or ())
@@ -152,7 +152,7 @@ def best(
 
 def _all_runs() -> list[Path]:
     """List the run folders in the folder `runs`, oldest first. Raises UsageError if there is none."""
-    from ssmperf.runs.store import RUN_FILE
+    from ssmperf.engine.runs.store import RUN_FILE
 
     found = sorted(file.parent for file in Path("runs").glob(f"*/{RUN_FILE}"))
     if not found:

@@ -56,7 +56,7 @@ def reproduce(
     Without ids, list the claims. A verdict is agrees, disagrees or cannot tell; whatever it is, the exit code
     is 0, unless a claim failed to run.
     """
-    from ssmperf.execute import request
+    from ssmperf.engine.execute import request
     from ssmperf.papers.reproduction.reproduce import reproduce as reproduced
     from ssmperf.shell.terminal import display, reproduction
 

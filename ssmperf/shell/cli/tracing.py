@@ -137,7 +137,7 @@ def bisect(
     temporary worktree: files, index and HEAD stay as they are. Exits with 0 if it found the commit, and with
     4 and the commits that are left if it could not tell.
     """
-    from ssmperf.execute import request
+    from ssmperf.engine.execute import request
     from ssmperf.shell import api
     from ssmperf.shell.terminal import display
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ssmperf.measure.stopwatch import Stopwatch, Timing
+    from ssmperf.engine.measure.stopwatch import Stopwatch, Timing
 
 FIXTURE, MARKER = "ssmperf_benchmark", "ssmperf_clock"
 INFO = "ssmperf"  # key of extra_info and machine_info
@@ -107,8 +107,8 @@ class TimedBenchmark:
         Raises:
             UsageError: there is a GPU, and no tensor among arguments and results.
         """
+        from ssmperf.engine.machine.devices import resolve
         from ssmperf.errors import UsageError
-        from ssmperf.machine.devices import resolve
 
         if self._device != "auto":
             return resolve(self._device, None)[1][0]
@@ -215,7 +215,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     """Add the GPU, driver and versions to the machine's description, if this session has used the fixture."""
     device = config.stash.get(_DEVICE, None)
     if device is not None:
-        from ssmperf.machine.environment import capture
+        from ssmperf.engine.machine.environment import capture
 
         environment = capture(device)
         machine_info[INFO] = {name: environment[name] for name in FACTS}
@@ -223,9 +223,9 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 def _stopwatch(device: str, cache: str) -> Stopwatch:
     """Make the clocks. A CPU's, with nothing before a call, times many short calls as one sample."""
+    from ssmperf.engine.measure.clocks import WallClock
+    from ssmperf.engine.measure.stopwatch import Around, Stopwatch
     from ssmperf.errors import UsageError
-    from ssmperf.measure.clocks import WallClock
-    from ssmperf.measure.stopwatch import Around, Stopwatch
 
     if device.startswith("cuda"):
         return Stopwatch.of(device, cache, graphs=False)

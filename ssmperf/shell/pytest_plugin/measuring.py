@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from ssmperf import registry
 from ssmperf.authors.verification.bench import (
     Bench,
     entry_of,
@@ -25,18 +24,19 @@ from ssmperf.authors.verification.bench import (
     selection_of,
     subjects_of,
 )
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record, Status
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.context import Settings
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.execute.worker import run_case
+from ssmperf.engine.machine.ceilings import measure_ceilings
+from ssmperf.engine.machine.environment import SHARED_PROCESS, capture, env_id
+from ssmperf.engine.plan.run_options import Names, RunOptions, names
+from ssmperf.engine.plan.sizes import one_token
+from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.engine.registry.declarations import Backend
 from ssmperf.errors import UsageError
-from ssmperf.execute.context import Settings
-from ssmperf.execute.request import Request
-from ssmperf.execute.worker import run_case
-from ssmperf.machine.ceilings import measure_ceilings
-from ssmperf.machine.environment import SHARED_PROCESS, capture, env_id
-from ssmperf.plan.run_options import Names, RunOptions, names
-from ssmperf.plan.sizes import one_token
-from ssmperf.registry.cost import Ceilings
-from ssmperf.registry.declarations import Backend
 
 SUITE = "throughput"
 

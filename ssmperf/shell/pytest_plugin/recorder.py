@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.case import Case
-from ssmperf.cases.record import Record
 from ssmperf.comparison.comparison import parse_threshold
 from ssmperf.comparison.outcome import RunComparison
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record
+from ssmperf.engine.execute.request import run_folder
+from ssmperf.engine.execute.run import MEASUREMENT
+from ssmperf.engine.plan import nonce as nonces
+from ssmperf.engine.runs import scope
+from ssmperf.engine.runs.store import Run, Writer
 from ssmperf.errors import ExitCode, SsmperfError, UsageError
-from ssmperf.execute.request import run_folder
-from ssmperf.execute.run import MEASUREMENT
-from ssmperf.plan import nonce as nonces
-from ssmperf.runs import scope
-from ssmperf.runs.store import Run, Writer
 from ssmperf.shell import api
 from ssmperf.shell.pytest_plugin.measuring import SUITE, Facts, Wanted, facts_of
 from ssmperf.shell.terminal import display

@@ -10,9 +10,9 @@ import pytest
 
 from ssmperf.authors.verification.report import Verification
 from ssmperf.authors.verification.verify import verify
-from ssmperf.cases.record import Record, Status
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.plan.nonce import as_text
 from ssmperf.errors import UsageError
-from ssmperf.plan.nonce import as_text
 from ssmperf.shell.pytest_plugin.measuring import measured, wanted
 from ssmperf.shell.pytest_plugin.recorder import Recorder
 

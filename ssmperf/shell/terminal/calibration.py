@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from ssmperf.comparison.remarks import busy_line
-from ssmperf.machine.calibration import Calibration, path_for
-from ssmperf.machine.spread import WITNESSED_CASES
+from ssmperf.engine.machine.calibration import Calibration, path_for
+from ssmperf.engine.machine.spread import WITNESSED_CASES
 
 if TYPE_CHECKING:
     from ssmperf.comparison.versions.calibrate import Calibrated

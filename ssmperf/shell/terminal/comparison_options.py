@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ssmperf import registry
 from ssmperf.comparison.outcome import RunComparison
+from ssmperf.engine import registry
 from ssmperf.shell.terminal.declared_options import with_options
 from ssmperf.shell.terminal.display import write_report
 from ssmperf.shell.terminal.options import Threshold, Unsure

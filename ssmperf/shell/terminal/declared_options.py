@@ -9,10 +9,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ssmperf.cases.axis import Axis
-from ssmperf.cases.case import chosen_axes
-from ssmperf.plan.option import Option
-from ssmperf.plan.run_options import GROUPS
+from ssmperf.engine.cases.axis import Axis
+from ssmperf.engine.cases.case import chosen_axes
+from ssmperf.engine.plan.option import Option
+from ssmperf.engine.plan.run_options import GROUPS
 
 Verb = Callable[..., None]
 HEADING = "Axes of a case"  # in the help

@@ -11,22 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ssmperf import registry
-from ssmperf.cases.case import Case
-from ssmperf.cases.failure import TRACEBACK
-from ssmperf.cases.record import Record, Status, one_line
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.failure import TRACEBACK
+from ssmperf.engine.cases.record import Record, Status, one_line
+from ssmperf.engine.machine.calibration import ABSENT
+from ssmperf.engine.machine.devices import ASSUMED
+from ssmperf.engine.plan.estimate import expected_s
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.selection import Device
+from ssmperf.engine.runs.store import Run, planned
 from ssmperf.errors import UsageError
-from ssmperf.machine.calibration import ABSENT
-from ssmperf.machine.devices import ASSUMED
-from ssmperf.plan.estimate import expected_s
-from ssmperf.plan.plan import make_plan
-from ssmperf.plan.selection import Device
-from ssmperf.runs.store import Run, planned
 
 if TYPE_CHECKING:
     from ssmperf.comparison.versions.search.candidates import Commit
     from ssmperf.comparison.versions.search.verdicts import Judgement
-    from ssmperf.execute.request import Request
+    from ssmperf.engine.execute.request import Request
 
 FINE = (Status.OK, Status.UNSUPPORTED)
 LINE_EVERY_S = 5.0
@@ -143,7 +143,7 @@ def counts(records: list[Record]) -> str:
 
 def plan(request: Request) -> str:
     """Show the plan of a request, one line per case: whether it would run, or why it is skipped."""
-    from ssmperf.execute.stand_ins import StandIns
+    from ssmperf.engine.execute.stand_ins import StandIns
 
     made = make_plan(request.selection, request.suites)
     stand_ins = StandIns(made, request.selection)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ssmperf.machine import devices as devices_
-from ssmperf.machine.calibration import Calibration
-from ssmperf.registry.declarations import installed
+from ssmperf.engine.machine import devices as devices_
+from ssmperf.engine.machine.calibration import Calibration
+from ssmperf.engine.registry.declarations import installed
 from ssmperf.shell.terminal import calibration, listing
 from ssmperf.shell.terminal.display import brief
 
@@ -28,8 +28,8 @@ def examine(device: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such device.
     """
-    from ssmperf.machine.ceilings import measure_ceilings
-    from ssmperf.machine.environment import capture
+    from ssmperf.engine.machine.ceilings import measure_ceilings
+    from ssmperf.engine.machine.environment import capture
 
     _, names = devices_.resolve(device)
     return {

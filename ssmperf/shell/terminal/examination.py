@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from ssmperf import registry
-from ssmperf.cases.failure import TRACEBACK
-from ssmperf.cases.record import Record, Status, one_line
+from ssmperf.engine import registry
+from ssmperf.engine.cases.failure import TRACEBACK
+from ssmperf.engine.cases.record import Record, Status, one_line
+from ssmperf.engine.machine import devices
+from ssmperf.engine.plan import nonce as nonces
 from ssmperf.errors import UsageError
-from ssmperf.machine import devices
-from ssmperf.plan import nonce as nonces
 
 if TYPE_CHECKING:
-    from ssmperf.diagnosis.examination import Condition, Examination
-    from ssmperf.diagnosis.findings import Finding
-    from ssmperf.runs.store import Run
+    from ssmperf.engine.diagnosis.examination import Condition, Examination
+    from ssmperf.engine.diagnosis.findings import Finding
+    from ssmperf.engine.runs.store import Run
 
 COMPARED = (Status.OK, Status.WRONG, Status.NAN)  # statuses of cases whose numbers can be compared
 MOST_TESTS = 24
@@ -51,7 +51,7 @@ def examine(run: Run, record: Record) -> Examination | None:
     """
     if record.status not in COMPARED:
         return None
-    from ssmperf.diagnosis import examination
+    from ssmperf.engine.diagnosis import examination
 
     for file in _plugins(run):
         registry.load_plugin(file)
@@ -110,7 +110,7 @@ def _promises(record: Record, found: Examination) -> Iterator[str]:
 
 
 def _object(finding: Finding) -> Iterator[str]:
-    from ssmperf.diagnosis.examination import along
+    from ssmperf.engine.diagnosis.examination import along
 
     yield f"{finding.label}: {finding.text}"
     yield f"  error {finding.error:.2e}, tolerance {finding.tolerance:.2e}"

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.case import Case
 from ssmperf.comparison.versions.procedure import Versions, list_cases
 from ssmperf.comparison.versions.search.candidates import ancestor, git, path_in_tree
 from ssmperf.comparison.versions.sides import kind_of, shallow_words
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.measure.paired import fresh_pairs
+from ssmperf.engine.plan.estimate import expected_s
 from ssmperf.errors import UsageError
-from ssmperf.measure.paired import fresh_pairs
-from ssmperf.plan.estimate import expected_s
 from ssmperf.shell.terminal.display import counted, duration, shown_lines
 
 

@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.case import TRAINING_PASSES
-from ssmperf.cases.shape import PRIMES, Shape
-from ssmperf.layers.model import Model
-from ssmperf.operands.build import build_model, embed_text, sample_state
-from ssmperf.plan.sizes import one_token
-from ssmperf.registry.cost import Spec
-from ssmperf.registry.declarations import Recurrence
+from ssmperf.engine import registry
+from ssmperf.engine.cases.case import TRAINING_PASSES
+from ssmperf.engine.cases.shape import PRIMES, Shape
+from ssmperf.engine.layers.model import Model
+from ssmperf.engine.operands.build import build_model, embed_text, sample_state
+from ssmperf.engine.plan.sizes import one_token
+from ssmperf.engine.registry.cost import Spec
+from ssmperf.engine.registry.declarations import Recurrence
 
 _LARGEST_MULTIPLE = 4  # an LSTM's weights have four blocks; must be less than every size
 BYTES = 4  # per real number: formulas are for float32

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ssmperf import registry
-from ssmperf.cases.shape import Shape
-from ssmperf.machine.devices import cuda_count
-from ssmperf.registry.declarations import ModelEntry
-from ssmperf.registry.options import options_of
-from ssmperf.registry.presets import PRESETS
+from ssmperf.engine import registry
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.machine.devices import cuda_count
+from ssmperf.engine.registry.declarations import ModelEntry
+from ssmperf.engine.registry.options import options_of
+from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.shell.terminal.display import brief
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ssmperf import registry
+from ssmperf.engine import registry
 from ssmperf.shell.terminal.display import brief
 
 DEVICES = {"cpu": "C", "cuda": "GPU"}

@@ -27,9 +27,9 @@ from ssmperf.comparison.versions.search.looks import Ratio
 from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
 from ssmperf.comparison.versions.sides import kind_of, shallow_words
 from ssmperf.comparison.versions.state import write_state
+from ssmperf.engine.execute.run import Progress
+from ssmperf.engine.plan import nonce
 from ssmperf.errors import ExitCode, SsmperfError, UnreadableRun, UsageError
-from ssmperf.execute.run import Progress
-from ssmperf.plan import nonce
 
 STATE_FILE = "bisect.json"
 RULE = "midpoint"  # by which commits are judged; searches of earlier versions had another

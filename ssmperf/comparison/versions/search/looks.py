@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssmperf.cases.record import Status
 from ssmperf.comparison.versions.procedure import Pairs, Versions, common_values, open_pairs
+from ssmperf.engine.cases.record import Status
+from ssmperf.engine.execute.run import Progress
+from ssmperf.engine.measure import paired
+from ssmperf.engine.runs import store
 from ssmperf.errors import SsmperfError
-from ssmperf.execute.run import Progress
-from ssmperf.measure import paired
-from ssmperf.runs import store
 
 LOOKS = (1, 2, 4)  # times as many pairs as at first
 LEVEL = paired.SIGNIFICANCE / len(LOOKS)  # with which each end of an interval may fail at each look

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ssmperf.cases.record import Record, Status
 from ssmperf.comparison.comparison import WRONG_STATUSES
 from ssmperf.comparison.outcome import Pair, RunComparison
 from ssmperf.comparison.versions.procedure import Versions, compare_versions
@@ -21,10 +20,11 @@ from ssmperf.comparison.versions.search.looks import NotMeasured, Ratio, Settled
 from ssmperf.comparison.versions.side_process import SideProcess, pass_on
 from ssmperf.comparison.versions.sides import install
 from ssmperf.comparison.versions.state import PLAN_FILE
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.run import Progress, Silent
+from ssmperf.engine.measure import paired
+from ssmperf.engine.runs import store
 from ssmperf.errors import UsageError, VersionEnded, VersionFailed
-from ssmperf.execute.run import Progress, Silent
-from ssmperf.measure import paired
-from ssmperf.runs import store
 
 GOOD, BAD, SKIP = 0, 1, 125  # as `git bisect run` reads them
 WORDS = {GOOD: "good", BAD: "bad", SKIP: "skip"}

@@ -1,0 +1,119 @@
+"""Call: what a call has beside the plain operands of its recurrence, as words separated by spaces.
+
+read=pre            an option of the recurrence
+bonus skip          optional operands, drawn at random; or an option that is true
+q:transposed        a view of an operand, or of an incoming gradient: dy at the output, ds at the state
+k:float32           the dtype of an operand
+grad=k,v            the operands whose gradients are wanted, all others being constants
+autocast            under torch.autocast
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ssmperf.engine.cases.calls.dtypes import DTYPES, dtype_name
+from ssmperf.errors import UnknownName, UsageError
+
+NONE = "none"
+AUTOCAST, GRAD = "autocast", "grad"
+DY, DS = "dy", "ds"  # the gradients of the loss at the output and at the final state
+INCOMING = {DY: "output", DS: "final state"}
+# sliced: part of a larger tensor. strided: every second number. transposed: time innermost in memory.
+# expanded: one number (of a gradient) or one batch item shown everywhere. missing: no gradient arrives.
+VIEWS = ("sliced", "strided", "transposed", "expanded", "missing")
+FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
+_NAME = re.compile(r"[A-Za-z_]\w{0,63}")
+_VALUE = re.compile(r"[\w.+-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The words of a call.
+
+    options: values by name, as text. operands: optional operands, or options that are true.
+    views: by operand or incoming gradient. dtypes: by operand. wanted: operands with gradients; None for all.
+    """
+
+    options: Mapping[str, str]
+    operands: tuple[str, ...]
+    views: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    wanted: tuple[str, ...] | None
+    autocast: bool
+
+    @property
+    def plain(self) -> bool:
+        return self == parse(NONE)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of operands and options that the words mention."""
+        viewed = [name for name in self.views if name not in INCOMING]
+        return (*self.options, *self.operands, *viewed, *self.dtypes, *(self.wanted or ()))
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in sorted(self.options.items())]
+        words += sorted(self.operands)
+        words += [f"{name}:{view}" for name, view in sorted(self.views.items())]
+        words += [f"{name}:{dtype}" for name, dtype in sorted(self.dtypes.items())]
+        words += [] if self.wanted is None else [f"{GRAD}={','.join(self.wanted)}"]
+        words += [AUTOCAST] if self.autocast else []
+        return " ".join(words) or NONE
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def read_call(value: Any) -> str:
+    """Write the words of a call in their order. Raises UsageError for words that are not understood."""
+    return NONE if value is None else str(parse(value))
+
+
+@cache
+def parse(text: str) -> Call:
+    """Read the words of a call; which names there are is checked where the recurrence is known.
+
+    Raises:
+        UsageError: a word is not understood, or said twice.
+        UnknownName: there is no such view or dtype.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"call must be words, got {text!r:.80} ({FORMS})")
+    options: dict[str, str] = {}
+    operands: list[str] = []
+    views: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
+    wanted: tuple[str, ...] | None = None
+    autocast = False
+    words = [] if text.strip() == NONE else text.split()
+    for word in words:
+        name, colon, form = word.partition(":")
+        key, equals, value = word.partition("=")
+        if word == AUTOCAST:
+            autocast = True
+        elif equals and key == GRAD and all(map(_NAME.fullmatch, value.split(","))):
+            wanted = tuple(sorted(set(value.split(",")) | set(wanted or ())))
+        elif equals and _NAME.fullmatch(key) and _VALUE.fullmatch(value):
+            options[key] = _once(options, key, value)
+        elif colon and _NAME.fullmatch(name) and dtype_name(form) in DTYPES and name not in INCOMING:
+            dtypes[name] = _once(dtypes, name, dtype_name(form))
+        elif colon and _NAME.fullmatch(name) and (form != "missing" or name in INCOMING):
+            if form not in VIEWS:
+                raise UnknownName(f"view of {name}", form, (*VIEWS, *DTYPES))
+            views[name] = _once(views, name, form)
+        elif _NAME.fullmatch(word):
+            operands.append(word)
+        else:
+            raise UsageError(f"call: {word!r:.80} is not understood ({FORMS})")
+    return Call(options, tuple(sorted(set(operands))), views, dtypes, wanted, autocast)
+
+
+def _once(known: Mapping[str, str], name: str, value: str) -> str:
+    if known.get(name, value) != value:
+        raise UsageError(f"call: {name} is given twice, as {known[name]} and {value}")
+    return value

@@ -1,0 +1,77 @@
+"""Origin: when a record was measured, and of which code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ssmperf.engine.cases.record import Record
+
+PLUGIN = "plugin"  # in a record's numbers: the plug-in file that defines its backend
+
+
+class Source(Protocol):
+    """The part of a run that says where its records come from."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
+    def environments(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Date of a record's measurement and version of its code. Unknown fields are None.
+
+    date: when the run was started, in ISO 8601. tag: the run's name.
+    commit: of the checkout of ssmperf. dirty: whether the checkout had changes beyond it.
+    plugin: the plug-in file that defines the record's backend, by its path in its repository, else by name.
+    plugin_sha256: the first digits of its content's hash.
+    plugin_commit: of its checkout. plugin_dirty: whether tracked files there had changes beyond it.
+    """
+
+    date: str | None = None
+    tag: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    plugin: str | None = None
+    plugin_sha256: str | None = None
+    plugin_commit: str | None = None
+    plugin_dirty: bool | None = None
+
+    @classmethod
+    def of(cls, run: Source, record: Record) -> Origin:
+        """Read the origin of a record of the run."""
+        environments = run.environments
+        env_id = record.env_id
+        if env_id is None and len(environments) == 1:
+            env_id = next(iter(environments))  # the plan refused the case, so it never ran
+        git = _object(_object(environments.get(env_id or "")).get("git"))
+        plugin = _object(record.numbers.get(PLUGIN))
+        return cls(
+            date=_text(run.meta.get("created")),
+            tag=_text(run.meta.get("tag")),
+            commit=_text(git.get("commit")),
+            dirty=_flag(git.get("dirty")),
+            plugin=_text(plugin.get("file")),
+            plugin_sha256=_text(plugin.get("sha256")),
+            plugin_commit=_text(plugin.get("commit")),
+            plugin_dirty=_flag(plugin.get("dirty")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one flat object, with None for unknown fields."""
+        return asdict(self)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None

@@ -1,0 +1,335 @@
+"""Run the cases of a plan in worker processes on this machine: one worker per device, or several.
+
+A crash, a hang or exhausted memory costs one case only: a new worker continues with the next. A session runs
+several rounds of cases: each has workers of its own, and all share the judges and their references.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute import worker_process
+from ssmperf.engine.execute.lane import (
+    DeviceState,
+    Events,
+    Groups,
+    Household,
+    Lane,
+    household,
+    needs_fresh_process,
+)
+from ssmperf.engine.execute.worker_process import WorkerConfig, WorkerProcess
+from ssmperf.engine.machine.host_memory import available_memory_bytes
+from ssmperf.engine.plan.estimate import parted, workers_for
+from ssmperf.engine.plan.refusal import gate_kind
+from ssmperf.engine.plan.run_options import RunOptions
+from ssmperf.engine.processes.children import Nursery, NurseryEnded
+from ssmperf.engine.processes.partner import Partner
+from ssmperf.engine.registry.presets import Preset
+from ssmperf.engine.trial.process import JudgeProcess
+from ssmperf.engine.tune.ahead import compile_ahead, processes, worth
+from ssmperf.engine.tune.files import CURATED, Tuning
+
+# Imports of workers and the judge, some of which take seconds: a gradient imports sympy, and the first
+# call of a kernel in Triton imports torch's compiler.
+IMPORTS = (
+    "torch",
+    "sympy",
+    "ssmperf.engine.execute.context",
+    "ssmperf.engine.machine.ceilings",
+    "ssmperf.engine.machine.environment",
+    "ssmperf.engine.execute.worker",
+    "ssmperf.engine.execute.process_state",
+    "ssmperf.engine.trial.server",
+    "ssmperf.engine.trial.client",
+    "ssmperf.engine.registry:models",
+    "ssmperf.engine.registry:suites",
+)
+IMPORTS_CUDA = (
+    "torch._dynamo",
+    "torch._higher_order_ops.triton_kernel_wrap",
+    "ssmperf.engine.machine.process_settings:name_triton_cache",
+)
+MEMORY_FRACTION = 0.25  # of the memory available when a CPU worker starts
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Executes cases on devices of this machine.
+
+    devices: torch device strings ("cpu", "cuda:0", ...); each device gets its own worker.
+    log_dir: folder for the workers' stdout and stderr; only the end of each log is kept.
+    unfinished: folder in which a case keeps its state to continue after its process was killed, in a
+        folder with its id; None if nothing is to be kept.
+    options: the run's own. A case's reference does not count for its timeout.
+    preset: how long a case is measured, and with how many threads on a CPU unless OMP_NUM_THREADS is set.
+    tuning: how kernels' configurations are chosen.
+    words: the options for the commands that repeat its cases.
+    partner: takes turns with the worker, of which there is one then; None if there is none.
+    specific: whether the run names backends or sizes; see `Context`.
+    workers: how many workers share a GPU in suites whose cases may.
+    """
+
+    devices: Sequence[str]
+    log_dir: Path
+    preset: Preset
+    options: RunOptions = RunOptions()
+    plugins: Sequence[str] = ()
+    tuning: Tuning = CURATED
+    words: Sequence[str] = ()
+    unfinished: Path | None = None
+    partner: Partner | None = None
+    specific: bool = False
+    workers: int = 1
+
+    def run(self, cases: Iterable[Case], events: Events) -> None:
+        """Run all cases once; see `Session.run`."""
+        with self.session() as session:
+            session.run(cases, events)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Session]:
+        """Run rounds of cases with the same judges, which end with the session."""
+        states = [DeviceState(device) for device in self.devices]
+        lanes = [Lane(Processes(self, state.device), state, self.options.timeout) for state in states]
+        sharing = [
+            Lane(Processes(self, state.device, number), state, self.options.timeout)
+            for number in range(1, self.workers + 1)
+            for state in states
+        ]
+        session = Session(lanes, sharing)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+class Session:
+    """Rounds of cases with one judge per lane. Make it by `LocalExecutor.session`.
+
+    lanes: one per device. sharing: several per device, for cases that may share it, which run first.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], sharing: Sequence[Lane] = ()) -> None:
+        self.lanes, self.sharing = lanes, sharing
+        self._compiled = False
+
+    def run(self, cases: Iterable[Case], events: Events, shuffle: random.Random | None = None) -> None:
+        """Run all cases in fresh workers; return when every case has its record.
+
+        shuffle: puts the cases in a random order, as far as they need not stand together; None keeps theirs.
+
+        Raises:
+            WorkerFailed: the first worker of a device cannot be started.
+            KeyboardInterrupt: passed on after the workers were stopped.
+        """
+        every = list(cases)
+        self._compile(every, events)
+        together, alone = parted(every)
+        workers = workers_for(together, len(self.sharing) // len(self.lanes))
+        if workers > 1:
+            starved: list[Case] = []
+            confirmed = replace(events, on_record=partial(_hold_back, starved, events.on_record))
+            groups = Groups(_groups(together, shuffle), _kernels)
+            _run(self.sharing[: workers * len(self.lanes)], groups, confirmed)
+            every = alone + starved
+            for lane in self.sharing if every else ():
+                lane.end()  # its judge keeps references in the device's memory
+        if every:
+            _run(self.lanes, Groups(_groups(every, shuffle)), events)
+
+    def prepare(self) -> None:
+        """Start the nurseries of the next round's workers, and wait until they are ready."""
+        for lane in self.lanes:
+            lane.start.prepare()
+
+    def _compile(self, cases: Sequence[Case], events: Events) -> None:
+        """Compile the kernels of the first round's cases before it, on one device for all of its kind."""
+        if self._compiled:
+            return
+        self._compiled = True
+        own = [case for case in worth(cases) if household(case) == Household()]
+        found = self.lanes[0].start.compile(own, events.on_progress)
+        for lane in self.lanes:
+            lane.first_calls_s = found
+
+    def close(self) -> None:
+        """End all processes."""
+        for lane in (*self.lanes, *self.sharing):
+            lane.end()
+
+
+class Processes:
+    """Starts the processes of one lane. They are forked from a nursery, a process that has imported torch.
+
+    The workers of a round have one nursery, which ends with the round: its forks have their memory
+    at the same addresses, so that rounds with the same nursery would be too similar. The first nursery,
+    from which the judge is forked as well, lives on with it.
+
+    number: of the lane among those that share the device; 0 for a lane that has it to itself.
+    """
+
+    def __init__(self, executor: LocalExecutor, device: str, number: int = 0) -> None:
+        self.executor, self.device, self.number = executor, device, number
+        self._of_workers: Nursery | None = None
+        self._of_judge: Nursery | None = None
+
+    def judge(self) -> JudgeProcess:
+        """Start the device's judge."""
+        nursery = self._ready_nursery()
+        if self._of_judge is not None and self._of_judge is not nursery:
+            self._of_judge.close()
+        self._of_judge = nursery
+        config: dict[str, Any] = {"device": self.device, "shared": self._shared}
+        config |= {"threads": self._threads, "plugins": list(self.executor.plugins)}
+        return JudgeProcess(nursery, config, self._log("judge"), worker_process.START_TIMEOUT_S)
+
+    def worker(
+        self, ceilings: Mapping[str, Any] | None, plugins: tuple[str, ...] | None, judge: JudgeProcess
+    ) -> WorkerProcess:
+        """Start a worker.
+
+        ceilings: those that an earlier worker of this device has measured, if any. plugins: files to load.
+        """
+        executor = self.executor
+        config = WorkerConfig(
+            device=self.device,
+            plugins=tuple(executor.plugins if plugins is None else plugins),
+            options=executor.options.for_workers(),
+            scale=executor.preset.to_json(),
+            memory_limit_bytes=int(MEMORY_FRACTION * available_memory_bytes()),
+            ceilings=ceilings,
+            autotune=executor.tuning.options.autotune,
+            rows=executor.tuning.rows,
+            words=tuple(executor.words),
+            threads=self._threads,
+            unfinished=None if executor.unfinished is None else str(executor.unfinished),
+            specific=executor.specific,
+            shared=self._shared,
+        )
+        return WorkerProcess(
+            config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner
+        )
+
+    def prepare(self) -> None:
+        """Start the nursery of the next workers, and wait until it is ready."""
+        with contextlib.suppress(NurseryEnded):  # the next start of a worker reports it
+            self._ready_nursery().wait_until_ready(worker_process.START_TIMEOUT_S)
+
+    def compile(self, cases: Sequence[Case], on_progress: Callable[[Case, str], None]) -> dict[str, float]:
+        """Compile the kernels of cases beside each other, unless a partner's turn matters from the start."""
+        count = processes(len(cases))
+        if not count or self.executor.partner is not None:
+            return {}
+        executor = self.executor
+        config = {"device": self.device, "nonce": executor.options.nonce or 0, "rows": executor.tuning.rows}
+        return compile_ahead(cases, count, self._ready_nursery(), config, self._log("compiling"), on_progress)
+
+    def end_round(self) -> None:
+        """End the nursery of the workers, unless the judge is forked from it; the next ones get another."""
+        if self._of_workers is not None and self._of_workers is not self._of_judge:
+            self._of_workers.close()
+        self._of_workers = None
+
+    def close(self) -> None:
+        """End the nurseries, and with them the rest of their children."""
+        self.end_round()
+        if self._of_judge is not None:
+            self._of_judge.close()
+            self._of_judge = None
+
+    def _ready_nursery(self) -> Nursery:
+        if self._of_workers is None:
+            self.executor.log_dir.mkdir(parents=True, exist_ok=True)
+            imports = (*IMPORTS, *IMPORTS_CUDA) if self.device.startswith("cuda") else IMPORTS
+            self._of_workers = Nursery(imports, self._log("nursery"))
+        return self._of_workers
+
+    def _log(self, who: str) -> Path:
+        which = f"-{self.number}" if self.number else ""
+        return self.executor.log_dir / f"{who}-{self.device.replace(':', '')}{which}.log"
+
+    @property
+    def _shared(self) -> bool:
+        return self.number > 0
+
+    @property
+    def _threads(self) -> int | None:
+        return None if "OMP_NUM_THREADS" in os.environ else self.executor.preset.threads
+
+
+def _groups(cases: Iterable[Case], shuffle: random.Random | None) -> Iterator[list[Case]]:
+    """Group cases by their operands. One worker runs a whole group.
+
+    Groups whose cases need a process each come last, and those of one household stand together.
+    """
+    places: dict[Household, float] = {}
+    keyed = [(needs_fresh_process(case), household(case), case) for case in cases]
+    for _, own, _ in keyed:
+        places.setdefault(own, len(places) if own != Household() else -1)
+    if shuffle is not None:
+        places = {own: shuffle.random() for own in places}
+    grouped: dict[tuple[object, ...], list[Case]] = {}
+    order: dict[tuple[object, ...], tuple[bool, float, float]] = {}
+    for fresh, own, case in sorted(keyed, key=lambda each: (each[0], places[each[1]])):
+        key = _group(case)
+        grouped.setdefault(key, []).append(case)
+        order.setdefault(key, (fresh, places[own], shuffle.random() if shuffle else len(order)))
+    for key in sorted(grouped, key=lambda key: order[key]):
+        if shuffle is not None:
+            shuffle.shuffle(grouped[key])
+        yield grouped[key]
+
+
+def _group(case: Case) -> tuple[object, ...]:
+    """Give the key of the group to which a case belongs. One worker runs a whole group, to share operands."""
+    return (case.id,) if needs_fresh_process(case) else (household(case), case.operand_key)
+
+
+def _kernels(case: Case) -> Hashable:
+    """Name what backends compile for a case: other values of the same kind need nothing new."""
+    return household(case), case.recurrence, gate_kind(case), case.dtype, case.model is None
+
+
+def _hold_back(starved: list[Case], pass_on: Callable[[Record], None], record: Record) -> None:
+    """Pass a record on, unless its case may have failed for want of what others took: memory, or time."""
+    if record.status in (Status.OOM, Status.TIMEOUT):
+        starved.append(record.case)
+    else:
+        pass_on(record)
+
+
+def _run(lanes: Sequence[Lane], groups: Groups, events: Events) -> None:
+    stop = threading.Event()
+    if len(lanes) == 1:
+        lanes[0].run(groups, events, stop)
+    else:
+        _run_threads(lanes, groups, events, stop)
+
+
+def _run_threads(lanes: Sequence[Lane], groups: Groups, events: Events, stop: threading.Event) -> None:
+    for lane in lanes:
+        lane.finished.clear()
+        threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
+    try:
+        for lane in lanes:
+            while not lane.finished.wait(0.2) and not stop.is_set():
+                pass
+    finally:  # after an interrupt or a failed lane, the other lanes give up their current case
+        stop.set()
+        for lane in lanes:
+            while not lane.finished.wait(0.2):  # not join: after one interrupt it takes a thread for finished
+                lane.kill()
+    for lane in lanes:
+        if lane.error is not None:
+            raise lane.error

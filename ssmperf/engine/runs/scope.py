@@ -1,0 +1,380 @@
+"""The scope of a run, as asked for, in predicates: `selection` in `run.json`.
+
+A planned case can be found by its id, but a case that the new code no longer plans has none there. A scope
+tells whether a case of a base run should be in a new run: such a case is missing if it is not there, and a
+case outside of the scope is only named. Nor is a kernel right that was judged at chosen lengths alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
+from ssmperf.engine.cases.calls.packing import lengths_of
+from ssmperf.engine.cases.case import JSON_NAMES, MODEL, Case, axes, split_source
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.shape import Shape
+from ssmperf.engine.plan.plan import Plan
+from ssmperf.engine.plan.selection import NAMED, OWN, Selection, is_regime
+from ssmperf.engine.plan.sizes import Sizes
+from ssmperf.engine.runs.rounds import fold, watched
+from ssmperf.engine.runs.standings import rank_fields
+from ssmperf.engine.runs.store import Run, planned
+from ssmperf.errors import UnknownName, UnreadableRun, UsageError
+
+if TYPE_CHECKING:
+    from ssmperf.comparison.outcome import Pair
+
+META = "selection"  # key in run.json
+MOST_SHAPES = 6  # of those that a message lists
+_FIELDS = {JSON_NAMES.get(name, name): name for name in axes() if name != "device"}
+AXES = ("model", "backend", "shape", *_FIELDS)
+
+
+def describe(selection: Selection, suites: Sequence[str], plan: Plan) -> dict[str, Any]:
+    """Describe a run's selection and its plan, as plain JSON.
+
+    Models have the names that their cases have. `planned` holds, by suite and by model or recurrence, the
+    values that each axis takes in the plan, unless that is its default alone.
+    """
+    chosen = {JSON_NAMES.get(name, name): value for name, value in selection.choices.items()}
+    planned: dict[str, dict[str, dict[str, list[Any]]]] = {}
+    for item in plan.cases:
+        case = item.case
+        values = planned.setdefault(case.suite, {}).setdefault(case.owner, {})
+        for name in AXES[1:]:
+            value, known = _value(case, name), values.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    for subjects in planned.values():
+        for owner, values in subjects.items():
+            subjects[owner] = {name: known for name, known in values.items() if known != _usual(name)}
+    return {
+        "suites": list(suites),
+        "models": None if selection.models is None else [_canonical(name) for name in selection.models],
+        "backends": None if selection.backends is None else list(selection.backends),
+        "peers": selection.peers,
+        "device": selection.device.type,
+        "preset": selection.preset_name,
+        "sizes": {each.name: list(each.sizes) for each in selection.sizes},
+        "judged_at": selection.judged_at,
+        "axes": {name: list(v) if isinstance(v, tuple) else [v] for name, v in chosen.items()},
+        "planned": planned,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The cases of a base run that a new run should have measured as well.
+
+    selection: that of the new run; None for a run of an older version, which covers everything.
+    shared: names of the axes on which both runs made the same choice.
+    planned: ids of the cases planned in the new run. seen: their values on the shared axes, where recorded.
+    """
+
+    selection: Mapping[str, Any] | None
+    shared: tuple[str, ...] = ()
+    planned: frozenset[str] = frozenset()
+    seen: frozenset[tuple[Any, ...]] = frozenset()
+
+    @classmethod
+    def of(cls, new: Run, base: Run) -> Scope:
+        """Find the scope of a new run that is compared with a base run.
+
+        Raises:
+            UnreadableRun: one of their selections is damaged.
+        """
+        mine, theirs = _selection(new), _selection(base)
+        if mine is None:
+            return cls(None)
+        shared = _shared(mine, theirs)
+        return cls(
+            mine,
+            shared,
+            frozenset(planned(new.meta)),
+            frozenset(_values(record.case, shared) for record in new.records),
+        )
+
+    def covers(self, case: Case) -> bool:
+        """Tell whether the new run should have measured a case of the base run.
+
+        A planned case is covered. Another is covered if its values on the axes with differing choices are
+        among those chosen or planned, and no recorded case has its values on the other axes: the new code
+        then lacks its model, backend or shape. If one has, the plan decided about the case itself.
+        """
+        if self.selection is None or case.id in self.planned:
+            return True
+        if case.suite not in self.selection["suites"] or case.device != self.selection["device"]:
+            return False
+        differing = [name for name in AXES if name not in self.shared]
+        if differing and _values(case, self.shared) in self.seen:
+            return False
+        # a resumed run holds cases of an earlier selection, which the names that both runs chose exclude
+        named = [name for name in self.shared if self._chosen(name)]
+        return all(self._has(case, name) for name in (*differing, *named))
+
+    def _has(self, case: Case, name: str) -> bool:
+        """Tell whether a case's value on an axis was chosen, or planned for its subject."""
+        assert self.selection is not None
+        value, chosen = _value(case, name), self._chosen(name)
+        regime = split_source(value)[0] if name == "operand_source" else value
+        if value in chosen or regime in chosen:
+            return True
+        subjects: Mapping[str, Any] = self.selection["planned"].get(case.suite, {})
+        if name == "model":
+            return value in subjects
+        # a subject that the new code lacks may take any value that the suite's other subjects take
+        owners = [case.owner] if case.owner in subjects else list(subjects)
+        return any(value in subjects[owner].get(name, _usual(name)) for owner in owners)
+
+    def _chosen(self, name: str) -> Sequence[Any]:
+        """List the values that were chosen for an axis; none if it was left to the suite or the preset."""
+        assert self.selection is not None
+        names = {"model": self.selection["models"], "backend": self.selection["backends"]}
+        return names.get(name, self.selection["axes"].get(name)) or ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The part of two runs that is compared: cases of these models, backends and suites. None means all.
+
+    cases: ids of cases, or their first letters.
+    """
+
+    models: tuple[str, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    suites: tuple[str, ...] | None = None
+    cases: tuple[str, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.models, self.backends, self.suites, self.cases))
+
+    def keeps(self, case: Case) -> bool:
+        """Tell whether a case is compared. A case of a bare recurrence goes by the recurrence's name."""
+        return (
+            (self.models is None or case.owner in self.models or case.subject in self.models)
+            and (self.backends is None or case.backend in self.backends)
+            and (self.suites is None or case.suite in self.suites)
+            and self.keeps_id(case.id)
+        )
+
+    def keeps_id(self, id_: str) -> bool:
+        """Tell whether a case may be compared, as far as its id tells."""
+        return not self.cases or id_.startswith(self.cases)
+
+    def check(self, cases: Iterable[Case]) -> None:
+        """Raise UnknownName for a name that no case of the two runs has."""
+        known: dict[str, set[str]] = {"model": set(), "backend": set(), "suite": set()}
+        cases = list(cases)
+        for case in cases:
+            known["model"] |= {case.owner, case.subject}
+            known["backend"].add(case.backend)
+            known["suite"].add(case.suite)
+        for (kind, names), chosen in zip(
+            known.items(), (self.models, self.backends, self.suites), strict=True
+        ):
+            for name in chosen or ():
+                if name not in names:
+                    raise UnknownName(f"{kind} in these runs", name, names)
+        for prefix in self.cases or ():
+            if not any(case.id.startswith(prefix) for case in cases):
+                raise UsageError(f"no case in these runs has an id that begins with {prefix!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        names = dataclasses.asdict(self)
+        return {kind: list(chosen) for kind, chosen in names.items() if chosen}
+
+
+def kept(run: Run, restriction: Restriction, ranks: Mapping[str, str]) -> dict[str, Record]:
+    """Take the records of a restriction by case, folded by the fields that are compared."""
+    own = rank_fields(run.meta)
+    records = watched(run.records, run.meta)
+    found = {record.case.id: record for record in records if restriction.keeps(record.case)}
+    for id_, record in found.items():
+        if own.get(record.case.suite) != (rank := ranks.get(record.case.suite)):
+            found[id_] = fold(run.rounds[id_], rank)
+    return found
+
+
+def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequence[Sizes]) -> list[Run]:
+    """Keep the records of some models and sizes, and what else decides which backend is the fastest there.
+
+    A shape that lacks a dimension ignores its sizes. Cases of suites that rank nothing are kept at any size,
+    since they tell which backends are right.
+
+    Raises:
+        UnknownName: no case of the runs is of a model. UsageError: no ranked case has these sizes.
+    """
+    restriction = Restriction(models)
+    restriction.check(record.case for run in runs for record in run.records)
+    narrow: list[Run] = []
+    ranked: list[Shape] = []
+    fitting: list[Shape] = []
+    for run in runs:
+        ranks = rank_fields(run.meta)
+        records = [record for record in run.records if restriction.keeps(record.case)]
+        shapes = [record.case.shape for record in records if record.case.suite in ranks]
+        fits = {shape: all(shape.get(each.name) in (None, *each.sizes) for each in sizes) for shape in shapes}
+        ranked += fits
+        fitting += [shape for shape in fits if fits[shape]]
+        narrow.append(replace(run, records=[
+            record for record in records if record.case.suite not in ranks or fits[record.case.shape]
+        ]))  # fmt: skip
+    if ranked and not (fitting and all(any(each.name in shape for shape in fitting) for each in sizes)):
+        asked = " ".join(f"{each.name}={','.join(map(str, each.sizes))}" for each in sizes)
+        shown = [*dict.fromkeys(map(str, ranked))]
+        more = ", …" if len(shown) > MOST_SHAPES else ""
+        raise UsageError(f"no case has {asked} (shapes there: {', '.join(shown[:MOST_SHAPES])}{more})")
+    return narrow
+
+
+def judged_lines(runs: Iterable[Run]) -> list[str]:
+    """Say at which lengths alone suites judged that rank nothing, where a run chose them."""
+    lines = []
+    for run in runs:
+        if _chose_lengths(run):
+            by_suite: dict[str, list[Case]] = {}
+            for cases in _judged(run):
+                by_suite.setdefault(cases[0].suite, []).extend(cases)
+            lines += [f"{name}: judged at {_lengths_text(cases)} only" for name, cases in by_suite.items()]
+    return list(dict.fromkeys(lines))
+
+
+def with_doubt(pairs: Iterable[Pair], base: Run, new: Run, restriction: Restriction) -> list[Pair]:
+    """Make pairs ambiguous whose kernels were judged at even lengths alone, which tiles may divide.
+
+    A block size ± 1 is odd as well. Nothing changes where neither run chose lengths, or where the comparison
+    is of cases that are named.
+    """
+    only: dict[str, str] = {}
+    if not restriction.cases and any(map(_chose_lengths, (base, new))):
+        for cases in _judged(new):
+            if not any(length > 1 and length % 2 for case in cases for length in _lengths(case)):
+                only |= dict.fromkeys((case.id for case in cases), _lengths_text(cases))
+    return [
+        replace(pair, verdict="ambiguous", reason=_doubt(only[pair.case.id], pair.reason))
+        if pair.verdict in ("same", "new", "mended") and pair.case.id in only
+        else pair
+        for pair in pairs
+    ]
+
+
+def _doubt(lengths: str, earlier: str | None) -> str:
+    advice = f"judged at {lengths} only, and at no odd length above 1: leave T out, or name an odd one"
+    return f"{advice}; {earlier}" if earlier else advice
+
+
+def _chose_lengths(run: Run) -> bool:
+    """Tell whether a run chose the lengths at which suites judge, as far as it says what was asked for."""
+    selection = _selection_of(run)
+    if selection is None:
+        return False
+    packed = selection["axes"].get("packing", [UNPACKED]) != [UNPACKED]
+    return packed or ("T" in selection["sizes"] and selection.get("judged_at", NAMED) != OWN)
+
+
+def _judged(run: Run) -> Iterable[list[Case]]:
+    """List the cases on sampled operands that judge, together where they differ in their shape alone."""
+    found: dict[tuple[Any, ...], list[Case]] = {}
+    others = [name for name in AXES if name not in ("shape", "packing")]
+    for record in run.records:
+        case = record.case
+        sampled = case.operand_source == MODEL or is_regime(case.operand_source)
+        if sampled and not case.decodes and record.status is not Status.UNSUPPORTED:
+            found.setdefault(_values(case, others), []).append(case)
+    return [cases for cases in found.values() if _judges(cases[0].suite, run)]
+
+
+def _judges(suite: str, run: Run) -> bool:
+    """Tell whether a suite judges, as it is installed here; if it is not, by the run's section of it."""
+    installed = registry.suites().get(suite)
+    if installed is not None:
+        return bool(installed.section.judges)
+    sections = run.meta.get("suites")
+    section = sections.get(suite) if isinstance(sections, Mapping) else None
+    return not (isinstance(section, Mapping) and (section.get("rank") or section.get("lengths")))
+
+
+def _lengths(case: Case) -> tuple[int, ...]:
+    """List the lengths of a case's sequences."""
+    return lengths_of(case.packing) or (case.shape["T"],)
+
+
+def _lengths_text(cases: Iterable[Case]) -> str:
+    """Write the lengths of cases, as in "T = 64, 512"; those of packed sequences by their packing."""
+    cases = list(cases)
+    texts = dict.fromkeys(f"packing {case.packing}" for case in cases if case.packing != UNPACKED)
+    plain = sorted({case.shape["T"] for case in cases if case.packing == UNPACKED})
+    return " and ".join([*([f"T = {', '.join(map(str, plain))}"] if plain else []), *texts])
+
+
+def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """List the axes on which two runs made the same choice; of an older run only the default is assumed."""
+    if theirs is None:
+        return tuple(name for name in ("model", "backend") if mine[f"{name}s"] is None)
+    same = {name: mine[f"{name}s"] == theirs[f"{name}s"] for name in ("model", "backend")}
+    # runs from before this choice had all peers
+    same["backend"] &= mine["backends"] is not None or mine.get("peers", True) == theirs.get("peers", True)
+    same["shape"] = all(mine[name] == theirs[name] for name in ("preset", "sizes"))
+    same["shape"] &= mine.get("judged_at", NAMED) == theirs.get("judged_at", NAMED)
+    return tuple(name for name in AXES if same.get(name, mine["axes"].get(name) == theirs["axes"].get(name)))
+
+
+def _values(case: Case, names: Sequence[str]) -> tuple[Any, ...]:
+    return (case.suite, case.device, *(_value(case, name) for name in names))
+
+
+def _value(case: Case, name: str) -> Any:
+    """Get the value of an axis by its name in JSON; a shape as text, and a bare recurrence as a model."""
+    if name in ("model", "shape"):
+        return case.owner if name == "model" else str(case.shape)
+    return getattr(case, _FIELDS.get(name, name))
+
+
+def _usual(name: str) -> list[Any]:
+    """List the values of an axis that `planned` leaves out: the default alone."""
+    return [axes()[_FIELDS[name]].default] if name in _FIELDS else []
+
+
+def _selection_of(run: Run) -> Mapping[str, Any] | None:
+    """Get the selection of a run; None for a run of an older version, or a damaged one."""
+    found = run.meta.get(META)
+    return found if isinstance(found, Mapping) and _intact(found) else None
+
+
+def _selection(run: Run) -> Mapping[str, Any] | None:
+    found = run.meta.get(META)
+    if found is not None and not (isinstance(found, Mapping) and _intact(found)):
+        raise UnreadableRun(f"{run.path}: run.json is damaged: its selection is not understood")
+    return found
+
+
+def _canonical(name: str) -> str:
+    return name if name in registry.recurrences() else str(registry.model(name).name)
+
+
+def _intact(found: Mapping[str, Any]) -> bool:
+    """Tell whether a selection has every part that is read here, with the types that are read."""
+
+    def names(value: Any, *, optional: bool = False) -> bool:
+        return (optional and value is None) or (
+            isinstance(value, list) and all(isinstance(v, str) for v in value)
+        )
+
+    def objects(value: Any, depth: int) -> bool:
+        if depth == 0:
+            return isinstance(value, list)
+        return isinstance(value, Mapping) and all(objects(each, depth - 1) for each in value.values())
+
+    return (
+        all(name in found for name in ("models", "backends"))
+        and names(found.get("suites"))
+        and all(names(found.get(choice), optional=True) for choice in ("models", "backends"))
+        and all(isinstance(found.get(choice), str) for choice in ("device", "preset"))
+        and all(objects(found.get(choice), 1) for choice in ("sizes", "axes"))
+        and objects(found.get("planned"), 3)
+    )
