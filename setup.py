@@ -1,12 +1,12 @@
 """Lists the packages; everything else is in pyproject.toml.
 
-The folders impls, suites, reports and claims are imported as ssmperf.impls, ssmperf.suites, ssmperf.reports
-and ssmperf.claims. find_packages sees every sub-folder, so a new one cannot be missing from a wheel.
+The folders impls, suites and reports are imported as ssmperf.impls, ssmperf.suites and ssmperf.reports.
+find_packages sees every sub-folder, so a new one cannot be missing from a wheel.
 """
 
 from setuptools import find_packages, setup
 
-ROOMS = ("impls", "suites", "reports", "claims")
+ROOMS = ("impls", "suites", "reports")
 
 packages = find_packages(include=["ssmperf", "ssmperf.*"])
 for room in ROOMS:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOMS = ("ssmperf", "impls", "suites", "reports", "claims")
+ROOMS = ("ssmperf", "impls", "suites", "reports")
 COMMAND = Path(sys.executable).with_name("ssmperf")
 
 # A backend that is wrong on purpose: it forgets the recurrence.

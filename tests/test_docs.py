@@ -17,7 +17,7 @@ from ssmperf.engine.tune import tables as configurations
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-SOURCES = ("ssmperf", "impls", "suites", "reports", "claims", "tests", "ci")
+SOURCES = ("ssmperf", "impls", "suites", "reports", "tests", "ci")
 LARGEST = 3_000_000  # bytes of docs/, of which whole runs of suites are the most
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)

@@ -39,7 +39,7 @@ def test_the_import_starts_no_driver() -> None:
 def test_a_checkout_has_its_own_parts_whatever_is_installed(tmp_path: Path) -> None:
     """Two checkouts are compared by PYTHONPATH, while one of them is installed in the environment."""
     root = Path(__file__).parents[1]
-    rooms = ("impls", "suites", "reports", "claims")
+    rooms = ("impls", "suites", "reports")
     for name in ("ssmperf", "pyproject.toml", *rooms):
         (tmp_path / name).symlink_to(root / name)
     code = f"import ssmperf.{', ssmperf.'.join(rooms)}\n"

@@ -12,9 +12,9 @@ import pytest
 import ssmperf
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("impls", "suites", "reports", "claims")
+ROOMS = ("impls", "suites", "reports")
 SOURCE = ("ssmperf", *ROOMS)
-PUBLIC_ONLY = ("suites", "reports", "claims")  # take of the core what a plug-in may take
+PUBLIC_ONLY = ("suites", "reports")  # take of the core what a plug-in may take
 PUBLIC = {*ssmperf.__all__, "registry"}
 BESIDE_BACKENDS = ("__init__", "common", "scans", "peers", "analytic")
 # what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers' declarations
@@ -166,9 +166,8 @@ PLANTED = {
     "reports/deeper.py": ("def f():\n    import ssmperf.engine.runs.store", "no public name"),
     "reports/package.py": ("from ssmperf import runs", "no public name"),
     "reports/deeper_registry.py": ("from ssmperf.engine.registry import suites", "no public name"),
-    "claims/public.py": ("from ssmperf import claim, registry\nfrom ._timing import timed", None),
-    "claims/nosy.py": ("from ..suites.training import train", "leaves claims/"),
-    "claims/deeper.py": ("from ssmperf.papers.reproduction import agreement", "no public name"),
+    "suites/claims/public.py": ("from ssmperf import claim, registry\nfrom ._timing import timed", None),
+    "suites/claims/deeper.py": ("from ssmperf.papers.reproduction import agreement", "no public name"),
     "reports/bare.py": ("import suites.throughput", "no importable name"),
     "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
     "ssmperf/engine/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),
@@ -223,7 +222,7 @@ def is_empty(body: list[ast.stmt]) -> bool:
     return all(isinstance(statement, (ast.Pass, ast.Continue)) for statement in body)
 
 
-@pytest.mark.parametrize("folder", ["ssmperf", "suites", "reports", "claims"])
+@pytest.mark.parametrize("folder", ["ssmperf", "suites", "reports"])
 def test_nothing_read_is_executed(folder: str) -> None:
     """Runs are read from files that others wrote: no pickle, eval or exec."""
     unsafe = []

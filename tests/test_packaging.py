@@ -22,7 +22,6 @@ ROOMS = {
     "ssmperf.impls": "impls",
     "ssmperf.suites": "suites",
     "ssmperf.reports": "reports",
-    "ssmperf.claims": "claims",
 }
 
 
@@ -57,7 +56,7 @@ def test_packages_map_to_their_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("ssmperf", "impls", "impls/new_recurrence", "suites", "suites/tasks", "reports", "claims"):
+    for folder in ("ssmperf", "impls", "impls/new_recurrence", "suites", "suites/tasks", "reports"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").touch()
     packages = computed(tmp_path, monkeypatch)["packages"]

@@ -219,7 +219,7 @@ def tree(folder: Path) -> None:
     """Copy the package and the tests into a folder, as they lie in the checkout."""
     hidden = shutil.ignore_patterns("__pycache__")
     shutil.copy(ROOT / "pyproject.toml", folder)
-    for part in ("ssmperf", "impls", "suites", "reports", "claims", "tests"):
+    for part in ("ssmperf", "impls", "suites", "reports", "tests"):
         shutil.copytree(ROOT / part, folder / part, ignore=hidden)
 
 

@@ -211,7 +211,7 @@ def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]
 
 def source_files() -> list[str]:
     """List the files of the package in this checkout."""
-    kept = ("ssmperf", "impls", "suites", "reports", "claims")
+    kept = ("ssmperf", "impls", "suites", "reports")
     names = [
         str(file.relative_to(ROOT)) for part in kept for file in (ROOT / part).rglob("*") if file.is_file()
     ]

@@ -65,7 +65,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     folder = tmp_path_factory.mktemp("axis")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ssmperf", folder / "ssmperf", ignore=ignored)
-    for room in ("impls", "suites", "reports", "claims"):
+    for room in ("impls", "suites", "reports"):
         shutil.copytree(ROOT / room, folder / "ssmperf" / room, ignore=ignored)
     for file, fields in (("engine/cases/case.py", FIELD), ("engine/plan/run_options.py", OPTION)):
         path, before = folder / "ssmperf" / file, fields.splitlines()[-1]

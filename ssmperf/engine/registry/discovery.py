@@ -28,13 +28,15 @@ IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
 TASKS = "ssmperf.suites.tasks"
+CLAIMS = "ssmperf.suites.claims"
 PEERS = "peers"
 SEVERAL = ("scans", PEERS)  # files that register several backends each
 NOT_BACKENDS = ("common", *SEVERAL, "analytic")  # files that are named after no backend
 INSTALLED = "installed plug-in "  # begins the registry's name for an entry point's target
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 BEING_LOADED = "SSMPERF_BEING_LOADED"  # variable with the plug-in files that are being loaded, one per line
-BUILT_IN = ("impls", "suites", "reports", "claims")  # packages, and groups of entry points
+BUILT_IN = ("impls", "suites", "reports")  # packages beside this one
+GROUPS = (*BUILT_IN, "claims")  # of entry points
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -45,7 +47,7 @@ _importing = threading.RLock()
 
 
 class BesideThePackage:
-    """Finds impls, suites, reports and claims of a checkout beside its package, as `sys.meta_path` asks.
+    """Finds impls, suites and reports of a checkout beside its package, as `sys.meta_path` asks.
 
     An editable install would give those of the checkout that is installed, whose core may be another one.
     """
@@ -68,7 +70,7 @@ sys.meta_path.insert(0, BesideThePackage)
 
 
 def discover(package: str) -> None:
-    """Import the direct members of a built-in package and the plug-ins of its entry-point group, once."""
+    """Import the direct members of a built-in package, or claims, and the plug-ins of its group, once."""
     if package in _discovered:
         return
     with _importing:
@@ -76,7 +78,7 @@ def discover(package: str) -> None:
             return
         _begun.add(package)
         try:
-            for module in submodules(f"ssmperf.{package}"):
+            for module in submodules(CLAIMS if package == "claims" else f"ssmperf.{package}"):
                 if module != MODELS:
                     import_once(module)
             for point in _entry_points(f"ssmperf.{package}"):
@@ -287,7 +289,7 @@ def _built_in(module: str) -> bool:
 
 
 def _installed(module: str) -> bool:
-    points = [point for package in BUILT_IN for point in _entry_points(f"ssmperf.{package}")]
+    points = [point for group in GROUPS for point in _entry_points(f"ssmperf.{group}")]
     return any(module == point.module or module.startswith(f"{point.module}.") for point in points)
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
-from ssmperf.claims import _learning, lcsm_fig4, longhorn_fig4, longhorn_sample_efficiency
-from ssmperf.claims._seeds import Trainings
+from ssmperf.suites.claims import _learning, lcsm_fig4, longhorn_fig4, longhorn_sample_efficiency
+from ssmperf.suites.claims._seeds import Trainings
 
 import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Job, Reproduction, count_parameters, registry

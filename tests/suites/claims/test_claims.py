@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from ssmperf.claims import _timing, gateloop_surrogate, linearization_scan, longhorn_stability
+from ssmperf.suites.claims import _timing, gateloop_surrogate, linearization_scan, longhorn_stability
 
 import ssmperf
 from ssmperf import Agreement, ClaimResult, ClaimSetting, Estimate, Finding, registry
@@ -18,7 +18,7 @@ from ssmperf.papers.reproduction.reproduce import judge
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 COUNTED = ("hgrn2:parameters", "lcsm:parameters", "longhorn:parameters")
-KEPT = Path(__file__).parents[2] / "docs" / "results" / "h200-claims"
+KEPT = Path(__file__).parents[3] / "docs" / "results" / "h200-claims"
 TIMED = ("hgrn2:cost", "longhorn:speed", "mamba:scan", "mamba2:ssd", "mingru:training")
 
 
@@ -61,8 +61,8 @@ def test_every_claim_says_all_that_a_reader_needs() -> None:
 
 
 def test_the_document_names_every_claim_of_this_repository() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
-    for file in (Path(__file__).parents[2] / "claims").glob("[!_]*.py"):
+    text = (Path(__file__).parents[3] / "docs" / "claims.md").read_text()
+    for file in (Path(__file__).parents[3] / "suites" / "claims").glob("[!_]*.py"):
         name = file.stem.replace("_", ":", 1)
         assert f"`{name}`" in text and name in registry.claims()
 
