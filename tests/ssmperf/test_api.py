@@ -122,6 +122,7 @@ def test_a_timeout_is_positive_and_finite(timeout: float, tmp_path: Path) -> Non
     [
         ("timeout", "5", "--timeout must be a number of seconds, got '5'"),
         ("axis", None, None),
+        ("axis", 64, "--axis takes sizes such as T=64"),
         ("time", True, "--time must be a number of seconds, got True"),
         ("rounds", 1.0, "--rounds must be a whole number, got 1.0"),
         ("samples", "12", "--samples must be a whole number, got '12'"),

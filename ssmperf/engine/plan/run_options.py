@@ -80,6 +80,8 @@ def _indices(option: str, value: Any) -> tuple[int, ...]:
 
 
 def _sizes(option: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{option} takes sizes such as T=64 or T=1024:65536:x2, got {value!r}")
     return (value,) if isinstance(value, str) else tuple(value)
 
 
