@@ -1,4 +1,8 @@
-"""Up to where is each backend right? Error against float64 over length, decay and dtype."""
+"""Up to where is each backend right? Error against float64 over length, decay and dtype.
+
+A model and backend have 24 cases at `smoke`, more than in other suites: four decays, three lengths and two
+dtypes, since fewer draw no map.
+"""
 
 from __future__ import annotations
 

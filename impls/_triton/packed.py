@@ -7,6 +7,8 @@ something per part has a place for each: part i of sequence n, which begins at s
 shapes alone; a few stay empty.
 
 Bounds that do not rise from 0 to T give results without a meaning; every access stays inside of memory.
+
+A loop over sequences on the host would wait for the device in every call, and no CUDA graph could hold it.
 """
 
 from __future__ import annotations

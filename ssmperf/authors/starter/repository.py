@@ -1,4 +1,8 @@
-"""Write a kernel's repository: the plug-in file, its tests, a workflow, a gate and perhaps a package."""
+"""Write a kernel's repository: the plug-in file, its tests, a workflow, a gate and perhaps a package.
+
+The gate is one bash script without parts, which calls the command line and hands on its exit code. It holds
+the defaults that depend on git or on the CI; verdicts and texts come from ssmperf.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What leads on from a comparison: since which commit a case is as it is, and the commands to type next."""
+"""What leads on from a comparison: since which commit a case is as it is, and the commands to type next.
+
+Only commands that can work are given.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 On a CPU that others use, the time of a call drifts within seconds. If two rounds run one after the other, the
 two times of a case lie a round's length apart. So both versions begin a case at the same time, and take
 slices of samples in turns: one works, and the other waits. An older version can only wait before a case.
+
+While samples alternate, both sides stay on one core and keep freed memory (`processes/cores.py`, `heap.py`).
+So times of `ab` on a CPU lack the page faults of other runs: compare them with one another only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Record: the outcome of one case, as one flat JSON object with a versioned schema."""
+"""Record: the outcome of one case, as one flat JSON object with a versioned schema.
+
+What looks wrong and may be innocent, such as a peak of memory below the output's size, is listed in `doubts`.
+A busy machine is described in `busy`. No status depends on either.
+"""
 
 from __future__ import annotations
 

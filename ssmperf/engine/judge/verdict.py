@@ -2,6 +2,9 @@
 
 Besides wrong numbers, these are `wrong` too, with the reason: a changed input, an unwritten row, a missing
 gradient, and a result that is still being computed when the call returns (judge/answer.py).
+
+The largest error of a result hides small channels and cheap arithmetic. So each result is also judged by
+rows, mostly the time steps of one channel, in the 2-norm and relative to the row.
 """
 
 from __future__ import annotations

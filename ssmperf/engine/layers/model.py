@@ -1,4 +1,8 @@
-"""The base class of models: one mixing layer of a paper, lowered to a recurrence."""
+"""The base class of models: one mixing layer of a paper, lowered to a recurrence.
+
+A model that passes on more than its recurrence's state, or calls the recurrence twice, overrides `forward`
+and packs all that it passes on into one tensor, so that blocks and networks need not know.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Profile one call: its kernels, launches, registers and spills, and a trace to look at."""
+"""Profile one call: its kernels, launches, registers and spills, and a trace to look at.
+
+The call runs in the calling process, and nothing is judged.
+"""
 
 from __future__ import annotations
 

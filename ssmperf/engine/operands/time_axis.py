@@ -1,4 +1,8 @@
-"""The time axis of operands: find it, measure it, lay it out in memory, and cut it."""
+"""The time axis of operands: find it, measure it, lay it out in memory, and cut it.
+
+In the layout `time_last` the gradient at the output is laid out as the operands are. A backend that needs
+another layout copies within its time, or refuses.
+"""
 
 from __future__ import annotations
 

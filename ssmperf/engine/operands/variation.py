@@ -5,6 +5,8 @@ oracle for every timed call is too expensive. A recurrence is linear in some of 
 are linear in the gradient at the output. So each call gets a secret combination of two draws, and its answer
 is the same combination of their answers. Where nothing is linear, the two draws are blended, at each time
 step in one of two secret proportions; then the answers are only known to differ.
+
+Draws are blended, rather than the items of a batch permuted, since a small batch has too few permutations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Options of a run's trainings that override the preset."""
+"""Options of a run's trainings that override the preset.
+
+Seeds, updates and learning rates are choices of the run, as its sampling time is, and no fields of a case:
+one case has all its trainings, so that its record can give intervals and a verdict.
+"""
 
 from __future__ import annotations
 

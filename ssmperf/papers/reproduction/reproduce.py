@@ -1,4 +1,8 @@
-"""Run claims of papers piece by piece, keep the numbers, and judge them."""
+"""Run claims of papers piece by piece, keep the numbers, and judge them.
+
+A claim states its pieces and its rule before they run: whoever likes a result should not choose the rule. The
+numbers of a piece are kept, so that a verdict can be drawn again on a machine that has measured nothing.
+"""
 
 from __future__ import annotations
 
