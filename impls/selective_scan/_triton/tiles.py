@@ -152,7 +152,10 @@ def tiles(pass_: str, N: int, work: str, *, wide: bool) -> Tiles:
 
 
 def streamed_tiles(pass_: str, N: int, gate: str, *, wide: bool) -> Tiles | None:
-    """The same with operands by way of shared memory; None where there is no kernel for that."""
+    """The same with operands by way of shared memory; None where the general table is to be used.
+
+    That is where there is no kernel for it, or where the entry has `stages=0`.
+    """
     place = key(pass_, N, gate, wide=wide)
     cut = STREAMED[place] if place in STREAMED.rows else None
     return cut if cut and cut.stages else None
