@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.plan.option import Options, option
+from ssmperf.engine.plan.option import Options, count, option
 from ssmperf.engine.registry.presets import Training
 from ssmperf.errors import UsageError
 
 META = "learning"  # key in run.json
 MOST_UPDATES, MOST_SEEDS, MOST_RATES, MOST_LAYERS, MOST_AT_ONCE = 10**8, 1000, 100, 1000, 64
 Rates = str | float | Sequence[float]
-
-
-def count(most: int) -> Callable[[str, Any], Any]:
-    """Make a reader of whole numbers from 1 to `most`."""
-
-    def read(option: str, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise UsageError(f"{option} must be a whole number, got {value!r}")
-        if not 1 <= int(value) <= most:
-            raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
-        return value
-
-    return read
 
 
 def _rates(option: str, rates: Rates) -> tuple[float, ...]:
@@ -113,6 +99,7 @@ class Learning(Options):
         help="Trainings at the same time on a device. Default: 1 on a CPU, 4 on a GPU.",
         type=int,
         read=count(MOST_AT_ONCE),
+        stored=False,
     )
     corpus_sha256: str | None = None
 
@@ -124,18 +111,16 @@ class Learning(Options):
     def applied(self, training: Training) -> Training:
         """Return the preset's training with these choices."""
         names = {field.name for field in fields(training)}
-        chosen = {name: value for name, value in self._given().items() if name in names}
+        chosen = {name: getattr(self, name) for name in self.declared() if name in names}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
         if self.layers is not None:
             chosen["step_layers"] = self.layers
         return replace(training, **chosen)
 
     def to_json(self) -> dict[str, Any]:
         """Give the facts that a resumed run must share: all choices on which its numbers depend."""
-        return {name: value for name, value in self._given().items() if name != "side_by_side"}
-
-    def _given(self) -> dict[str, Any]:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        hashed = {} if self.corpus_sha256 is None else {"corpus_sha256": self.corpus_sha256}
+        return {**Options.to_json(self), **hashed}
 
 
 def fingerprint(corpus: Path) -> str:

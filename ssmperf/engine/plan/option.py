@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar, Self
+
+from ssmperf.errors import UsageError
 
 METADATA_KEY = "option"  # in the metadata of a dataclass field
 
@@ -54,6 +57,19 @@ class Option:
 def option(default: Any, **declared: Any) -> Any:
     """Declare a field of a group with its option; `declared` holds fields of `Option`."""
     return dataclasses.field(default=default, metadata={METADATA_KEY: Option(default=default, **declared)})
+
+
+def count(most: int) -> Callable[[str, Any], Any]:
+    """Make a reader of whole numbers from 1 to `most`."""
+
+    def read(option: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise UsageError(f"{option} must be a whole number, got {value!r}")
+        if not 1 <= int(value) <= most:
+            raise UsageError(f"{option} must lie between 1 and {most}, got {value}")
+        return value
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)

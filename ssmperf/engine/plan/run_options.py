@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.engine.plan import nonce as nonces
-from ssmperf.engine.plan.learning import Learning, count
-from ssmperf.engine.plan.option import Options, option
+from ssmperf.engine.plan.learning import Learning
+from ssmperf.engine.plan.option import Options, count, option
 from ssmperf.engine.plan.selection import JUDGED_AT, NAMED
 from ssmperf.errors import UnknownName, UsageError
 
@@ -38,12 +38,8 @@ def names(value: Names | None) -> tuple[str, ...] | None:
     return found
 
 
-def parse_share(value: float | str, option: str) -> float:
-    """Read a share such as `1%` or `0.01`.
-
-    Raises:
-        UsageError: it is no number or percentage, or not between 0 and 1.
-    """
+def _share(option: str, value: float | str) -> float:
+    """Read a share between 0 and 1, such as `1%` or `0.01`."""
     text = str(value).strip()
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -180,7 +176,7 @@ class RunOptions(Options):
         None,
         help="Stop sampling when the median's interval is within ± this share. Default: 1%.",
         type=str,
-        read=lambda option, value: parse_share(value, option),
+        read=_share,
         write="{:g}".format,
         compared=True,
     )
