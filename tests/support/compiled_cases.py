@@ -1,4 +1,4 @@
-"""The calls whose kernels are compiled, for the table of what they need (impls/resources.csv)."""
+"""The calls whose kernels are compiled, for the table of what they need (tests/impls/resources.csv)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of what kernels need, impls/resources.csv: a line for each kernel of a case and compiler.
+"""The table of what kernels need, tests/impls/resources.csv: a line for each kernel of a case and compiler.
 
 A cell holds registers of a thread / bytes that it spills / bytes of shared memory of a block. It is empty for
 an architecture that the case is not compiled for. A line whose kernel spills says why that is worth it.
