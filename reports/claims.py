@@ -9,10 +9,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import Agreement, ClaimResult, Finding, Reproduction, report
+from ssmperf import Agreement, ClaimResult, Reproduction, report
 
 from . import units
-from .exports import deliver
+from .claims_texts import course, failures, ours, reason, source, verdict
+from .delivery import deliver
 from .tables import terminal_text
 
 STYLES = {Agreement.AGREES: "green", Agreement.DISAGREES: "bold red", Agreement.CANNOT_TELL: "yellow"}
@@ -39,41 +40,6 @@ def measured(found: Reproduction) -> str:
     where, when = (units.plain(found.meta.get(name)) for name in ("hardware", "created"))
     rest = "a verdict in brackets stands beside and does not count"
     return f"measured on {where or 'a machine that is not named'}, {when[:10] or 'undated'}; {rest}"
-
-
-def ours(finding: Finding) -> list[str]:
-    """Write our numbers with their names and intervals."""
-    return [
-        units.plain(str(estimate) if len(finding.ours) == 1 else f"{name}: {estimate}")
-        for name, estimate in finding.ours.items()
-        if estimate is not None
-    ] or ["–"]
-
-
-def verdict(finding: Finding) -> str:
-    """Write a finding's verdict, in brackets if it does not count for that of the claim."""
-    return str(finding.agreement) if finding.decides else f"({finding.agreement})"
-
-
-def reason(finding: Finding) -> str:
-    return units.plain("; ".join(filter(None, (finding.reason, finding.note))))
-
-
-def source(each: ClaimResult) -> str:
-    return units.plain(f"{each.claim.paper}, {each.claim.place}")
-
-
-def course(each: ClaimResult) -> str:
-    """Say how much of a claim was measured, and how long that took."""
-    if not each.planned:
-        return "not run"
-    noun = "piece" if each.planned == 1 else "pieces"
-    spent = f"{each.spent_s:.1f} s" if each.spent_s < 100 else f"{each.spent_s / 60:.1f} min"
-    return f"{each.done} of {each.planned} {noun}, {spent}"
-
-
-def failures(each: ClaimResult) -> list[str]:
-    return [units.plain(f"{piece} failed: {why}") for piece, why in (each.failures or {}).items()]
 
 
 def _claim(each: ClaimResult) -> list[Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ssmperf import Agreement, ClaimResult, Finding, Reproduction, report
 
-from . import claims as texts
+from . import claims_texts as texts
 from . import units
-from .exports import deliver
+from .delivery import deliver
 from .html import render
 
 MEANINGS = {

@@ -9,9 +9,10 @@ from typing import Any
 
 from ssmperf import VERDICTS, Case, Pair, RunComparison, report
 
-from . import case_tables, compare, frames, units
+from . import case_tables, frames, units
+from . import comparison_texts as texts
 from .case_tables import Column, number_cell
-from .exports import deliver
+from .delivery import deliver
 from .html import render, run_views
 
 _USUAL = ("suite", "recurrence", "model", "backend", "shape", "dtype", "pass_")
@@ -31,18 +32,18 @@ def _page(comparison: RunComparison) -> tuple[dict[str, Any], dict[str, Any]]:
     runs = [comparison.base, comparison.new]
     columns = _columns(comparison)
     charts = _charts(comparison)
-    values = {column.name: sorted(set(column.cells)) for column in columns[: len(compare.NAMED)]}
+    values = {column.name: sorted(set(column.cells)) for column in columns[: len(texts.NAMED)]}
     return {
         "title": units.plain(comparison.conclusion),
         "heading": " → ".join(frames.run_names(runs)),
         "runs": run_views(runs, frames.frame(runs)),
         "conclusion": units.plain(comparison.conclusion),
-        "alarms": compare.alarms(comparison),
-        "commands": compare.commands(comparison),
+        "alarms": texts.alarms(comparison),
+        "commands": texts.commands(comparison),
         "counts": comparison.counts,
         "meanings": VERDICTS,
-        "sums": [(text.partition(":")[0], text) for text in compare.listing(comparison).sums],
-        "remarks": compare.remarks(comparison),
+        "sums": [(text.partition(":")[0], text) for text in texts.listing(comparison).sums],
+        "remarks": texts.remarks(comparison),
         "means": _means(comparison),
         "charts": [chart["title"] for chart in charts],
         "columns": columns,
@@ -60,17 +61,17 @@ def _columns(comparison: RunComparison) -> list[Column]:
     pairs = comparison.pairs
     varying = [name for name in _OTHERS if len({getattr(pair.case, name) for pair in pairs}) > 1]
     named = [
-        [*compare.named(pair), *(units.plain(getattr(pair.case, name)) for name in varying)] for pair in pairs
+        [*texts.named(pair), *(units.plain(getattr(pair.case, name)) for name in varying)] for pair in pairs
     ]
     numbers = [_numbers(pair) for pair in pairs]
     return [
         *(
             Column(name, units.label(name) if name in varying else name, [line[place] for line in named])
-            for place, name in enumerate((*compare.NAMED, *varying))
+            for place, name in enumerate((*texts.NAMED, *varying))
         ),
         *(
             Column(name, name, [line[place] for line in numbers], number=True)
-            for place, name in enumerate((*compare.NUMBERS, "least change"))
+            for place, name in enumerate((*texts.NUMBERS, "least change"))
         ),
         Column("case", "case", [comparison.short_id(pair) for pair in pairs]),
         Column("reason", "why", [""] * len(pairs)),
@@ -80,13 +81,13 @@ def _columns(comparison: RunComparison) -> list[Column]:
 def _numbers(pair: Pair) -> list[list[Any] | None]:
     """Give a pair's cells with numbers; none of a pair that the base lacks."""
     if pair.base is None:
-        return [None] * (len(compare.NUMBERS) + 1)
-    base, new, _ = compare.numbers(pair)
+        return [None] * (len(texts.NUMBERS) + 1)
+    base, new, _ = texts.numbers(pair)
     return [
         number_cell(base, pair.base),
         number_cell(new, pair.new),
-        number_cell(compare.ratio(pair.ratio), pair.ratio, compare.interval(pair)),
-        number_cell(compare.least_change(pair), pair.least_change),
+        number_cell(texts.ratio(pair.ratio), pair.ratio, texts.interval(pair)),
+        number_cell(texts.least_change(pair), pair.least_change),
     ]
 
 
@@ -129,7 +130,7 @@ def _means(comparison: RunComparison) -> list[dict[str, Any]]:
         for name, each in every:
             rows.append({
                 "suite": units.plain(suite), "field": units.label(mean.field), "backend": units.plain(name),
-                "ratio": compare.ratio(each.ratio), "cases": each.cases, "first": name == "all",
+                "ratio": texts.ratio(each.ratio), "cases": each.cases, "first": name == "all",
             })  # fmt: skip
     return rows
 
@@ -163,10 +164,10 @@ def _hover(pair: Pair) -> str:
     """Describe a point in lines of text."""
     numbers = " → ".join(units.number(pair.field or "", value) for value in (pair.base, pair.new))
     lines = [
-        f"{pair.verdict}: {compare.change(pair)}",
+        f"{pair.verdict}: {texts.change(pair)}",
         numbers,
         units.plain(pair.case),
-        f"least change that would be found: {compare.least_change(pair)}"
+        f"least change that would be found: {texts.least_change(pair)}"
         if pair.least_change is not None
         else "",
     ]

@@ -13,6 +13,7 @@ import pandas as pd
 from ssmperf import Section, UsageError, judged_lines, report
 
 from . import absent, contests, frames, ranking, units
+from .delivery import deliver, write
 from .matrix import Cell, matrix
 
 if TYPE_CHECKING:
@@ -91,29 +92,6 @@ def json_(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         ],
     }
     return deliver(json.dumps(document, indent=1, ensure_ascii=False, default=str) + "\n", destination)
-
-
-def deliver(text: str, destination: Path | None) -> str | None:
-    """Write text to the destination, or give it back if there is none."""
-    if destination is None:
-        return text
-    write(destination, text.encode(errors="replace"))
-    return None
-
-
-def write(destination: Path, content: bytes) -> None:
-    """Write a file.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    path = Path(destination)
-    try:
-        path.write_bytes(content)
-    except FileNotFoundError as error:
-        raise UsageError(f"cannot write {path}: there is no folder {path.parent}") from error
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def escape(text: Any) -> str:

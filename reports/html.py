@@ -13,7 +13,6 @@ import pandas as pd
 from ssmperf import Section, busy_line, judged_lines, report
 
 from . import (
-    best,
     charts,
     contests,
     costs,
@@ -25,8 +24,9 @@ from . import (
     ranking,
     sections,
     units,
+    winners,
 )
-from .exports import deliver
+from .delivery import deliver
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -108,9 +108,9 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
     return {
-        "headings": [(heading, heading in best.NUMBERS) for heading in best.HEADINGS],
-        "rows": best.rows(found),
-        "remarks": best.remarks(found),
+        "headings": [(heading, heading in winners.NUMBERS) for heading in winners.HEADINGS],
+        "rows": winners.rows(found),
+        "remarks": winners.remarks(found),
     }
 
 

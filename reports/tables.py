@@ -27,7 +27,7 @@ from . import (
     ranking,
     units,
 )
-from .exports import deliver
+from .delivery import deliver
 from .matrix import Cell, matrix
 from .palette import STATUS_STYLES
 

@@ -1,0 +1,42 @@
+"""The texts of a claim that its formats share: its source, our numbers, verdicts and failures."""
+
+from __future__ import annotations
+
+from ssmperf import ClaimResult, Finding
+
+from . import units
+
+
+def ours(finding: Finding) -> list[str]:
+    """Write our numbers with their names and intervals."""
+    return [
+        units.plain(str(estimate) if len(finding.ours) == 1 else f"{name}: {estimate}")
+        for name, estimate in finding.ours.items()
+        if estimate is not None
+    ] or ["–"]
+
+
+def verdict(finding: Finding) -> str:
+    """Write a finding's verdict, in brackets if it does not count for that of the claim."""
+    return str(finding.agreement) if finding.decides else f"({finding.agreement})"
+
+
+def reason(finding: Finding) -> str:
+    return units.plain("; ".join(filter(None, (finding.reason, finding.note))))
+
+
+def source(each: ClaimResult) -> str:
+    return units.plain(f"{each.claim.paper}, {each.claim.place}")
+
+
+def course(each: ClaimResult) -> str:
+    """Say how much of a claim was measured, and how long that took."""
+    if not each.planned:
+        return "not run"
+    noun = "piece" if each.planned == 1 else "pieces"
+    spent = f"{each.spent_s:.1f} s" if each.spent_s < 100 else f"{each.spent_s / 60:.1f} min"
+    return f"{each.done} of {each.planned} {noun}, {spent}"
+
+
+def failures(each: ClaimResult) -> list[str]:
+    return [units.plain(f"{piece} failed: {why}") for piece, why in (each.failures or {}).items()]
