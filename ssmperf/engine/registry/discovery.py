@@ -70,7 +70,7 @@ sys.meta_path.insert(0, BesideThePackage)
 
 
 def discover(package: str) -> None:
-    """Import the direct members of a built-in package, or claims, and the plug-ins of its group, once."""
+    """Import what registers itself in a built-in package, or claims, and the plug-ins of its group, once."""
     if package in _discovered:
         return
     with _importing:
@@ -78,9 +78,8 @@ def discover(package: str) -> None:
             return
         _begun.add(package)
         try:
-            for module in submodules(CLAIMS if package == "claims" else f"ssmperf.{package}"):
-                if module != MODELS:
-                    import_once(module)
+            for module in _registering(package):
+                import_once(module)
             for point in _entry_points(f"ssmperf.{package}"):
                 _load_entry_point(point)
             _discovered.add(package)
@@ -108,6 +107,19 @@ def submodules(package: str) -> list[str]:
         for info in pkgutil.iter_modules(spec.submodule_search_locations)
         if not info.name.startswith("_")
     ]
+
+
+def _registering(package: str) -> list[str]:
+    """List the modules that register what a group has: direct members, of reports those in every folder."""
+    if package == "reports":
+        return _tree(f"ssmperf.{package}")
+    direct = submodules(CLAIMS if package == "claims" else f"ssmperf.{package}")
+    return [module for module in direct if module != MODELS]
+
+
+def _tree(package: str) -> list[str]:
+    """List a package's modules and those of its packages; a plain module has none."""
+    return [module for direct in submodules(package) for module in (direct, *_tree(direct))]
 
 
 @functools.cache
