@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, html, tables
+from ssmperf.reports.formats import exports, tables
+from ssmperf.reports.pages import html
 from ssmperf.suites.correctness import SECTION
 
 from ssmperf import registry

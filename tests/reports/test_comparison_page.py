@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import html as page_of_runs
+from ssmperf.reports.pages import html as page_of_runs
 from support.browser import CHROMIUM, browse
 from support.pages import Page
 

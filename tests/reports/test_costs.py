@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ssmperf.reports import costs, frames
-from ssmperf.reports.html import html
+from ssmperf.reports.pages.html import html
+from ssmperf.reports.rows import costs, frames
 
 
 def table(fake: Any, spent: list[float | None], **changes: Any) -> Any:

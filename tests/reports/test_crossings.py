@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import frames, ranking
-from ssmperf.reports.crossings import Crossing, crossings
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.rows.crossings import Crossing, crossings
 
 LENGTHS = (64, 256, 1024, 4096)
 

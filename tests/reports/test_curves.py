@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from ssmperf.reports import charts, frames, ranking, sections
-from ssmperf.reports.charts import panels
+from ssmperf.reports.pages import sections
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.views import charts
+from ssmperf.reports.views.charts import panels
 
 from ssmperf import Chart
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ssmperf.reports import frames, maps
+from ssmperf.reports.rows import frames
+from ssmperf.reports.views import maps
 from support.claims import page, report
 
 import ssmperf

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from ssmperf.reports import exports
+from ssmperf.reports.formats import exports
 
 from ssmperf import Record, UsageError, registry
 

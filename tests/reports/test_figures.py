@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import charts, figures, frames
+from ssmperf.reports.formats import figures
+from ssmperf.reports.rows import frames
+from ssmperf.reports.views import charts
 
 from ssmperf import Chart, UsageError
 

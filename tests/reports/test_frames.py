@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import pytest
-from ssmperf.reports import frames, ranking
-from ssmperf.reports.matrix import matrix
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.views.matrix import matrix
 
 from ssmperf import Case, Section, UnreadableRun
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ssmperf.reports import history as texts
+from ssmperf.reports.formats import history as texts
 from support.browser import CHROMIUM, browse
 from support.histories import commit, step, write
 from support.pages import Page

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ssmperf.reports import html as page
+from ssmperf.reports.pages import html as page
 from support.pages import Page
 
 from ssmperf import Chart, Section

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ssmperf.reports import frames, glance, ranking, tables
-from ssmperf.reports.html import html
-from ssmperf.reports.joined import Glance, dominates, glances
+from ssmperf.reports.formats import tables
+from ssmperf.reports.pages.html import html
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.rows.joined import Glance, dominates, glances
+from ssmperf.reports.views import glance
 
 import ssmperf
 from ssmperf import Record, Section, Status

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, frames, html, ranking, tables
-from ssmperf.reports.matrix import matrix
+from ssmperf.reports.formats import exports, tables
+from ssmperf.reports.pages import html
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.views.matrix import matrix
 from ssmperf.suites.correctness import SECTION
 from ssmperf.suites.throughput import SECTION as THROUGHPUT
 

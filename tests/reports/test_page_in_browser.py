@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import html as page
-from ssmperf.reports import units
+from ssmperf.reports.pages import html as page
+from ssmperf.reports.rows import units
 from support.browser import CHROMIUM, browse
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to press the page's buttons")

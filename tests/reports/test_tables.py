@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import exports, failures, lengths, tables
+from ssmperf.reports.formats import exports, failures, lengths, tables
 from support.pages import Page
 
 from ssmperf import Chart, Record, Section, Status, registry

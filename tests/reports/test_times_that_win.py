@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ssmperf.reports import frames
+from ssmperf.reports.rows import frames
 from support.claims import claims, report
 
 import ssmperf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from ssmperf.reports import units
+from ssmperf.reports.rows import units
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ssmperf.reports import contests, frames, ranking
+from ssmperf.reports.rows import contests, frames, ranking
 from support.claims import claims, data_of, page, report
 from support.pages import case_rows
 

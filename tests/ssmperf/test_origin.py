@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
-from ssmperf.reports import exports, frames
+from ssmperf.reports.formats import exports
+from ssmperf.reports.rows import frames
 from support import repositories
 from support.repositories import git
 

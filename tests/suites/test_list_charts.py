@@ -7,7 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ssmperf.reports import charts, figures, frames, heat, ranking, sections, tables
+from ssmperf.reports.formats import figures, tables
+from ssmperf.reports.pages import sections
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.views import charts, heat
 
 from ssmperf import Case, Chart, Record, Section, Shape, Status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ssmperf import ClaimResult, Finding
 
-from . import units
+from ..rows import units
 
 
 def ours(finding: Finding) -> list[str]:

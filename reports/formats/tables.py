@@ -13,23 +13,12 @@ from rich.text import Text
 
 from ssmperf import Section, busy_line, judged_lines, report
 
-from . import (
-    absent,
-    contests,
-    crossings,
-    envelopes,
-    failures,
-    frames,
-    glance,
-    grids,
-    joined,
-    lengths,
-    ranking,
-    units,
-)
-from .delivery import deliver
-from .matrix import Cell, matrix
-from .palette import STATUS_STYLES
+from ..delivery import deliver
+from ..rows import absent, contests, crossings, envelopes, frames, joined, ranking, units
+from ..views import glance, grids
+from ..views.matrix import Cell, matrix
+from ..views.palette import STATUS_STYLES
+from . import failures, lengths
 
 if TYPE_CHECKING:
     from ssmperf import Run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ssmperf import BROKEN, VERDICTS, Pair, RunComparison
 
-from . import units
+from ..rows import units
 
 UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
 MOST_ROWS = 60

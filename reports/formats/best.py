@@ -12,11 +12,11 @@ from rich.text import Text
 
 from ssmperf import report
 
-from . import units
-from .contests import contests, rank_by_a_time
-from .delivery import deliver
+from ..delivery import deliver
+from ..rows import units
+from ..rows.contests import contests, rank_by_a_time
+from ..views.winners import HEADINGS, NUMBERS, remarks, rows
 from .tables import terminal_text
-from .winners import HEADINGS, NUMBERS, remarks, rows
 
 if TYPE_CHECKING:
     from ssmperf import Run

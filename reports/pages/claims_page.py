@@ -7,9 +7,9 @@ from typing import Any
 
 from ssmperf import Agreement, ClaimResult, Finding, Reproduction, report
 
-from . import claims_texts as texts
-from . import units
-from .delivery import deliver
+from ..delivery import deliver
+from ..rows import units
+from ..views import claims_texts as texts
 from .html import render
 
 MEANINGS = {

@@ -7,9 +7,9 @@ from typing import Any
 
 from ssmperf import CaseHistory, History, Step, commit_text, report
 
-from . import history_texts as texts
-from . import units
-from .delivery import deliver
+from ..delivery import deliver
+from ..rows import units
+from ..views import history_texts as texts
 from .html import render
 
 FILTERS = ("device", "suite", "model", "backend", "pass")

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from . import grids, units
-from .joined import Glance
+from ..rows import units
+from ..rows.joined import Glance
+from . import grids
 
 HEADINGS = ("time", "memory", "error / tolerance", "right to T", "envelope", "learned")
 TEXTS = ("envelope", "learned")  # headings of cells that hold no number

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from ssmperf import CaseHistory, History, Step, commit_text, report
 
-from . import units
-from .delivery import deliver
-from .history_texts import NAMED, alarm_text, change, left_out, named, ordered, varying
+from ..delivery import deliver
+from ..rows import units
+from ..views.history_texts import NAMED, alarm_text, change, left_out, named, ordered, varying
 from .tables import terminal_text
 
 MOST_ROWS = 60

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import Section
 
-from . import frames, units
+from ..rows import frames, units
 
 LOWEST, HIGHEST = 1e-8, 1.0  # the values at both ends of the colours
 

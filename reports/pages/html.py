@@ -12,21 +12,10 @@ import pandas as pd
 
 from ssmperf import Section, busy_line, judged_lines, report
 
-from . import (
-    charts,
-    contests,
-    costs,
-    details,
-    frames,
-    glance,
-    joined,
-    packing,
-    ranking,
-    sections,
-    units,
-    winners,
-)
-from .delivery import deliver
+from ..delivery import deliver
+from ..rows import contests, costs, frames, joined, ranking, units
+from ..views import charts, glance, winners
+from . import details, packing, sections
 
 if TYPE_CHECKING:
     from ssmperf import Run

@@ -12,8 +12,8 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from . import frames, units
-from .palette import STATUS_STYLES
+from ..rows import frames, units
+from ..views.palette import STATUS_STYLES
 
 if TYPE_CHECKING:
     from ssmperf import Run

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from ssmperf import Chart, Section
 
-from . import frames, grids, units
-from .palette import STATUS_STYLES
+from ..rows import frames, units
+from ..views import grids
+from ..views.palette import STATUS_STYLES
 
 MOST_LINES = 40  # of a block
 REFERENCE = "reference"  # stands for the status of a chart's reference

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import DIMENSIONS, Section
 
-from . import frames, units
+from ..rows import frames, units
 from .matrix import Cell, matrix
 
 MOST_REASONS = 3  # of a cell, on hover

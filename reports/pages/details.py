@@ -10,7 +10,8 @@ import pandas as pd
 
 from ssmperf import DIMENSIONS, Calibration, UnreadableRun
 
-from . import case_tables, frames, units
+from ..rows import frames, units
+from . import case_tables
 
 if TYPE_CHECKING:
     from ssmperf import Run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import units
-from .contests import Contest, kept_out, notes, statement
+from ..rows import units
+from ..rows.contests import Contest, kept_out, notes, statement
 
 HEADINGS = (
     "model",

@@ -9,7 +9,9 @@ import pandas as pd
 
 from ssmperf import Chart, Section
 
-from . import absent, case_tables, charts, contests, crossings, frames, heat, maps, units
+from ..rows import absent, contests, crossings, frames, units
+from ..views import charts, heat, maps
+from . import case_tables
 from .case_tables import Column, number_cell
 
 FILTERS = ("run", "subject", "backend", "dtype", "pass", "status")

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from ssmperf import Agreement, ClaimResult, Reproduction, report
 
-from . import units
-from .claims_texts import course, failures, ours, reason, source, verdict
-from .delivery import deliver
+from ..delivery import deliver
+from ..rows import units
+from ..views.claims_texts import course, failures, ours, reason, source, verdict
 from .tables import terminal_text
 
 STYLES = {Agreement.AGREES: "green", Agreement.DISAGREES: "bold red", Agreement.CANNOT_TELL: "yellow"}

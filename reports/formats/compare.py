@@ -15,8 +15,9 @@ from rich.text import Text
 
 from ssmperf import BROKEN, EXIT_MEANS, VERDICTS, ExitCode, Pair, RunComparison, report
 
-from . import units
-from .comparison_texts import (
+from ..delivery import deliver
+from ..rows import units
+from ..views.comparison_texts import (
     NAMED,
     NUMBERS,
     alarms,
@@ -28,7 +29,6 @@ from .comparison_texts import (
     percent,
     remarks,
 )
-from .delivery import deliver
 from .exports import annotation, escape
 from .tables import terminal_text
 

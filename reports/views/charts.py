@@ -10,7 +10,8 @@ import pandas as pd
 
 from ssmperf import DIMENSIONS, Chart, Section
 
-from . import frames, palette, units
+from ..rows import frames, units
+from . import palette
 
 Look = tuple[str, tuple[str, str]]  # a colour, and a mark by its names in plotly and in matplotlib
 STANDINGS = ("competes", "beside", "wrong")  # in the order in which lines are listed

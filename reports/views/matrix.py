@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssmperf import Section
 
-from . import frames, ranking, units
+from ..rows import frames, ranking, units
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

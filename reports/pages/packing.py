@@ -11,7 +11,7 @@ import gzip
 import json
 from typing import Any
 
-from . import units
+from ..rows import units
 
 
 def pack(value: Any) -> str:

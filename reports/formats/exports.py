@@ -12,9 +12,9 @@ import pandas as pd
 
 from ssmperf import Section, UsageError, judged_lines, report
 
-from . import absent, contests, frames, ranking, units
-from .delivery import deliver, write
-from .matrix import Cell, matrix
+from ..delivery import deliver, write
+from ..rows import absent, contests, frames, ranking, units
+from ..views.matrix import Cell, matrix
 
 if TYPE_CHECKING:
     from ssmperf import Run

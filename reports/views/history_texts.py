@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ssmperf import Case, CaseHistory, History, commit_text
 
-from . import units
+from ..rows import units
 
 MOST_LEFT_OUT = 12
 LEFT_OUT = "left out"

@@ -12,7 +12,8 @@ import pandas as pd
 
 from ssmperf import Chart, Section, UsageError, report
 
-from . import charts, frames, units
+from ..rows import frames, units
+from ..views import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

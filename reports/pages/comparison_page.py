@@ -9,10 +9,11 @@ from typing import Any
 
 from ssmperf import VERDICTS, Case, Pair, RunComparison, report
 
-from . import case_tables, frames, units
-from . import comparison_texts as texts
+from ..delivery import deliver
+from ..rows import frames, units
+from ..views import comparison_texts as texts
+from . import case_tables
 from .case_tables import Column, number_cell
-from .delivery import deliver
 from .html import render, run_views
 
 _USUAL = ("suite", "recurrence", "model", "backend", "shape", "dtype", "pass_")

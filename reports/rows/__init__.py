@@ -1,0 +1,1 @@
+"""Turn records into rows: frames, ranks, contests, crossings, envelopes, costs, and numbers as text."""

@@ -1,0 +1,1 @@
+"""Turn rows into what pages and formats show: matrices, charts, maps, colours and texts."""
