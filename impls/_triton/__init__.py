@@ -1,9 +1,9 @@
 """Host code that the backends in Triton share: launch plans, the launcher, compiling ahead, small helpers.
 
-`plan` keeps what a call decides (it knows no Triton, and the CUDA scan uses it too), `launch` enqueues
-kernels of Triton, `ahead` compiles a backward pass beside the first forward pass, `host` and `arithmetic`
-hold helpers of host code and of kernels. Import the modules: this file imports none of them, so that listing
-the backends costs no import of Triton.
+`plan` keeps what a call decides about `slots` (it knows no Triton, and the CUDA scan uses it too), `launch`
+enqueues kernels of Triton, `ahead` compiles a backward pass beside the first forward pass, `host` and
+`arithmetic` hold helpers of host code and of kernels. Import the modules: this file imports none of them, so
+that listing the backends costs no import of Triton.
 
 Words that the kernels use:
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .plan import Slot
+from .slots import Slot
 
 
 @functools.cache

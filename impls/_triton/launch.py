@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .keys import settle_key
 from .parsing import parse_in_turn
-from .plan import Pick, Slot, picker
+from .slots import Pick, Slot, picker
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -29,76 +28,14 @@ from torch import Tensor
 
 from ssmperf import Place, UsageError, consulting, in_force, note_again
 
+from .slots import Key, Pick, key_of, picker
+from .slots import Slot as Slot
+
 if TYPE_CHECKING:
     from .launch import Launch
     from .together import Together
 
-MOST_MORE = 8 << 20  # bytes that a plan may allocate beyond what it needs, for the sake of a quicker call
 MOST_PLANS = 512  # of a planned function; the oldest go first
-ALIGNMENT = 16  # bytes; kernels are specialised by whether a pointer is a multiple
-
-Key = tuple[Any, ...]
-Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor of a planned call, known by everything except its memory.
-
-    index: its place among the call's operands, then buffers. aligned: whether its memory begins at a multiple
-    of 16 bytes.
-    """
-
-    shape: torch.Size
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    aligned: bool = True
-    index: int = -1
-
-    @classmethod
-    def of(cls, x: Tensor) -> Slot:
-        """Describe a tensor; one without memory counts as aligned."""
-        return cls(x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % ALIGNMENT == 0)
-
-    @property
-    def key(self) -> Key:
-        """The same as `key_of` gives for such a tensor."""
-        number = self.device.index if self.device.type == "cuda" else -1
-        return self.dtype, self.shape, self.strides, self.aligned, number
-
-    @property
-    def may_be_negated(self) -> bool:
-        """Whether it may be the imaginary part of a conjugate, a view whose sign is a flag beside memory."""
-        steps = [step for size, step in zip(self.shape, self.strides, strict=True) if size > 1]
-        return self.dtype.is_floating_point and all(step % 2 == 0 for step in steps)
-
-    def view(self, dtype: torch.dtype) -> Slot:
-        """The same memory, read as another dtype."""
-        return replace(self, dtype=dtype)
-
-    def bits(self) -> Slot:
-        """A complex64 as one int64; anything else as it is."""
-        return self.view(torch.int64) if self.dtype == torch.complex64 else self
-
-    def stride(self, axis: int) -> int:
-        return self.strides[axis]
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-    def is_complex(self) -> bool:
-        return self.dtype.is_complex
-
-    def data_ptr(self) -> int:
-        """An address with the alignment of the memory, which is what Triton specialises by."""
-        return 0 if self.aligned else 1
 
 
 class Step(Protocol):
@@ -279,20 +216,6 @@ def current_device() -> int:
 def current_stream(device: torch.device) -> int:
     """The address of the current stream of a CUDA device; 0 elsewhere."""
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
-
-
-def picker(places: Sequence[int]) -> Pick:
-    """A function that picks the elements at some places of a sequence, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda pool: tuple([pool[place] for place in places])
-
-
-def key_of(x: Tensor | None, at: int | None) -> Key | None:
-    """All that a plan may depend on of an operand, whose address is `at`."""
-    if x is None or at is None:
-        return None
-    return x.dtype, x.shape, x.stride(), at % ALIGNMENT == 0, x.get_device()
 
 
 class Planned:

@@ -16,15 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from triton.runtime.build import compile_module_from_src
 
 from .launch import Launch, hooks
-from .plan import MOST_MORE, Plan, Slot
+from .slots import Slot
 
+if TYPE_CHECKING:
+    from .plan import Plan
+
+MOST_MORE = 8 << 20  # bytes that a plan may allocate beyond what it needs, for the sake of a quicker call
 APART = 256  # bytes; buffers in one block begin at multiples of it
 INTEGER = re.compile(r"[iu](1|8|16|32|64)")
 PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)")

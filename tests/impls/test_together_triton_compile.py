@@ -292,7 +292,7 @@ def test_memory_that_is_needed_at_different_times_is_not_added_up(driver: Record
             plan.launch(scaled, (1,), to, source, (source, 1), 0.5, 0, 31, SIZE=32)
         return (sources[-1],)
 
-    x = torch.rand(plans.MOST_MORE // 4 + 1000)
+    x = torch.rand(together.MOST_MORE // 4 + 1000)
     for scratch, want in ((1, ""), (4, "less memory")):
         chained.plans.clear()
         chained(x, scratch=scratch)
