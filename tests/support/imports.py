@@ -1,0 +1,93 @@
+"""Which file of a package imports which, read off the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+FACE = "__init__"  # of a package, which exports names of all floors
+
+Graph = dict[str, list[str]]
+
+
+def modules(package: Path) -> dict[str, ast.Module]:
+    """Parse a package by dotted name below it; a folder is named without its __init__."""
+    found = {}
+    for file in sorted(package.rglob("*.py")):
+        parts = file.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == FACE else parts)] = ast.parse(
+            file.read_text()
+        )
+    return found
+
+
+def graph_of(package: Path, trees: dict[str, ast.Module]) -> Graph:
+    """List the files of the package that each file imports anywhere but for annotations."""
+    graph = {}
+    for name, tree in trees.items():
+        path = package.joinpath(*name.split("."))
+        folder = path if path.is_dir() else path.parent
+        inside = folder.relative_to(package).parts
+        graph[name] = sorted(set(imported(tree, inside, known=set(trees), package=package.name)) - {name})
+    return graph
+
+
+def imported(tree: ast.Module, folder: tuple[str, ...], *, known: set[str], package: str) -> Iterator[str]:
+    """List the imports of one file: those by the package's absolute name, and relative ones."""
+    for node in at_run_time(tree):
+        if isinstance(node, ast.Import):
+            yield from (
+                alias.name.partition(".")[2] for alias in node.names if alias.name.startswith(f"{package}.")
+            )
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module.split(".") if node.module else []
+            if node.level:
+                base = ".".join([*folder[: len(folder) - node.level + 1], *module])
+            elif module[0] == package:
+                base = ".".join(module[1:])
+            else:
+                continue
+            for alias in node.names:
+                inner = f"{base}.{alias.name}" if base else alias.name
+                yield inner if inner in known else base or FACE
+
+
+def at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree but for what stands under `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            for other in node.orelse:
+                yield from at_run_time(other)
+            continue
+        yield node
+        yield from at_run_time(node)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Every circle of files that a walk from each file meets, once; packages are not walked through."""
+    found: dict[frozenset[str], list[str]] = {}
+    packages = {name.rpartition(".")[0] for name in graph}
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> None:
+        if name in path:
+            circle = path[path.index(name) :]
+            found.setdefault(frozenset(circle), [*circle, name])
+        elif name not in done and name in graph and name not in packages and name != FACE:
+            for target in graph[name]:
+                walk(target, [*path, name])
+            done.add(name)
+
+    for name in graph:
+        walk(name, [])
+    return list(found.values())
+
+
+def imports_torch(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.split(".")[0] == "torch" for name in names):
+            return True
+    return False
