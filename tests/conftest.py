@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from support import forks, quick_processes
 from support.registrations import keep_apart
 
-# `pytest --hypothesis-profile=long tests/ssmperf/test_fuzz.py` takes minutes instead of seconds
+# `pytest --hypothesis-profile=long tests/ssmperf/shell/test_fuzz.py` takes minutes instead of seconds
 settings.register_profile("long", deadline=None, max_examples=3000)
 # how fast examples are drawn depends on who else has the cores
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

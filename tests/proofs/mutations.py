@@ -180,28 +180,28 @@ MUTATIONS = (
         "impls/models/_parts.py",
         "inner / (EXPANSION * CHANNELS_PER_RANK)",
         "inner / CHANNELS_PER_RANK",
-        test="tests/impls/test_models_networks.py::test_parameter_counts_of_longhorns_table_3",
+        test="tests/impls/models/test_models_networks.py::test_parameter_counts_of_longhorns_table_3",
     ),
     Mutation(
         "depth not passed (TNL)",
         "impls/models/tnl.py",
         '[{"depth": layer / layers} for layer in range(layers)]',
         "[{} for layer in range(layers)]",
-        test="tests/impls/test_models_networks.py::test_decays_of_tnl_shrink_with_depth",
+        test="tests/impls/models/test_models_networks.py::test_decays_of_tnl_shrink_with_depth",
     ),
     Mutation(
         "depth not passed (lower bounds)",
         "impls/models/hgrn.py",
         "LayerBound(bounds, layer)}",
         "LayerBound(bounds, 0)}",
-        test="tests/impls/test_models_networks.py::test_the_lower_bounds_of_all_layers_come_from_one_parameter",
+        test="tests/impls/models/test_models_networks.py::test_the_lower_bounds_of_all_layers_come_from_one_parameter",
     ),
     Mutation(
         "random start of a data-independent oscillation",
         "impls/models/lcsm.py",
         'return sloped(k, d, tau=self.code.tau) if self.code.o == "0" else nn.Parameter',
         "return nn.Parameter",
-        test="tests/impls/test_lcsm.py::test_a_data_independent_oscillation_starts_as_alibi_slopes",
+        test="tests/impls/models/test_lcsm.py::test_a_data_independent_oscillation_starts_as_alibi_slopes",
     ),
     Mutation(
         "convolution over x alone (Mamba-2)",
@@ -210,7 +210,7 @@ MUTATIONS = (
         "inputs = functional.silu(convolved)\n"
         "        inner = inputs.shape[-1] - 2 * self.mixer.shape['K']\n"
         "        inputs[..., inner:] = projected[..., inner:]",
-        test="tests/impls/test_blocks.py::test_the_block_of_mamba2_convolves_the_projections_of_its_input",
+        test="tests/impls/models/test_blocks.py::test_the_block_of_mamba2_convolves_the_projections_of_its_input",
     ),
 )
 

@@ -1,6 +1,6 @@
 """A plug-in of backends that are right for plain calls, and wrong for one form of a call.
 
-Two of each kind that public reports describe; tests/ssmperf/test_calls.py says how each must be called wrong.
+Two of each kind that public reports describe; test_calls.py says how each must be called wrong.
 Each computes by the definition, so that only the planted fault can be flagged.
 """
 

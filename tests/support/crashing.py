@@ -1,4 +1,4 @@
-"""A plug-in of backends for `scan` that crash: tests/ssmperf/test_crashes.py says where each is at fault."""
+"""A plug-in of backends for `scan` that crash: test_crashes.py says where each is at fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plug-in of backends for `scan` that harm their worker: tests/ssmperf/test_executor.py says how.
+"""A plug-in of backends for `scan` that harm their worker: test_executor.py says how.
 
 They leave their traces in the folder that HOSTILE_FOLDER names.
 """

@@ -1,4 +1,4 @@
-"""A plug-in of backends for `scan` whose results break the contract: tests/ssmperf/test_contract.py says how.
+"""A plug-in of backends for `scan` whose results break the contract: test_contract.py says how.
 
 Each computes the right answer first, and returns something else.
 """

@@ -1,4 +1,4 @@
-"""Makes the run folders in tests/ssmperf/pairs: four pairs of runs, one per exit code of `ssmperf check`.
+"""Makes the run folders in comparison/pairs: four pairs of runs, one per exit code of `ssmperf check`.
 
     python tests/support/pairs.py
 
@@ -20,7 +20,7 @@ from ssmperf.engine.plan.selection import Device
 from ssmperf.engine.runs import scope
 from ssmperf.engine.runs.store import Writer
 
-FOLDER = Path(__file__).parents[1] / "ssmperf" / "pairs"
+FOLDER = Path(__file__).parents[1] / "ssmperf" / "comparison" / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}
 MODELS, BACKENDS = ("gla", "retnet"), ("chunkwise", "sequential", "triton")
 ENV_ID = "example"

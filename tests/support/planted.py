@@ -1,4 +1,4 @@
-"""A plug-in of planted backends for `scan`, each bad in its own way: tests/ssmperf/test_planted.py says how.
+"""A plug-in of planted backends for `scan`, each bad in its own way: test_planted.py says how.
 
 Each computes the right answer by a loop of its own first, so that only the planted fault can be flagged.
 """

@@ -1,0 +1,260 @@
+"""The executor: whatever a backend does to its worker, only its own case is lost."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support.places import place
+
+from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf.engine.execute import lane, worker, worker_process
+from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.engine.execute.executor import LocalExecutor
+from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.execute.process_state import Snapshot
+from ssmperf.engine.plan.run_options import RunOptions
+from ssmperf.engine.processes import children
+from ssmperf.engine.registry.presets import PRESETS
+from ssmperf.errors import WorkerFailed
+
+PLUGIN = Path(__file__).parents[3] / "support" / "hostile.py"
+at = partial(place, PLUGIN)
+EXPECTED = {
+    "forks": ("ok", None),
+    "dies_with_heir": (
+        "crash",
+        f"the worker was killed by SIGABRT {at('os.abort()  # beside an heir', 'dies_with_heir')}",
+    ),
+    "leaves_session": ("timeout", "no answer within 4 s"),
+    "sets_dtype": ("ok", None),
+    "sets_device": (None, None),
+    "leaves_mode": ("wrong", "it leaves the process changed: torch's function mode Idle is on"),
+    "leaves_thread": ("ok", None),
+    "prints": ("ok", None),
+    "curses": ("crash", f"ValueError: \ufffd bad \ufffd \ufffd[31m red {at('ValueError(', 'curses')}"),
+    "exits": ("crash", "the worker exited with 7"),
+    "writes_nonsense": ("crash", "the worker's answer cannot be read"),
+}
+RAISING = {
+    "curses": EXPECTED["curses"],
+    "is_silent": ("crash", f"AssertionError (no message) {at('raise AssertionError', 'is_silent')}"),
+    "gives_no_reason": ("unsupported", "the backend gave no reason"),
+    "refuses_values": ("unsupported", "too much decay"),
+    "is_unspeakable": (
+        "crash",
+        f"Unspeakable: (its message raises ValueError) {at('raise Unspeakable', 'is_unspeakable')}",
+    ),
+}
+TIMEOUT_S = 4.0
+
+
+def case(name: str, T: int = 4) -> Case:
+    return Case(
+        suite="correctness",
+        model="hgrn",
+        recurrence="scan",
+        backend=f"hostile_{name}",
+        shape=Shape(B=1, T=T, C=2),
+    )
+
+
+def run(
+    cases: list[Case],
+    folder: Path,
+    devices: tuple[str, ...] = ("cpu",),
+    on_start: Callable[[], None] = lambda: None,
+    records: list[Record] | None = None,
+) -> list[Record]:
+    """Run cases and return the records, which are also appended to `records` if that is passed."""
+    records = [] if records is None else records
+    quick = replace(PRESETS["smoke"], min_time_s=0.001, max_time_s=0.01)
+    executor = LocalExecutor(devices, folder, quick, RunOptions(timeout=TIMEOUT_S), (str(PLUGIN),))
+    events = Events(lambda *_: None, lambda *_: on_start(), records.append)
+    executor.run(cases, events)
+    return records
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder for the traces that hostile backends leave."""
+    monkeypatch.setenv("HOSTILE_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """Run each hostile backend with a correct one after it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    cases = [made for i, name in enumerate(EXPECTED) for made in (case(name, 4 + i), case("right", 4 + i))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOSTILE_FOLDER", str(folder))
+        patch.setattr(worker_process, "LOG_CHECK_S", 0.05)
+        return folder, run(cases, folder)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_has_its_own_record(hostile: tuple[Path, list[Record]], name: str) -> None:
+    (record,) = [r for r in hostile[1] if r.case.backend == f"hostile_{name}"]
+    status, reason = EXPECTED[name]
+    assert status is None or record.status == status, record.reason
+    assert reason is None or str(record.reason) == reason
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_whatever_is_raised_becomes_a_reason(own_registrations: None, name: str) -> None:
+    registry.load_plugin(PLUGIN)
+    record = worker.run_case(case(name), Context("cpu", "env", Settings(), ceilings=None))  # type: ignore[arg-type]
+    assert (record.status, record.reason) == RAISING[name]
+    assert record.numbers.get("refused_values", False) is (name == "refuses_values")
+
+
+def test_the_cases_after_them_are_as_if_alone(hostile: tuple[Path, list[Record]]) -> None:
+    records = [r for r in hostile[1] if r.case.backend == "hostile_right"]
+    assert [(r.status, r.reason) for r in records] == [("ok", None)] * len(EXPECTED)
+
+
+def test_each_record_says_how_long_its_case_took_of_the_run(hostile: tuple[Path, list[Record]]) -> None:
+    spent = {(r.case.backend, r.status): r.numbers["spent_s"] for r in hostile[1]}
+    assert all(seconds > 0 for seconds in spent.values())
+    assert all(seconds >= TIMEOUT_S for (_, status), seconds in spent.items() if status is Status.TIMEOUT)
+
+
+def test_nothing_that_a_worker_started_outlives_it(hostile: tuple[Path, list[Record]]) -> None:
+    pid = (hostile[0] / "stray_pid").read_text()
+    assert gone(int(pid))
+
+
+def test_the_log_keeps_its_end_only(hostile: tuple[Path, list[Record]]) -> None:
+    assert sum(log.stat().st_size for log in hostile[0].glob("worker-*.log")) < worker_process.LOG_LIMIT_BYTES
+
+
+def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "RESTART_ATTEMPTS", 2)
+    records = run([case("forbids_restart", 3), case("right", 5), case("right", 6)], folder)
+    assert [r.status for r in records] == ["crash", "crash", "ok"]
+    assert "could not start" in str(records[1].reason)
+    assert "no second import" in str(records[1].reason)
+
+
+def test_a_first_worker_that_does_not_start_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "subprocess", subprocess)  # a forked nursery might be ready by then
+    monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0.01)
+    with pytest.raises(WorkerFailed, match=r"not ready within 0\.01 s"):
+        run([case("right")], folder)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOSTILE_FOLDER", str(folder))
+    (folder / "refusals").write_bytes(b"x")
+    with pytest.raises(WorkerFailed, match="no second import"):
+        run([case("right")], folder)
+
+
+def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "ORACLE_TIMEOUT_S", 0.0)
+    (record,) = run([case("right")], folder)
+    assert (record.status, record.reason) == ("timeout", "the oracle gave no answer within 0 s")
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT raise, even if a shell started the tests in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None:
+    started = threading.Semaphore(0)
+    records: list[Record] = []
+    cases = [case("hangs", 4), case("hangs", 5), case("right", 6)]
+
+    def on_start() -> None:
+        started.release()
+        if started._value == 2:
+            _thread.interrupt_main()
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        run(cases, folder, ("cpu", "cpu"), on_start, records)
+    assert records == []
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "gradient mode": lambda: torch.set_grad_enabled(False),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "determinism": lambda: torch.use_deterministic_algorithms(True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "folder": lambda: os.chdir("/"),
+}
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Restore the process after a test that changes it."""
+    dtype, threads, place = torch.get_default_dtype(), torch.get_num_threads(), Path.cwd()
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(True)
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+    torch.set_autocast_enabled("cpu", False)
+    os.chdir(place)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_process_is_noticed(restored: None, what: str) -> None:
+    before = Snapshot.take()
+    assert before.difference(Snapshot.take()) == []
+    CHANGES[what]()
+    assert before.difference(Snapshot.take()) != []
+
+
+@pytest.mark.parametrize(("hard", "bound"), [(resource.RLIM_INFINITY, None), (1000, 1000)])
+def test_the_memory_limit_keeps_a_hard_one(
+    monkeypatch: pytest.MonkeyPatch, hard: int, bound: int | None
+) -> None:
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    worker._limit_memory({"device": "cpu", "memory_limit_bytes": 1 << 30})
+    ((soft, kept),) = asked
+    assert kept == hard
+    assert soft == bound if bound else soft > 1 << 30
+
+
+def gone(pid: int) -> bool:
+    """Wait for a process to end and tell whether it did; a zombie has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
