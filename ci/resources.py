@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.compiled import Usage  # noqa: E402
-from support.compiled_cases import ARCHS, CASES  # noqa: E402
-from support.compiled_table import FILE, differences, faults, read, updated, write  # noqa: E402
+from support.without_gpu.compiled import Usage  # noqa: E402
+from support.without_gpu.compiled_cases import ARCHS, CASES  # noqa: E402
+from support.without_gpu.compiled_table import FILE, differences, faults, read, updated, write  # noqa: E402
 
 
 def usage(job: tuple[int, int]) -> tuple[dict[str, Usage], float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import forks, quick_processes
+from support.processes import forks, quick_processes
 from support.registrations import keep_apart
 
 # `pytest --hypothesis-profile=long tests/ssmperf/shell/test_fuzz.py` takes minutes instead of seconds

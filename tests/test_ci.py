@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support.quick_processes import command
+from support.processes.quick_processes import command
 
 from ci import counters, host_time, totals
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.gate import ROOT, Place, commit, git
+from support.versions.gate import ROOT, Place, commit, git
 
 # Stands in for ssmperf: keeps its arguments, writes what it is asked for, and ends as it is told.
 STANDIN = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.gate import git
+from support.versions.gate import git
 
 from ci import gate_example
 from ssmperf import registry

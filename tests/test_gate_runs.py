@@ -9,9 +9,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.gate import Place, commit, git
-from support.pages import Page
-from support.quick_processes import shell_command
+from support.processes.quick_processes import shell_command
+from support.results.pages import Page
+from support.versions.gate import Place, commit, git
 
 # A plug-in that is slower by repeating its work, and wrong by a factor of its gradients.
 PLUGIN = """

@@ -43,7 +43,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             assert code.count(before) == 1
             code = code.replace(before, f"{line}\n{before}")
         file.write_text(code)
-    command = [sys.executable, str(TESTS / "support" / "public_only.py"), *map(str, files.values())]
+    command = [
+        sys.executable,
+        str(TESTS / "support" / "processes" / "public_only.py"),
+        *map(str, files.values()),
+    ]
     # the root comes first: the folder tests/ssmperf would otherwise stand for the package
     paths = os.pathsep.join(map(str, (TESTS.parent, TESTS)))
     environment = {**os.environ, "PYTHONPATH": paths}

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import forks
-from support.quick_processes import command, shell_command
+from support.processes import forks
+from support.processes.quick_processes import command, shell_command
 
 from ssmperf.engine.processes.children import Nursery
 

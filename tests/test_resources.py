@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from support import compiled_table
-from support.compiled import Usage
-from support.compiled_cases import ARCHS, CASES, Case
-from support.compiled_table import Row, Table, differences, faults, read, updated, write
+from support.without_gpu import compiled_table
+from support.without_gpu.compiled import Usage
+from support.without_gpu.compiled_cases import ARCHS, CASES, Case
+from support.without_gpu.compiled_table import Row, Table, differences, faults, read, updated, write
 
 ROOT = Path(__file__).parent.parent
 PLAIN, SPILLING = Usage(128, 0, 4096), Usage(128, 24, 0)
@@ -92,7 +92,9 @@ def test_every_triton_kernel_is_compiled_for_every_architecture(recurrence: str)
     kernels = entries(ROOT / "impls" / recurrence / "_triton")
     assert kernels
     missing = {kernel for kernel in kernels if archs.get(kernel, set()) != wanted.get(kernel, set(ARCHS))}
-    assert not missing, "add a case to tests/support/compiled_cases.py, one for every architecture"
+    assert not missing, (
+        "add a case to tests/support/without_gpu/compiled_cases.py, one for every architecture"
+    )
 
 
 def test_written_and_read_again_it_is_the_same(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from support.gate import GATE, ROOT, Place, commit, git
-from support.histories import step, write
+from support.results.histories import step, write
+from support.versions.gate import GATE, ROOT, Place, commit, git
 
 WORKFLOWS, ACTIONS = "vendor.github-workflows", "vendor.github-actions"
 TRANSFORMS = {"vendor.gitlab-ci": ("--data-transform", "gitlab-ci")}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.interpreter import quicken
+from support.without_gpu.interpreter import quicken
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.second_derivatives import drawn, leaves_of, shared_keys, tensors
-from support.table import random_like
+from support.kernels.second_derivatives import drawn, leaves_of, shared_keys, tensors
+from support.kernels.table import random_like
 from torch import Tensor
 
 from ssmperf import Backend, Unsupported, registry

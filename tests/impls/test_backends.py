@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import (
+from support.kernels.table import (
     DTYPES,
     GATE_KINDS,
     PLAIN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.table import (
+from support.kernels.table import (
     PLAIN,
     SHAPES,
     assert_close,

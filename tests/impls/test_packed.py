@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ssmperf.impls.scan.common import shared_heads
-from support.table import Operands, assert_close, error, evaluate, runnable, sample, span
+from support.kernels.table import Operands, assert_close, error, evaluate, runnable, sample, span
 from torch import Tensor
 
 from ssmperf import Backend, BrokenContract, Shape, UsageError, compute, registry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.second_derivatives import (
+from support.kernels.second_derivatives import (
     SIZES,
     Loss,
     Operands,
@@ -19,7 +19,7 @@ from support.second_derivatives import (
     shared_keys,
     tensors,
 )
-from support.table import error, random_like
+from support.kernels.table import error, random_like
 from torch import Tensor
 
 from ssmperf import Backend, Unsupported, registry

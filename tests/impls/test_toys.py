@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import DTYPES, GATE_KINDS, SHAPES, detached, sample
+from support.kernels.table import DTYPES, GATE_KINDS, SHAPES, detached, sample
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssmperf import registry

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import torch  # noqa: E402
-from support.compiled import multiprocessors  # noqa: E402
+from support.without_gpu.compiled import multiprocessors  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from ssmperf import registry  # noqa: E402

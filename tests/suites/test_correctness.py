@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.commands import repeated
+from support.processes.commands import repeated
 
 from ssmperf import REGIMES, Backend, Record, Status, registry
 from ssmperf.engine.cases.case import split_source

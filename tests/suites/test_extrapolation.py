@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 from ssmperf import Case, Record, registry
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
 
-PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 
 FAULTS = ("half_state", "refuses_long", "nan_at_40", "drops_state", "rounds_state")
 

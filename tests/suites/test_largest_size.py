@@ -20,7 +20,7 @@ from ssmperf.suites.largest_size import (
     search,
 )
 from ssmperf.suites.memory_growth import Growth, growth_exponent
-from support.in_process import CEILINGS
+from support.processes.in_process import CEILINGS
 
 from ssmperf import Case, Shape, Unsupported, backend, registry
 from ssmperf.engine.execute.context import Context, Settings

@@ -11,7 +11,7 @@ import pytest
 from ssmperf.suites.learning.cases import MODELS
 from ssmperf.suites.learning.learn import numbers
 from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Job, Record, Status, UnknownName, quickest, registry, run_tests
@@ -21,7 +21,7 @@ from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn.training import train
 
-SUPPORT = Path(__file__).parents[1] / "support"
+PLUGINS = Path(__file__).parents[1] / "support" / "plugins"
 SIZES = {"B": 8, "T": 16, "C": 16}
 UPDATES = 20
 JOB = Job("mingru", SIZES, "sequential", "memory_horizon", rate=5e-3, seed=0, updates=UPDATES, device="cpu")
@@ -75,7 +75,7 @@ def records() -> list[Record]:
     wanted = {("faulty_refuses_long", 16), ("faulty_nan_at_40", 64)}
     return records_of(
         "extrapolation",
-        SUPPORT / "faulty.py",
+        PLUGINS / "faulty.py",
         models="mingru",
         backends=["faulty_refuses_long", "faulty_nan_at_40"],
         regime="task/memory_horizon",
@@ -123,7 +123,7 @@ def test_a_model_that_forgets_what_is_older_than_its_training_is_found() -> None
 
     The same network holds beyond its length with a backend that forgets nothing.
     """
-    registry.load_plugin(SUPPORT / "forgetful.py")
+    registry.load_plugin(PLUGINS / "forgetful.py")
     job = replace(JOB, sizes={**SIZES, "B": 16}, task="first_token", rate=1e-2, updates=100)
     network = train(job)
     assert network.updates < 100  # it ends when it knows
@@ -195,7 +195,7 @@ def test_backends_that_are_named_are_all_trained() -> None:
 
 
 def test_a_task_of_a_plugin_is_planned_and_its_worker_loads_the_plugin() -> None:
-    plugin = SUPPORT / "forgetful.py"
+    plugin = PLUGINS / "forgetful.py"
     registry.load_plugin(plugin)
     found = learned(cases(models=("mingru",), regimes=("task/first_token:words=3", "task/mqar")))
     loaded = {case.operand_source: household(case).plugins for case in found}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ssmperf.suites import memory_numbers
 from ssmperf.suites.memory import longest
-from support.in_process import CEILINGS, records_of
+from support.processes.in_process import CEILINGS, records_of
 
 import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status, build_block, registry
@@ -19,7 +19,7 @@ from ssmperf.engine.execute.lane import needs_fresh_process
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
 
-PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 T, C, B = 64, 32, 2
 ELEMENTS = 4 * B * T * C  # bytes of b
 EXPECTED = {

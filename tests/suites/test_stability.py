@@ -9,8 +9,8 @@ import pytest
 import torch
 from ssmperf.suites.stability import LENGTHS, MIXED, usual_sources
 from ssmperf.suites.stability_numbers import PIECES, state_envelope, tf32_allowed
-from support.commands import repeated
-from support.in_process import records_of
+from support.processes.commands import repeated
+from support.processes.in_process import records_of
 
 from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
 from ssmperf.engine.execute.request import select
@@ -19,7 +19,7 @@ from ssmperf.engine.plan import command_that_repeats, make_plan
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.trial.judge import errors_along_time
 
-PLUGIN = Path(__file__).parents[1] / "support" / "faulty.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 NAN_STEP = 40
 WRAPPED_STEP = 300
 FAULTY = ("nan_at_40", "half_state", "boasts")

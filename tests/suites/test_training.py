@@ -21,7 +21,7 @@ from ssmperf.suites.networks.cases import (
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
 from ssmperf.suites.training import DRAWS, Measured
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 from ssmperf import Block, Case, Network, Record, Selection, Shape, Status, Verdict, registry
 from ssmperf.engine.execute.request import select
@@ -30,7 +30,7 @@ from ssmperf.engine.plan.learning import Learning
 from ssmperf.engine.plan.selection import Device
 from ssmperf.engine.registry.presets import PRESETS
 
-PLUGIN = Path(__file__).parents[1] / "support" / "untrained.py"
+PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "untrained.py"
 SMALL = ["T=16", "C=16", "B=2"]
 
 
@@ -74,8 +74,8 @@ def test_a_backward_pass_that_stops_is_found_in_the_timed_steps(records: dict[st
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_step_that_skips_work_only_while_it_is_timed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "support.untrained", raising=False)
-    untrained = importlib.import_module("support.untrained")  # registers its backends
+    monkeypatch.delitem(sys.modules, "support.plugins.untrained", raising=False)
+    untrained = importlib.import_module("support.plugins.untrained")  # registers its backends
     case = Case("training", "scan", "untrained_switched", Shape(B=2, T=16, C=16), "hgrn", level="block")
     make = partial(draw, 2, 16, device="cpu")
     trainee = Trainee.of(case, case.backend, 2, make(seed=0))

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from support.compiled import Device
+from support.without_gpu.compiled import Device
 from torch import Tensor
 
 pytest.importorskip("triton")

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.attention import DEVICE, bounds_of, tiny
+from support.kernels.attention import DEVICE, bounds_of, tiny
 from torch import Tensor
 
 lengths_of_sequences = st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.compiled_cases import CASES, TritonCase
-from support.driver import STREAM, RecordingDriver, plain, recording_driver
+from support.without_gpu.compiled_cases import CASES, TritonCase
+from support.without_gpu.driver import STREAM, RecordingDriver, plain, recording_driver
 from torch import Tensor
 
 pytest.importorskip("triton")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ssmperf.impls.delta_rule.chunkwise import in_chunks
 from ssmperf.impls.delta_rule.common import as_backend
-from support.table import (
+from support.kernels.table import (
     REGIMES,
     Operands,
     Results,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.compiled import Usage, launched
+from support.without_gpu.compiled import Usage, launched
 
 from ssmperf import registry
 

@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
-from support import compiled_table
-from support.compiled import SHARED_BYTES, Usage
-from support.compiled_cases import ARCHS, CASES, FULL, TritonCase
+from support.without_gpu import compiled_table
+from support.without_gpu.compiled import SHARED_BYTES, Usage
+from support.without_gpu.compiled_cases import ARCHS, CASES, FULL, TritonCase
 
 # The main cases for one architecture, which have every kernel, and the first of each backend for the others:
 # compiling all takes three minutes of two cores. `python ci/resources.py` compiles them all.

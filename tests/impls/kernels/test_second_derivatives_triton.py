@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.second_derivatives import Loss, Operands, drawn, leaves_of, linear, quadratic, second, tensors
+from support.kernels.second_derivatives import (
+    Loss,
+    Operands,
+    drawn,
+    leaves_of,
+    linear,
+    quadratic,
+    second,
+    tensors,
+)
 from torch import Tensor
 
 from ssmperf import Unsupported, registry

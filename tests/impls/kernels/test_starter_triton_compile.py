@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.compiled import Usage, launched
+from support.without_gpu.compiled import Usage, launched
 
 from ssmperf import registry
 from ssmperf.authors.starter.repository import Starter, create

@@ -1,4 +1,4 @@
-"""A read before the write, and its bonus, in the Triton kernels: see `support.attention`."""
+"""A read before the write, and its bonus, in the Triton kernels: see `support.kernels.attention`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from ssmperf.impls._triton import plan
 from ssmperf.impls.linear_attention._triton import bonus, step
-from support.attention import (
+from support.kernels.attention import (
     DEVICE,
     C,
     assert_matches,
@@ -19,7 +19,7 @@ from support.attention import (
     moved,
     tiny,
 )
-from support.table import evaluate, sample
+from support.kernels.table import evaluate, sample
 
 from ssmperf import Shape, registry
 

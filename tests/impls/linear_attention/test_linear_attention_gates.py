@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import (
+from support.kernels.table import (
     GATE_KINDS,
     SHAPES,
     TOLERANCE,

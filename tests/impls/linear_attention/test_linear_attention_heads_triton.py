@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.linear_attention._triton import function
-from support.attention import C, assert_matches, attention, case, cut_into, gpu, tiny
-from support.table import Operands
+from support.kernels.attention import C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.kernels.table import Operands
 from torch import Tensor
 
 H = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from support.attention import assert_matches, case, configured, gpu
+from support.kernels.attention import assert_matches, case, configured, gpu
 
 
 def test_values_take_two_passes_beside_fewer_than_64_keys() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import (
+from support.kernels.attention import (
     DEVICE,
     C,
     assert_matches,
@@ -22,8 +22,8 @@ from support.attention import (
     packed_case,
     tiny,
 )
-from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host, both_passes
-from support.table import Operands, error, evaluate
+from support.kernels.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host, both_passes
+from support.kernels.table import Operands, error, evaluate
 from torch import Tensor
 
 from ssmperf import UsageError, registry

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.peer_results import assert_close, assert_right, outcome
-from support.quick_processes import command
+from support.kernels.peer_results import assert_close, assert_right, outcome
+from support.processes.quick_processes import command
 from torch import Tensor
 
 from ssmperf import Unsupported, registry

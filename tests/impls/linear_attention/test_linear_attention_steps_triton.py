@@ -1,4 +1,4 @@
-"""Value gates in the Triton kernels of linear_attention: see `support.attention`."""
+"""Value gates in the Triton kernels of linear_attention: see `support.kernels.attention`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
-from support.table import REGIMES, Operands, detached, evaluate
+from support.kernels.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.kernels.table import REGIMES, Operands, detached, evaluate
 
 from ssmperf.engine.tune import tables
 

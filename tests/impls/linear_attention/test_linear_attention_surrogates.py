@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.linear_attention.common import TERMS
-from support.table import error
+from support.kernels.table import error
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ssmperf import registry

@@ -1,4 +1,4 @@
-"""The Triton kernels of linear_attention against the definition in float64: see `support.attention`.
+"""The Triton kernels of linear_attention against the definition in float64: see `support.kernels.attention`.
 
 On a CPU in Triton's interpreter (TRITON_INTERPRET=1 before Python starts) with tiny tiles; on a GPU as is.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from ssmperf.impls.linear_attention._triton import function, value_gates
-from support.attention import (
+from support.kernels.attention import (
     DEVICE,
     KINDS,
     C,
@@ -24,7 +24,7 @@ from support.attention import (
     made_complex,
     tiny,
 )
-from support.table import REGIMES, detached, error, evaluate
+from support.kernels.table import REGIMES, detached, error, evaluate
 from torch import Tensor
 
 from ssmperf import Unsupported, registry

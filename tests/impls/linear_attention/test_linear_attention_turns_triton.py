@@ -1,4 +1,4 @@
-"""Complex gates in the Triton kernels of linear_attention: see `support.attention`."""
+"""Complex gates in the Triton kernels of linear_attention: see `support.kernels.attention`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, made_complex, tiny
-from support.table import Operands, error
+from support.kernels.attention import (
+    DEVICE,
+    C,
+    assert_matches,
+    attention,
+    case,
+    cut_into,
+    gpu,
+    made_complex,
+    tiny,
+)
+from support.kernels.table import Operands, error
 from torch import Tensor
 
 from ssmperf.engine.tune import tables

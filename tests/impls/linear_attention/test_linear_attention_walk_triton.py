@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
-from support.table import detached, error, evaluate, oracle
+from support.kernels.attention import DEVICE, C, assert_matches, attention, case, cut_into, gpu, tiny
+from support.kernels.table import detached, error, evaluate, oracle
 from torch import Tensor
 
 from ssmperf import registry

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.compiled import SHARED_BYTES
-from support.compiled_cases import BFLOAT, FLOAT, HALF, Operand, TritonCase
+from support.without_gpu.compiled import SHARED_BYTES
+from support.without_gpu.compiled_cases import BFLOAT, FLOAT, HALF, Operand, TritonCase
 
 K = V = 128
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import TOLERANCE, error, random_like
+from support.kernels.table import TOLERANCE, error, random_like
 from torch import Tensor
 
 from ssmperf import Backend, Shape, registry

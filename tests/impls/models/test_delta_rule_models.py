@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from ssmperf.impls.models.longhorn_exact import solve_in_chunks
-from support.table import Operands, Results, detached, error, evaluate, oracle
+from support.kernels.table import Operands, Results, detached, error, evaluate, oracle
 from torch import Tensor
 from torch.nn import functional
 

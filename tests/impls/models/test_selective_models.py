@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.table import error
+from support.kernels.table import error
 from torch import Tensor, nn
 
 from ssmperf import Model, Shape, registry

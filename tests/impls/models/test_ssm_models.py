@@ -10,7 +10,7 @@ from scipy.linalg import expm
 from ssmperf.impls.models.diagonal import turn
 from ssmperf.impls.models.s4 import legs
 from ssmperf.impls.models.tnn import exact_state_space
-from support.table import error
+from support.kernels.table import error
 from torch import Tensor
 
 from ssmperf import Model, UsageError, registry

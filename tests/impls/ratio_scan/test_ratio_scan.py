@@ -7,7 +7,17 @@ import math
 import pytest
 import torch
 from mpmath import mp, mpf
-from support.table import SHAPES, Operands, assert_close, detached, error, evaluate, oracle, runnable, sample
+from support.kernels.table import (
+    SHAPES,
+    Operands,
+    assert_close,
+    detached,
+    error,
+    evaluate,
+    oracle,
+    runnable,
+    sample,
+)
 from torch import Tensor
 
 from ssmperf import Backend, Shape, Spec, registry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import (
+from support.kernels.table import (
     DTYPES,
     Operands,
     assert_close,

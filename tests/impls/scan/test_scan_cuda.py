@@ -14,8 +14,8 @@ import torch
 from ssmperf.impls.scan._cuda import function, sizes
 from ssmperf.impls.scan._cuda.program import SOURCES
 from ssmperf.impls.scan._cuda.sizes import Tiles, Variant
-from support.cuda_host import COMPILER, GROUP, Host, build, made_once, of_sources
-from support.kernel_check import kernel_check, outcome
+from support.kernels.kernel_check import kernel_check, outcome
+from support.without_gpu.cuda_host import COMPILER, GROUP, Host, build, made_once, of_sources
 from torch import Tensor
 
 from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ssmperf.impls.scan._cuda import program, sizes
 from ssmperf.impls.scan._cuda.sizes import Variant
-from support import compiled_table
-from support.compiled import SHARED_BYTES
-from support.compiled_cases import ARCHS, CASES, CudaCase
+from support.without_gpu import compiled_table
+from support.without_gpu.compiled import SHARED_BYTES
+from support.without_gpu.compiled_cases import ARCHS, CASES, CudaCase
 
 from ssmperf import Unsupported
 from ssmperf.engine.cases.failure import failure_of

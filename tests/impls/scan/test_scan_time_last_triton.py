@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.kernel_check import kernel_check, outcome
+from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import REGIMES, log_gates, registry

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from support.compiled import Usage, launched
+from support.without_gpu.compiled import Usage, launched
 
 from ssmperf import registry
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from support.kernel_check import kernel_check, outcome
+from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import REGIMES, Operands, assert_close, detached, error, evaluate, oracle, runnable, sample
+from support.kernels.table import (
+    REGIMES,
+    Operands,
+    assert_close,
+    detached,
+    error,
+    evaluate,
+    oracle,
+    runnable,
+    sample,
+)
 from torch import Tensor
 from torch.nn import functional
 

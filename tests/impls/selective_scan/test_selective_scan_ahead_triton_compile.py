@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.compiled import multiprocessors, recording
+from support.without_gpu.compiled import multiprocessors, recording
 
 from ssmperf import registry
 

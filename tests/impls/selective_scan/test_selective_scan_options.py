@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.table import Operands, assert_close, detached, error, evaluate, runnable, sample, widened
+from support.kernels.table import Operands, assert_close, detached, error, evaluate, runnable, sample, widened
 from torch import Tensor
 from torch.nn import functional
 

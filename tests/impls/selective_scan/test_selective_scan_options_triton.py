@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host
-from support.kernel_check import kernel_check, outcome
+from support.kernels.graphs import assert_follows_other_lengths, assert_reads_nothing_on_the_host
+from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
 from ssmperf import Shape, Unsupported, registry

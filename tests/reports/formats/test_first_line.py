@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.pages import Page
+from support.results.pages import Page
 
 from ssmperf import registry
 from ssmperf.comparison.comparison import PAIRED, compare_pairs, compare_runs

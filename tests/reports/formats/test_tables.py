@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ssmperf.reports.formats import exports, failures, lengths, tables
-from support.pages import Page
+from support.results.pages import Page
 
 from ssmperf import Chart, Record, Section, Status, registry
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from ssmperf.reports.pages import html as page_of_runs
-from support.browser import CHROMIUM, browse
-from support.pages import Page
+from support.results.browser import CHROMIUM, browse
+from support.results.pages import Page
 
 from ssmperf import registry
 from ssmperf.comparison.comparison import compare_runs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from ssmperf.reports.formats import history as texts
-from support.browser import CHROMIUM, browse
-from support.histories import commit, step, write
-from support.pages import Page
+from support.results.browser import CHROMIUM, browse
+from support.results.histories import commit, step, write
+from support.results.pages import Page
 
 import ssmperf
 from ssmperf import History, registry

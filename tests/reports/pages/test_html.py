@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.reports.pages import html as page
-from support.pages import Page
+from support.results.pages import Page
 
 from ssmperf import Chart, Section
 

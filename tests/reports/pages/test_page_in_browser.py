@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ssmperf.reports.pages import html as page
 from ssmperf.reports.rows import units
-from support.browser import CHROMIUM, browse
+from support.results.browser import CHROMIUM, browse
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to press the page's buttons")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ssmperf.reports.rows import frames
 from ssmperf.reports.views import maps
-from support.claims import page, report
+from support.results.claims import page, report
 
 import ssmperf
 from ssmperf import Record, Section, Status, envelope_of, standings

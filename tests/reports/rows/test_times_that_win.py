@@ -1,6 +1,6 @@
 """Times that are not ranked as measured: with work around a native call, or faster than the machine can be.
 
-Each rule is tested in every form in which a run is shown (tests/support/claims.py).
+Each rule is tested in every form in which a run is shown (tests/support/results/claims.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ssmperf.reports.rows import frames
-from support.claims import claims, report
+from support.results.claims import claims, report
 
 import ssmperf
 from ssmperf import Record

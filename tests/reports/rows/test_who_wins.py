@@ -1,6 +1,6 @@
 """Who is named as fastest: no backend that is wrong somewhere, approximate or another function; ties share.
 
-Each rule is tested in every form in which a run is shown (tests/support/claims.py).
+Each rule is tested in every form in which a run is shown (tests/support/results/claims.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from ssmperf.reports.rows import contests, frames, ranking
-from support.claims import claims, data_of, page, report
-from support.pages import case_rows
+from support.results.claims import claims, data_of, page, report
+from support.results.pages import case_rows
 
 import ssmperf
 from ssmperf import Backend, Record, registry, standings

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claims import claims
-from support.in_process import records_of
+from support.processes.in_process import records_of
+from support.results.claims import claims
 
 import ssmperf
 from ssmperf import Run, standings
 from ssmperf.shell import cli
 
-PLUGIN = Path(__file__).parents[2] / "support" / "rivals.py"
+PLUGIN = Path(__file__).parents[2] / "support" / "plugins" / "rivals.py"
 
 
 def stands(run: Any) -> dict[tuple[str, str], str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gate import OF_A_CI, Place
-from support.repositories import git
+from support.versions.gate import OF_A_CI, Place
+from support.versions.repositories import git
 
 from ssmperf import UsageError
 from ssmperf.authors.starter import source

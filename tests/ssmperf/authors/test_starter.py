@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.commands import repeated
-from support.in_process import records_of
+from support.processes.commands import repeated
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import DuplicateName, Status, UnknownName, UsageError, registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.quick_processes import command
+from support.processes.quick_processes import command
 from torch import Tensor
 
 import ssmperf

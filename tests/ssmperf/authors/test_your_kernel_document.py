@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.quick_processes import shell_command
+from support.processes.quick_processes import shell_command
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ssmperf

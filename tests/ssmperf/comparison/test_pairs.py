@@ -8,8 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support import pairs
-from support.command_line import Call, caller
+from support.processes.command_line import Call, caller
+from support.results import pairs
 
 import ssmperf
 from ssmperf import ExitCode, RunComparison, UsageError
@@ -36,7 +36,7 @@ def test_the_committed_pairs_are_what_the_script_makes(tmp_path: Path) -> None:
         {str(file.relative_to(root)): file.read_text() for file in root.rglob("*") if file.is_file()}
         for root in (tmp_path, pairs.FOLDER)
     )
-    assert made == kept, "python tests/support/pairs.py writes them again"
+    assert made == kept, "python tests/support/results/pairs.py writes them again"
 
 
 @pytest.mark.parametrize("name", pairs.EXIT_CODES)

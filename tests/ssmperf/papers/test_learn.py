@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.quick_processes import forked_by
+from support.processes.quick_processes import forked_by
 
 from ssmperf import (
     IGNORED,

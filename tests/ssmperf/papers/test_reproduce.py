@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claimed import register
-from support.pages import Page
+from support.results.claimed import register
+from support.results.pages import Page
 
 import ssmperf
 from ssmperf import (

@@ -174,7 +174,7 @@ def test_an_error_under_capture_changes_nothing_and_is_named(monkeypatch: pytest
 def test_a_capture_that_the_driver_ends_leaves_a_usable_process() -> None:
     """In a process of its own. The second training does not try again, if torch noticed."""
     job_of("gla", "chunkwise")
-    script = Path(__file__).parents[2] / "support" / "unrecordable.py"
+    script = Path(__file__).parents[2] / "support" / "processes" / "unrecordable.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Call, caller
+from support.processes.command_line import Call, caller
 
 from ssmperf import registry
 from ssmperf.engine.cases.record import SCHEMA_VERSION
@@ -217,7 +217,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
 
 
 def test_strict_ends_with_3_when_a_case_is_bad(own_registrations: None, tmp_path: Path, call: Call) -> None:
-    plugin = Path(__file__).parents[2] / "support" / "planted.py"
+    plugin = Path(__file__).parents[2] / "support" / "plugins" / "planted.py"
     args = (*SMALL, "--backends", "planted_wrong", "--plugin", plugin, "--out", tmp_path / "run")
     assert call("run", *args)[0] == 0
     assert call("run", *args, "--resume", "--strict")[0] == 3

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.in_process import records_of
-from support.pages import Page
+from support.processes.in_process import records_of
+from support.results.pages import Page
 
 import ssmperf
 from ssmperf import Status, registry

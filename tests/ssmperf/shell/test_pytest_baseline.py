@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import own_tests
-from support.in_process import CEILINGS
-from support.own_tests import MEASURES
+from support.processes import own_tests
+from support.processes.in_process import CEILINGS
+from support.processes.own_tests import MEASURES
 
 import ssmperf
 from ssmperf import Status

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import own_tests
-from support.simulated_gpu import Simulated
+from support.processes import own_tests
+from support.without_gpu.simulated_gpu import Simulated
 
 import ssmperf
 from ssmperf.engine.machine import devices

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import own_tests
-from support.in_process import CEILINGS
-from support.own_tests import HEAD, MEASURES
+from support.processes import own_tests
+from support.processes.in_process import CEILINGS
+from support.processes.own_tests import HEAD, MEASURES
 
 import ssmperf
 from ssmperf import Status

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import histories
-from support.command_line import Call, caller
-from support.histories import commit, step, write, write_run
+from support.processes.command_line import Call, caller
+from support.results import histories
+from support.results.histories import commit, step, write, write_run
 
 import ssmperf
 from ssmperf import registry

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.command_line import Call, caller
-from support.histories import write
-from support.pages import Page
+from support.processes.command_line import Call, caller
+from support.results.histories import write
+from support.results.pages import Page
 
 import ssmperf
 from ssmperf import registry

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.quick_processes import command
-from support.repositories import KERNEL
+from support.processes.quick_processes import command
+from support.versions.repositories import KERNEL
 
 from ssmperf.comparison.versions import procedure
 from ssmperf.comparison.versions.procedure import Versions, compare_versions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import caller
-from support.repositories import PLUGIN, commit, git
+from support.processes.command_line import caller
+from support.versions.repositories import PLUGIN, commit, git
 
 from ssmperf import Case, Record, Run, RunComparison, Shape, Status, compare_runs
 from ssmperf.comparison.versions.follow_up import follow_up, follow_up_sides

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import Call, caller
-from support.repositories import PLUGIN, commit, git
+from support.processes.command_line import Call, caller
+from support.versions.repositories import PLUGIN, commit, git
 
 from ssmperf import Case, Shape
 from ssmperf.comparison.versions import procedure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.repositories import commit, git
+from support.versions.repositories import commit, git
 
 import ssmperf
 from ssmperf import Run, UsageError

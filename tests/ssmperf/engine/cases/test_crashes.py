@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.in_process import records_of
-from support.pages import Page
 from support.places import place
-from support.quick_processes import command
+from support.processes.in_process import records_of
+from support.processes.quick_processes import command
+from support.results.pages import Page
 
 import ssmperf
 from ssmperf import PluginError, Record, Status, registry
@@ -26,10 +26,10 @@ from ssmperf.engine.cases.record import LONGEST_REASON
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import display
 
-SUPPORT = Path(__file__).parents[3] / "support"
-PLUGIN = SUPPORT / "crashing.py"
-KERNELS = SUPPORT / "crashing_kernels.py"
-CUDA = SUPPORT / "crashing.cu"
+PLUGINS = Path(__file__).parents[3] / "support" / "plugins"
+PLUGIN = PLUGINS / "crashing.py"
+KERNELS = PLUGINS / "crashing_kernels.py"
+CUDA = PLUGINS / "crashing.cu"
 at = partial(place, PLUGIN)
 EXPECTED = {
     "helper": f"TypeError: 'int' object is not subscriptable {at('# of an int', 'helper')}",
@@ -91,23 +91,23 @@ def test_the_line_of_a_kernel_that_is_interpreted() -> None:
         "try: k.calls_helper[(1,)](torch.zeros(8), 8)\n"
         "except Exception as error: print(failure_of(error).reason)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=with_support())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=with_plugins())
     expected = place(KERNELS, "return y.no_such_method", "helper")
     assert (
         done.stdout.strip() == f"AttributeError: 'tensor' object has no attribute 'no_such_method' {expected}"
     )
 
 
-def with_support() -> dict[str, str]:
-    root = SUPPORT.parents[1]  # first, since the folder tests/ssmperf would stand for the package
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, SUPPORT))), "OMP_NUM_THREADS": "1"}
+def with_plugins() -> dict[str, str]:
+    root = PLUGINS.parents[2]  # first, since the folder tests/ssmperf would stand for the package
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, PLUGINS))), "OMP_NUM_THREADS": "1"}
 
 
 def test_a_built_in_backend_is_named_by_its_file() -> None:
     function = registry.backend("scan", "blelloch").function
     with pytest.raises(RuntimeError) as raised:
         function(torch.zeros(2, 5, 3), torch.zeros(2, 5, 4))
-    assert " at impls/scan/" in failure_of(raised.value).reason.replace(f"{SUPPORT.parents[1]}/", "")
+    assert " at impls/scan/" in failure_of(raised.value).reason.replace(f"{PLUGINS.parents[2]}/", "")
 
 
 def test_causes_in_a_circle_come_to_an_end() -> None:
@@ -147,7 +147,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     words = ["run", "--suite", "correctness,memory", "--models", "hgrn", "--axis", "T=5", "--axis", "C=3"]
     words += ["--backends", "crashing_helper,crashing_fatal", "--plugin", str(PLUGIN), "--device", "cpu"]
     words += ["--pass", "forward_backward", "--debug", "--out", str(out)]
-    done = command(*words, PYTHONPATH=with_support()["PYTHONPATH"])
+    done = command(*words, PYTHONPATH=with_plugins()["PYTHONPATH"])
     assert done.returncode == 0, done.stderr
     return out, done.stderr
 

@@ -13,8 +13,8 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from ssmperf.reports.formats import exports
 from ssmperf.reports.rows import frames
-from support import repositories
-from support.repositories import git
+from support.versions import repositories
+from support.versions.repositories import git
 
 import ssmperf
 from ssmperf.engine.cases.origin import Origin

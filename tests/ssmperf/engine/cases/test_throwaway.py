@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.quick_processes import Server, command
+from support.processes.quick_processes import Server, command
 
 ROOT = Path(__file__).parents[4]
 FIELD = """    weather: str = axis(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.diagnosed import Setting
+from support.results.diagnosed import Setting
 from torch import Tensor
 
 from ssmperf import Case, Record, Status, Verdict

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "diagnosis.md"
 BLOCKS = re.compile(r"```(?P<language>python|text)\n(?P<text>.*?)```", re.DOTALL)

@@ -29,7 +29,7 @@ from ssmperf.engine.processes import children
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.errors import WorkerFailed
 
-PLUGIN = Path(__file__).parents[3] / "support" / "hostile.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "hostile.py"
 at = partial(place, PLUGIN)
 EXPECTED = {
     "forks": ("ok", None),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.process_changes import CHANGES, HONEST
-from support.quick_processes import command
+from support.processes.process_changes import CHANGES, HONEST
+from support.processes.quick_processes import command
 
 from ssmperf.engine.execute.process_state import Difference, Kind, Snapshot
 from ssmperf.engine.machine.activity import MOST_IDLE_SHARE, idle_share

@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from support import quick_processes
-from support.forks import Forked
+from support.processes import quick_processes
+from support.processes.forks import Forked
 
 import ssmperf
 from ssmperf.engine.execute.request import select

@@ -21,7 +21,7 @@ from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.registry.presets import PRESETS
 
-PLUGIN = Path(__file__).parents[3] / "support" / "hostile.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "hostile.py"
 WORKERS = 2
 STARVED = ("lacks_memory_once", "lacks_memory")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.quick_processes import command
+from support.processes.quick_processes import command
 
 from ssmperf.engine.judge import poison
 from ssmperf.engine.judge.poison import poisoned

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 import torch
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Record, Shape, Status, UnknownName, UsageError, registry

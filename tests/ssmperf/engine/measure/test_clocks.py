@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.simulated_gpu import Simulated
+from support.without_gpu.simulated_gpu import Simulated
 
 from ssmperf.engine.machine import cache
 from ssmperf.engine.measure import clocks

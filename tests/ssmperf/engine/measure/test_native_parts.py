@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Record, Run, Shape, Status, with_native_parts
@@ -20,7 +20,7 @@ META = {
     "schema_version": 1,
     "suites": {"throughput": {"title": "", "question": "", "columns": [], "rank": "latency_s"}},
 }
-PLUGIN = Path(__file__).parents[3] / "support" / "around_native.py"  # not imported: it registers
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "around_native.py"  # not imported: it registers
 WORK_S = 0.012  # of its backends that hide work
 HIDING = ("in_prepare", "in_finish", "in_both")
 PASSES = ("forward", "backward", "forward_backward")

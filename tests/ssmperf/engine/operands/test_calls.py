@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Case, Shape, UsageError, registry
@@ -21,7 +21,7 @@ from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.registry import tables
 from ssmperf.shell.cli import main
 
-PLUGIN = Path(__file__).parents[3] / "support" / "broken_calls.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "broken_calls.py"
 # backend -> its recurrence, a model and a regime in which it runs, and the words of its cause
 BROKEN = {
     "heads_modulo": ("linear_attention", "gla", "key", "as if head h read key head h mod G"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.in_process import records_of
+from support.processes.in_process import records_of
 from torch import Tensor
 
 import ssmperf
@@ -16,7 +16,7 @@ from ssmperf import BrokenContract, Status, Unsupported, UsageError, registry
 from ssmperf.engine.cases.pattern import misfit, parse
 from ssmperf.engine.operands.contract import well_formed
 
-PLUGIN = Path(__file__).parents[3] / "support" / "malformed.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "malformed.py"
 SMALL = ["T=9", "C=4", "B=2"]
 EXPECTED = {
     "tensor": "must return (output, final_state), got a Tensor",

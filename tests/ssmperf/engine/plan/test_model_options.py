@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.quick_processes import command
+from support.processes.quick_processes import command
 
 from ssmperf import Case, Network, Shape, UnknownName, UsageError, registry
 from ssmperf.engine.execute.context import Context, Settings

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from support.commands import repeated
+from support.processes.commands import repeated
 
 from ssmperf import Model, UnknownName, UsageError, registry, suite
 from ssmperf.engine.cases.case import Case

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick_processes import command
+from support.processes.quick_processes import command
 
 import ssmperf
 from ssmperf import DuplicateName, PluginError, UnknownName, UsageError, registry

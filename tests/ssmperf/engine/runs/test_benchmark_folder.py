@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.benchmarks import benchmark, document, write
-from support.command_line import Call, caller
-from support.histories import write_run
+from support.processes.command_line import Call, caller
+from support.results.benchmarks import benchmark, document, write
+from support.results.histories import write_run
 
 import ssmperf
 from ssmperf import Status

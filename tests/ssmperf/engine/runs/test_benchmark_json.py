@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.benchmarks import HOSTILE, benchmark, document, write
-from support.command_line import Call, caller
+from support.processes.command_line import Call, caller
+from support.results.benchmarks import HOSTILE, benchmark, document, write
 
 import ssmperf
 from ssmperf import Status

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.histories import SECTION
+from support.results.histories import SECTION
 
 from ssmperf import Case, Record, Run, Selection, Shape, Status
 from ssmperf.comparison.comparison import compare_pairs, compare_runs

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import pairs
-from support.command_line import Call, caller
+from support.processes.command_line import Call, caller
+from support.results import pairs
 
 from ssmperf import UnreadableRun
 from ssmperf.comparison.attempts import FILE

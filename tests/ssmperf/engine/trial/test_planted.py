@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 import ssmperf
 from ssmperf import Record, Run
 
-PLUGIN = Path(__file__).parents[3] / "support" / "planted.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "planted.py"
 EXPECTED = {
     "right": ("ok", None),
     "raises": ("crash", "ValueError: planted <b>failure</b>"),

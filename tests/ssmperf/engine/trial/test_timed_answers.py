@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.in_process import CEILINGS
+from support.processes.in_process import CEILINGS
 from torch import Tensor
 
 import ssmperf

@@ -25,7 +25,7 @@ from ssmperf.engine.tune import tables as configurations
 from ssmperf.engine.tune.search import Refused, search
 from ssmperf.engine.tune.tables import Place, as_json, from_json, noted, using
 
-PLUGIN = Path(__file__).parents[3] / "support" / "tunable.py"
+PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "tunable.py"
 FORWARD, BACKWARD = ("scan/tunable", ("forward", 4)), ("scan/tunable", ("backward", 4))
 CASE = {"suite": "throughput", "recurrence": "scan", "backend": "tunable", "operand_source": "sigmoid/data"}
 RUN: dict[str, Any] = {

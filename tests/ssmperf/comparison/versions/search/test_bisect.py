@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bisections import Answering, Knowing, numbers, slow_from
-from support.repositories import PLUGIN, commit, git, state_of
+from support.versions.bisections import Answering, Knowing, numbers, slow_from
+from support.versions.repositories import PLUGIN, commit, git, state_of
 
 from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.search import bisection, verdicts

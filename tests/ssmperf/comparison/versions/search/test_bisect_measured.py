@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.repositories import KERNEL, PLUGIN, commit, git, state_of
+from support.versions.repositories import KERNEL, PLUGIN, commit, git, state_of
 
 import ssmperf
 from ssmperf.comparison.versions import procedure

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.bisections import THRESHOLD, Knowing, Line, line, numbers, search
+from support.versions.bisections import THRESHOLD, Knowing, Line, line, numbers, search
 
 from ssmperf.comparison.versions.search.bisection import Undecided
 from ssmperf.comparison.versions.search.looks import Ratio, Settled, settle

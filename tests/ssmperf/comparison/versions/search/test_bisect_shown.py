@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.bisections import Answering, Knowing, line, numbers, search, slow_from
+from support.versions.bisections import Answering, Knowing, line, numbers, search, slow_from
 
 from ssmperf.errors import ExitCode
 

@@ -1,6 +1,6 @@
 """A script: runs the suites of plug-ins that may import the public names of ssmperf and nothing else.
 
-    PYTHONPATH=.:tests python tests/support/public_only.py FILE...
+    PYTHONPATH=.:tests python tests/support/processes/public_only.py FILE...
 
 Each file's suite has the name of the file. The result is printed as JSON: per file, its records or an error.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ssmperf
-from support.in_process import records_of
+from support.processes.in_process import records_of
 
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
 PUBLIC = {*ssmperf.__all__, "registry"}

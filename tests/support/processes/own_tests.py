@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ssmperf.shell.pytest_plugin import measuring
-from support.in_process import CEILINGS
+from support.processes.in_process import CEILINGS
 
 PLUGIN = "ssmperf.shell.pytest_plugin.hooks"
 INSTALLED = any(  # as pytest looks: a stale egg-info in the checkout hides no other

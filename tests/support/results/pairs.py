@@ -1,6 +1,6 @@
 """Makes the run folders in comparison/pairs: four pairs of runs, one per exit code of `ssmperf check`.
 
-    python tests/support/pairs.py
+    python tests/support/results/pairs.py
 
 The records are made up, of a made-up GPU; the folders are what a store would have written.
 """
@@ -20,7 +20,7 @@ from ssmperf.engine.plan.selection import Device
 from ssmperf.engine.runs import scope
 from ssmperf.engine.runs.store import Writer
 
-FOLDER = Path(__file__).parents[1] / "ssmperf" / "comparison" / "pairs"
+FOLDER = Path(__file__).parents[2] / "ssmperf" / "comparison" / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}
 MODELS, BACKENDS = ("gla", "retnet"), ("chunkwise", "sequential", "triton")
 ENV_ID = "example"

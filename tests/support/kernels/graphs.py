@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.table import random_like, widened
+from support.kernels.table import random_like, widened
 
 READS = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__index__", "__float__")
 Function = Callable[..., tuple[Tensor, Tensor]]

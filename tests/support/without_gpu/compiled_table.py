@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.compiled import Usage
-from support.compiled_cases import ARCHS, CASES, Case
+from support.without_gpu.compiled import Usage
+from support.without_gpu.compiled_cases import ARCHS, CASES, Case
 
-FILE = Path(__file__).parents[1] / "impls" / "resources.csv"
+FILE = Path(__file__).parents[2] / "impls" / "resources.csv"
 KEY = ("backend", "case", "kernel", "compiler")
 CELLS = tuple(f"sm_{arch}" for arch in ARCHS)
 UPDATE = "python ci/resources.py --write"

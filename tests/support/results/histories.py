@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ssmperf import Case, Record, Section, Shape, Status
-from support.pairs import ENVIRONMENT
+from support.results.pairs import ENVIRONMENT
 
 FIRST_DAY = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECTION = Section("Throughput", "How fast?", ("latency_s",), rank="latency_s").to_json()

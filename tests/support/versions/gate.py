@@ -8,9 +8,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.repositories import git
+from support.versions.repositories import git
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GATE = ROOT / "ssmperf" / "authors" / "starter" / "files" / "gate"
 # Variables of a CI, which must not reach a test from the CI that runs it.
 OF_A_CI = (

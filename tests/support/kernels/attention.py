@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ssmperf import Shape, registry
-from support.table import TOLERANCE, Operands, error, evaluate, oracle, sample, widened
+from support.kernels.table import TOLERANCE, Operands, error, evaluate, oracle, sample, widened
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

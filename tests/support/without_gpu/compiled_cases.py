@@ -14,7 +14,14 @@ import torch
 
 from ssmperf import Unsupported, registry
 from ssmperf.engine.tune import tables as configurations
-from support.compiled import Usage, cuobjdump, launched, launched_cuda, multiprocessors, triton_version
+from support.without_gpu.compiled import (
+    Usage,
+    cuobjdump,
+    launched,
+    launched_cuda,
+    multiprocessors,
+    triton_version,
+)
 
 ARCHS = (80, 90, 100)
 FULL = 90  # has all cases, the others the main ones

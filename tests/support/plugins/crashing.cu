@@ -1,4 +1,4 @@
-// Source of a compiler's error in tests/support/crashing.py: line 9 uses a name that is not there.
+// Source of a compiler's error in tests/support/plugins/crashing.py: line 9 uses a name that is not there.
 __device__ float other(float x) { return x; }
 
 template <int N>

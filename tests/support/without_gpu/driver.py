@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from support.compiled import Device
+from support.without_gpu.compiled import Device
 
 STREAM = 77
 LAUNCH = ctypes.CFUNCTYPE(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from support import forks
+from support.processes import forks
 
 LONGEST_S = 240
 SERVER = Path(forks.__file__).with_name("fork_server.py")

@@ -1,0 +1,1 @@
+"""Operands for kernels, and what their results are compared with."""

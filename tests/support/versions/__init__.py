@@ -1,0 +1,1 @@
+"""Repositories with commits to compare."""
