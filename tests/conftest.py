@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.parts import PARTS, of_part
 from support.processes import forks, quick_processes
 from support.registrations import keep_apart
 
@@ -15,6 +16,16 @@ settings.register_profile("long", deadline=None, max_examples=3000)
 # how fast examples are drawn depends on who else has the cores
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=PARTS, help="the tests that run each time, or the rest; default: all")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("part"):
+        items[:], others = of_part(part, items)
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -99,6 +99,7 @@ def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> Non
         assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
 def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> None:
     registry.load_plugin(plugin)

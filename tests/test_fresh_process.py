@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("torch", "triton", "pandas", "plotly", "matplotlib", "scipy")
 COMMAND_LINE = ("typer", "rich")
 
@@ -68,6 +70,7 @@ print(len(found), len(set(map(id, found))))
 """
 
 
+@pytest.mark.slow
 def test_threads_may_look_up_what_none_has_imported() -> None:
     assert fresh(THREADS) == "8 1\n"
 
@@ -110,6 +113,7 @@ print(json.dumps({"models": len(models), "problems": problems}))
 """
 
 
+@pytest.mark.slow
 def test_references_compute_without_triton() -> None:
     """A machine without triton imports everything, computes, and says what its triton backends lack."""
     found = json.loads(fresh(WITHOUT_TRITON, "triton").splitlines()[-1])

@@ -281,6 +281,7 @@ def test_it_works_at_the_top_of_the_repository(place: Place) -> None:
     assert (top / "gate" / "index.html").exists()
 
 
+@pytest.mark.slow
 def test_the_environment_is_made_once_per_requirement(place: Place, tmp_path: Path) -> None:
     wheel = tmp_path / "ssmperf-9.9-py3-none-any.whl"
     info = "ssmperf-9.9.dist-info"

@@ -53,6 +53,7 @@ def gate(kernels: Place, cache: Path, *words: str) -> subprocess.CompletedProces
     return kernels.gate(*words, "--plugin", "mine.py", OMP_NUM_THREADS="1", XDG_CACHE_HOME=str(cache))
 
 
+@pytest.mark.slow
 def test_equal_versions_pass(kernels: Place, tmp_path: Path) -> None:
     sides = ("--base", "good", "--new", "good")
     done = gate(kernels, tmp_path, *sides, *LOOSE, "--", *CASES, "--pass", "forward", "--pairs", "2+5")
@@ -86,6 +87,7 @@ def test_a_wrong_gradient_ends_with_3_and_its_reason_is_everywhere(kernels: Plac
     assert reason in str(Page((out / "index.html").read_text()).data)
 
 
+@pytest.mark.slow
 def test_a_baseline_is_kept_and_fails_what_is_slower(kernels: Place, tmp_path: Path) -> None:
     cases = ("--", *CASES, "--pass", "forward")
     kept = ("--baseline", str(tmp_path / "kept"))
@@ -109,6 +111,7 @@ def test_a_baseline_is_kept_and_fails_what_is_slower(kernels: Place, tmp_path: P
     assert first.startswith("slower: mine forward of ") and f"since {since}" in first
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_wrong_at_odd_lengths_fails_whatever_t_is_named(
     kernels: Place, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_every_mutation_can_still_be_planted() -> None:
         assert mutation.planted(ROOT) != (ROOT / mutation.file).read_text()
 
 
+@pytest.mark.slow
 def test_mutations_copy_the_checkout_as_it_is(tmp_path: Path) -> None:
     """Backends are looked for beside the package, so a copy in another layout would prove nothing."""
     mutations.tree(tmp_path)

@@ -57,6 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {name: found[str(file)] for name, file in files.items()}
 
 
+@pytest.mark.slow
 def test_the_example_suite_needs_public_names_only(results: dict[str, Any]) -> None:
     records = results["repetition"]["records"]
     assert {record["backend"]: record["status"] for record in records} == {
@@ -66,6 +67,7 @@ def test_the_example_suite_needs_public_names_only(results: dict[str, Any]) -> N
     assert all(record["same_output"] is True for record in records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_suite_that_needs_more_is_found(planted: str, results: dict[str, Any]) -> None:
     assert "beyond the public names" in json.dumps(results[planted])

@@ -108,6 +108,7 @@ def test_a_unit_gate_keeps_the_energy(backend: Backend) -> None:
     assert error(output.abs(), operands["initial_state"].abs().unsqueeze(1).expand_as(output)) < 1e-5
 
 
+@pytest.mark.slow(but=("sequential", "blelloch", "fft", "logspace", "torch_scan", "hillis_steele"))
 @scans
 def test_a_small_phase_turns_as_far_backwards_as_forwards(backend: Backend) -> None:
     """The errors of equal steps add up: an error of 2⁻²² per step, as -0.001 + 2π has it, shows at once."""

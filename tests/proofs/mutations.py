@@ -233,7 +233,7 @@ def called(command: list[str], folder: Path, environment: dict[str, str]) -> sub
 
 
 def tested(tests: Iterable[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return called(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], folder, {})
+    return called(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--part", "quick", *tests], folder, {})
 
 
 def caught(mutation: Mutation, folder: Path) -> str:

@@ -27,6 +27,7 @@ def measured(selection: Selection, suite: str) -> list[Case]:
     ]
 
 
+@pytest.mark.slow(but=("memory", "extrapolation"))
 @pytest.mark.parametrize("suite", ON_GPU)
 def test_a_default_run_on_a_gpu_takes_about_ten_minutes_at_most(suite: str) -> None:
     selection, _ = select(device="cuda", planning=True)
@@ -36,6 +37,7 @@ def test_a_default_run_on_a_gpu_takes_about_ten_minutes_at_most(suite: str) -> N
     assert forecast_s <= BOUNDS_S.get(suite, TEN_MINUTES)
 
 
+@pytest.mark.slow
 def test_default_runs_on_a_cpu_take_minutes() -> None:
     selection, _ = select(device="cpu")
     spent_s = {

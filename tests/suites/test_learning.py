@@ -85,6 +85,7 @@ def records() -> list[Record]:
     )
 
 
+@pytest.mark.slow
 def test_a_case_that_ran_out_of_time_goes_on_when_it_has_kept_something(run: ssmperf.Run) -> None:
     (record,) = run.records
     assert record.status is Status.OK

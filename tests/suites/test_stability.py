@@ -257,6 +257,7 @@ def envelope(records: list[Record], backend: str) -> Envelope:
     return envelope_of([(str(r.status), {**r.case.shape, **r.numbers}) for r in mine], ("decay_span", "T"))
 
 
+@pytest.mark.slow
 def test_the_error_of_logarithms_is_proportional_to_the_span(grown: list[Record]) -> None:
     """docs/recurrences.md#logspace: about 1e-7 of the span, and 4e-7 at most."""
     found = by_place(grown, "logspace").values()

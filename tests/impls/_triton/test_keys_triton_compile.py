@@ -88,6 +88,7 @@ def test_the_order_does_not_matter(tmp_path: Path) -> None:
     assert constants == [{"INNER", "OUTER"}] * len(orders)
 
 
+@pytest.mark.slow
 def test_all_kernels_have_one_key() -> None:
     runs = [
         subprocess.run([sys.executable, "-c", ALL, order], capture_output=True, text=True, check=True)

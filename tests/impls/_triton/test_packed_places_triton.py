@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ def assert_apart(spans: Sequence[tuple[int, int]], most: int) -> None:
     assert ends[-1] <= most
 
 
+@pytest.mark.slow
 @tiny
 @settings(max_examples=30, deadline=None, derandomize=True)
 @example(lengths=[0, 13, 0, 0, 16, 17, 1, 0])

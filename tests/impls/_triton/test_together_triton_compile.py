@@ -95,7 +95,6 @@ def flat(kinds: Any, values: Any) -> Iterator[Any]:
             yield value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", MAIN, ids=lambda case: f"{case.backend} {case.name}")
 def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: RecordingDriver) -> None:
     calls: list[tuple[Together, list[int | None], int]] = []

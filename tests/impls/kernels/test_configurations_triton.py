@@ -67,6 +67,7 @@ def steps_of(constants: dict[str, Any]) -> int:
     return constants["TILE"].STEPS if "TILE" in constants else constants["R"]
 
 
+@pytest.mark.slow(but=("ratio_scan",))
 @pytest.mark.parametrize("name", SCANS)
 def test_other_rows_are_what_is_launched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = import_module(f"ssmperf.impls.{name}._triton.{LAUNCHES.get(name, 'function')}")

@@ -55,7 +55,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_one_kernel_with_vectors_and_no_spills(case: str) -> None:
     recurrence = case.split()[0]

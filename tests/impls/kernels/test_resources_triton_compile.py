@@ -40,7 +40,6 @@ LAWS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("case", "arch"), SUBJECTS)
 def test_kernels_need_what_the_table_says(case: TritonCase, arch: int) -> None:
     if reason := case.missing():

@@ -7,6 +7,7 @@ from proofs import sanitize
 from triton import knobs
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not knobs.runtime.interpret, reason="needs TRITON_INTERPRET=1")
 @pytest.mark.parametrize(
     "case",

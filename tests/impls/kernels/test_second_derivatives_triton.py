@@ -70,6 +70,18 @@ def refused(name: str, operands: Operands, loss: Loss, names: list[str], change:
     assert not any(bool(each.any()) for each in (*expected, *found)), names
 
 
+@pytest.mark.slow(
+    but=(
+        "scan-data-linear",
+        "scan-const-*",
+        "scan-data_complex-linear",
+        "linear_attention-key-quadratic",
+        "linear_attention-none-*",
+        "linear_attention-scalar-*",
+        "linear_attention-both-*",
+        "ratio_scan-const-linear",
+    )
+)
 @by_loss
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_of_all_operands(name: str, kind: str, loss: Loss) -> None:
@@ -77,6 +89,7 @@ def test_of_all_operands(name: str, kind: str, loss: Loss) -> None:
     refused(name, operands, loss, tensors(operands))
 
 
+@pytest.mark.slow(but=("linear_attention-key-quadratic-None",))
 @pytest.mark.parametrize(("loss", "change"), [(linear, strided), (quadratic, None)])
 @pytest.mark.parametrize(("name", "kind"), RICH)
 def test_of_one_operand(name: str, kind: str, loss: Loss, change: Any) -> None:
@@ -85,6 +98,7 @@ def test_of_one_operand(name: str, kind: str, loss: Loss, change: Any) -> None:
         refused(name, operands, loss, [each], change)
 
 
+@pytest.mark.slow(but=("value-*",))
 @by_loss
 @pytest.mark.parametrize("kind", ["key", "value", "scalar_complex"])
 def test_of_a_read_before_the_write(kind: str, loss: Loss) -> None:
@@ -95,6 +109,7 @@ def test_of_a_read_before_the_write(kind: str, loss: Loss) -> None:
         refused("linear_attention", operands, loss, names)
 
 
+@pytest.mark.slow(but=("skip-linear",))
 @by_loss
 @pytest.mark.parametrize("option", ["skip", "output_gate", "delta_bias"])
 def test_of_an_option_of_selective_scan(option: str, loss: Loss) -> None:
@@ -104,6 +119,7 @@ def test_of_an_option_of_selective_scan(option: str, loss: Loss) -> None:
     refused("selective_scan", operands, loss, [option])
 
 
+@pytest.mark.slow(but=("linear_attention", "scan"))
 @pytest.mark.parametrize("name", NAMES)
 def test_first_derivatives_with_a_graph_have_the_same_bits(name: str) -> None:
     kind = (ENTRIES[name].gates or registry.recurrence(name).gate_kinds)[0]
@@ -118,6 +134,7 @@ def test_first_derivatives_with_a_graph_have_the_same_bits(name: str) -> None:
 
 
 # numpy warns about lanes that are masked off, as in test_scan_time_last_triton.py
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered in reduce:RuntimeWarning")
 def test_of_a_scan_with_time_innermost() -> None:
     operands = drawn("scan", "data", T, reset=False, state=True)

@@ -22,6 +22,7 @@ def written(tmp_path: Path, own_registrations: None) -> Iterator[Path]:
     return tmp_path / "written_kernel.py"
 
 
+@pytest.mark.slow(but=("{'T': 1, 'C': 3}-float32",))
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("sizes", [{"T": 1, "C": 3}, {"B": 3, "T": 5, "C": 131}], ids=str)
 def test_it_is_right(written: Path, dtype: str, sizes: dict[str, int]) -> None:
@@ -31,6 +32,7 @@ def test_it_is_right(written: Path, dtype: str, sizes: dict[str, int]) -> None:
     assert report, report
 
 
+@pytest.mark.slow
 def test_resets_and_other_layouts(written: Path) -> None:
     registry.load_plugin(written)
     choices = {"regime": ["reset", "ones"], "gates": ["data", "const"], "T": 7, "C": 5}

@@ -19,6 +19,7 @@ if knobs.runtime.interpret:
     pytest.skip("Triton interprets kernels in this process", allow_module_level=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "dtype", "shape"),
     [

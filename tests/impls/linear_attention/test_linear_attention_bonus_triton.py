@@ -72,6 +72,7 @@ def test_outputs_and_all_gradients_match_the_definition(T: int, state: bool) -> 
     assert_matches(before_the_write(T, state=state))
 
 
+@pytest.mark.slow(but=("64-False-2",))
 @tiny
 @pytest.mark.parametrize("T", [1, 2, C + 1])
 @pytest.mark.parametrize("state", [True, False])
@@ -80,6 +81,7 @@ def test_a_read_without_a_bonus(T: int, state: bool) -> None:
     assert_matches(before_the_write(T, state=state, weighted=False))
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.usefixtures("steps_of_a_program")
@@ -89,6 +91,7 @@ def test_complex_operands(weighted: bool) -> None:
     assert_matches(operands)
 
 
+@pytest.mark.slow(but=("64-3-5",))
 @tiny
 @pytest.mark.parametrize(("K", "V"), [(3, 5), (20, 33), (33, 8)])
 @pytest.mark.usefixtures("steps_of_a_program")
@@ -136,6 +139,7 @@ def test_operands_in_other_orders_of_memory(weighted: bool, monkeypatch: pytest.
     assert_matches(operands | {name: x.requires_grad_() for name, x in given.items()})
 
 
+@pytest.mark.slow(but=("64-0-False",))
 @tiny
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("axis", [0, 2])
@@ -168,6 +172,7 @@ def test_a_second_backward_pass_gives_the_same_gradients(read: Read) -> None:
     assert all(map(torch.equal, first, torch.autograd.grad(loss, operands)))
 
 
+@pytest.mark.slow(but=("no bonus",))
 @tiny
 def test_gradients_of_results_may_be_one_number_expanded(read: Read) -> None:
     operands, o = read
@@ -175,6 +180,7 @@ def test_gradients_of_results_may_be_one_number_expanded(read: Read) -> None:
     assert all(map(torch.equal, expanded, torch.autograd.grad(o, operands, torch.ones_like(o))))
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_gradient_of_the_last_state_alone(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +197,7 @@ def test_a_gradient_of_the_last_state_alone(weighted: bool, monkeypatch: pytest.
     assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.slow(but=("k", "log_a"))
 @tiny
 @pytest.mark.parametrize("name", ["q", "k", "v", "log_a", "bonus", "initial_state"])
 def test_one_gradient_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +214,7 @@ def test_one_gradient_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+@pytest.mark.slow(but=("False-False",))
 @tiny
 @pytest.mark.parametrize("state", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])

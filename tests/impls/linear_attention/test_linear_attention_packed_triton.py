@@ -62,6 +62,17 @@ def test_the_lengths_cut_sequences_everywhere() -> None:
     assert sum(LENGTHS) == sum(OTHERS) and len(LENGTHS) == len(OTHERS)
 
 
+@pytest.mark.slow(
+    but=(
+        "none-16-options1",
+        "scalar-16-options5",
+        "const-16-options3",
+        "key-0-options6",
+        "scalar-16-options10",
+        "none-16-options12",
+        "value-0-options23",
+    )
+)
 @tiny
 @pytest.mark.parametrize(("kind", "walk", "options"), CASES)
 def test_packed_sequences_match_the_definition(
@@ -72,6 +83,7 @@ def test_packed_sequences_match_the_definition(
     assert_matches(operands, options.get("dtype", "float32"), bounds)
 
 
+@pytest.mark.slow(but=("none",))
 @tiny
 @pytest.mark.parametrize("kind", ["none", "scalar", "key"])
 def test_packed_sequences_with_a_few_columns_behind_whole_strips(
@@ -97,6 +109,7 @@ def test_each_packed_sequence_is_walked_in_segments(kind: str, monkeypatch: pyte
     assert_matches(operands, bounds=bounds)
 
 
+@pytest.mark.slow(but=("none-*", "scalar-*"))
 @tiny
 @pytest.mark.parametrize(("kind", "bonus", "state"), [
     ("none", True, True), ("key", True, True), ("scalar", True, False), ("key", False, True),
@@ -135,6 +148,7 @@ def test_a_second_call_reads_nothing_on_the_host(
     assert_reads_nothing_on_the_host(monkeypatch, lambda: call(partial(attention, cu_seqlens=bounds)))
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("walk", [0, 16])
 @pytest.mark.parametrize("kind", ["none", "key"])

@@ -26,6 +26,7 @@ def strips(monkeypatch: pytest.MonkeyPatch) -> None:
     plan.forget()
 
 
+@pytest.mark.slow(but=("value-*", "both-options2"))
 @tiny
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -42,6 +43,7 @@ def test_outputs_and_all_gradients_match_the_definition(kind: str, options: dict
     assert_matches(case(kind=kind, **options), options.get("dtype", "float32"))
 
 
+@pytest.mark.slow(but=("value",))
 @tiny
 @pytest.mark.parametrize("kind", KINDS)
 def test_walks_and_steps_where_decay_is_mild_in_one_head_and_wild_in_the_other(
@@ -73,6 +75,7 @@ def test_keys_and_values_share_the_range_of_a_state(monkeypatch: pytest.MonkeyPa
     assert_matches(operands)
 
 
+@pytest.mark.slow(but=("gate0-None",))
 @tiny
 @pytest.mark.parametrize(("gate", "phase"), [((1,), None), ((1, C, 1), (1, 16)), ((1, 16), (1, C, 1))])
 @pytest.mark.usefixtures("strips")
@@ -87,6 +90,7 @@ def test_value_gates_beside_gates_of_other_shapes(
     assert_matches(operands)
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.usefixtures("strips")
 def test_resets_on_either_side_and_complex_values() -> None:

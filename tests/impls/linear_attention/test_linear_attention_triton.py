@@ -119,6 +119,7 @@ def test_half_operands(kind: str) -> None:
     assert_matches(case(T=C + 1, kind=kind, dtype="float16", regime="retnet"), "float16")
 
 
+@pytest.mark.slow(but=("k-scalar", "v-key_complex"))
 @tiny
 @pytest.mark.parametrize("kind", ["scalar", "key_complex"])
 @pytest.mark.parametrize("names", ["q", "k", "v", "qkv"])
@@ -129,6 +130,7 @@ def test_complex_operands(names: str, kind: str) -> None:
     assert_matches(operands)
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("kind", ["scalar", "key_complex"])
 @pytest.mark.usefixtures("small_tiles")

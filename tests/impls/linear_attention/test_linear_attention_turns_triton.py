@@ -44,6 +44,7 @@ def mixed(gate: str, phase: str, **options: Any) -> Operands:
     return operands
 
 
+@pytest.mark.slow(but=("key-const-16", "const key-key-16", "scalar-scalar-16"))
 @tiny
 @pytest.mark.parametrize("walk", [0, 16])
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_a_gate_and_a_phase_of_any_two_shapes(
     assert_matches(mixed(gate, phase))
 
 
+@pytest.mark.slow(but=("1-*", "33-*", "67-options2-*", "67-options1-*"))
 @tiny
 @pytest.mark.parametrize(
     ("T", "options", "sizes"),
@@ -77,6 +79,7 @@ def test_a_walk_matches_the_definition(
     assert_matches(case(T=T, kind="key_complex", **options), options.get("dtype", "float32"))
 
 
+@pytest.mark.slow(but=("q-sigmoid",))
 @tiny
 @pytest.mark.parametrize("regime", ["sigmoid", "small"])
 @pytest.mark.parametrize("names", ["q", "k", "qkv"])
@@ -87,6 +90,7 @@ def test_a_walk_takes_complex_operands(names: str, regime: str, monkeypatch: pyt
     assert_matches(operands)
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize(("dtype", "kept"), [("float32", True), ("float16", False)])
 def test_turned_operands_are_kept_for_backward_passes(
@@ -110,6 +114,7 @@ def test_turned_operands_are_kept_for_backward_passes(
         assert ("la_anchor" not in launched) == kept
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("walk", [0, 16])
 @pytest.mark.parametrize("kind", ["scalar_complex", "key_complex"])
@@ -128,6 +133,7 @@ def test_a_phase_whose_gradient_is_not_wanted(kind: str, walk: int, monkeypatch:
         assert error(value, expected) < 1e-6
 
 
+@pytest.mark.slow(but=("float16",))
 @tiny
 @pytest.mark.parametrize(
     "options", [{}, {"K": 20, "V": 24}, {"dtype": "float16"}], ids=["even", "odd widths", "float16"]

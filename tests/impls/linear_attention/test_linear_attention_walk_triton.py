@@ -41,6 +41,7 @@ def test_a_walk_matches_the_definition(kind: str, T: int, options: dict[str, Any
     assert_matches(case(T=T, kind=kind, **options), options.get("dtype", "float32"))
 
 
+@pytest.mark.slow(but=("0-scalar", "0-const", "0-key"))
 @tiny
 @pytest.mark.parametrize("kind", ["const", "scalar", "key", "const_complex", "key_complex"])
 @pytest.mark.parametrize("walk", [0, 16])
@@ -184,6 +185,7 @@ def test_a_walk_in_segments_matches_the_definition(kind: str, monkeypatch: pytes
     assert_matches(case(T=4 * C + 3, kind=kind))  # of two, two and one chunks
 
 
+@pytest.mark.slow(but=("scalar-16",))
 @tiny
 @pytest.mark.parametrize("V", [16, 129])
 @pytest.mark.parametrize("kind", ["scalar", "key"])
@@ -309,6 +311,7 @@ def test_walks_that_keep_states_of_many_channels_are_wider(
     assert schedule.fuller.fuller is schedule.fuller
 
 
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("keeping", [0, 32])
 def test_both_widths_of_strips_that_keep_states_are_right(

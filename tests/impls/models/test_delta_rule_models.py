@@ -185,6 +185,7 @@ def test_project_defined_models_say_so(name: str) -> None:
     assert registry.model(name).paper.endswith(": defined by this project, not a published model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["deltanet", "gated_deltanet", "f4_scalar", "f4_vector", "f4_decoupled", "longhorn_exact"]
 )

@@ -70,6 +70,7 @@ def check(given: Operands, tolerance: float = 0.0) -> None:
     kernel_check("ratio_scan", ENTRY.function, given, max(tolerance, ROUNDING))
 
 
+@pytest.mark.slow(but=("1-True-False", "19-False-True", "5-True-True"))
 @pytest.mark.parametrize(
     ("T", "spans", "bonus"),
     [
@@ -210,6 +211,7 @@ def test_tiles_through_shared_memory(
     assert not schedule.streams(Slot.of(given["k"].new_empty(3, 16, 16)[:, :, 1:]))
 
 
+@pytest.mark.slow
 def test_a_long_memory_keeps_its_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """This decay rounded to float32 is off by 2.9e-8: after 512 steps by 1.5e-5, unless made good."""
     monkeypatch.setattr(function, "ENOUGH", 0)

@@ -103,6 +103,7 @@ def schedule(request: pytest.FixtureRequest, scan: object, monkeypatch: pytest.M
 class TestOnHost:
     """The kernels' own source, every thread of it."""
 
+    @pytest.mark.slow(but=("strand-64-1", "chain-64-5", "chain-72-39"))
     @pytest.mark.parametrize("T", [1, TILE - 1, TILE + 1, (2 * GROUP + 1) * TILE + 3])
     @pytest.mark.parametrize("C", [5, 64, 72])
     def test_agrees_with_the_definition(
@@ -134,6 +135,7 @@ class TestOnHost:
         check(scan, operands(2, 19, 8, log_a=log_a), tolerance=5e-5)
         assert {v.const for v in host.launched} == {19 not in log_a}
 
+    @pytest.mark.slow(but=("chain-*",))
     @pytest.mark.parametrize(
         ("log_a", "phase"), [((2, 1), (1, 1)), ((8,), (2, 1, 8)), ((8,), (2, 1)), ((2, 1), (8,))], ids=str
     )
@@ -146,6 +148,7 @@ class TestOnHost:
         given = operands(2, T, 8, regime="reset", log_a=shapes[0], phase=shapes[1])
         check(scan, given, tolerance=5e-5)
 
+    @pytest.mark.slow
     def test_where_shared_memory_is_small(
         self, scan: Callable[..., Any], host: Host, schedule: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -196,6 +199,7 @@ class TestOnHost:
         changed, _ = scan(given["log_a"], later, given["initial_state"])
         assert torch.equal(first["output"][:, : TILE + 3], changed[:, : TILE + 3].double())
 
+    @pytest.mark.slow(but=("Tiles(steps=4,*",))
     @pytest.mark.parametrize(
         "cut",
         [

@@ -50,7 +50,6 @@ def compiled(widths: str, *, few: bool, const: bool = False, T: int = T) -> dict
         return launched(call, 90)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("few", [False, True], ids=["rows", "few-rows"])
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_nothing_spills_and_all_travels_as_vectors(widths: str, few: bool) -> None:
@@ -66,7 +65,6 @@ def test_nothing_spills_and_all_travels_as_vectors(widths: str, few: bool) -> No
             assert "st.shared" not in ptx, f"{name}: data move between threads through shared memory"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_constant_gate_and_a_length_of_no_whole_tiles_do_not_spill(widths: str) -> None:
     for kernels in (compiled(widths, few=False, const=True), compiled(widths, few=False, T=T + 3)):

@@ -81,6 +81,7 @@ def test_agrees_with_the_definition(cut: Callable[..., None], kind: str, T: int,
     check(operands(1, T, 5, kind=kind, regime=regime))
 
 
+@pytest.mark.slow(but=("complex-False",))
 @pytest.mark.parametrize(("kind", "state"), [*((kind, True) for kind in KINDS), (COMPLEX, False)])
 def test_a_chain_of_tiles(cut: Callable[..., None], kind: str, state: bool) -> None:
     groups = 2
@@ -122,6 +123,7 @@ def test_half_input_of_a_complex_gate(cut: Callable[..., None]) -> None:
     ],
     ids=str,
 )
+@pytest.mark.slow(but=("(2, 19, 1)*", "(1, 19, 5)*", "(1, 1, 5)*"))
 def test_gates_that_broadcast(
     cut: Callable[..., None], log_a: tuple[int, ...], phase: tuple[int, ...] | None, chained: bool
 ) -> None:
@@ -199,6 +201,7 @@ def test_segments_joined_by_the_state_equal_the_whole(cut: Callable[..., None], 
     torch.testing.assert_close(state, final)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [REAL, COMPLEX])
 def test_same_bits_twice_and_bitwise_causal(cut: Callable[..., None], kind: str) -> None:
     cut(chained=True)

@@ -166,6 +166,7 @@ def test_the_plans_of_a_packed_call_follow_other_bounds(cut: Callable[..., None]
 
 
 # numpy warns about results that such bounds leave unwritten
+@pytest.mark.slow(but=("bounds3", "bounds2"))
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("bounds", [(0, 8, 3, 9, 9), (-5, 2, 10**6, 1, 9), (9, 0, 9, 0, 9), (0, 0, 0, 0, 0)])

@@ -89,6 +89,7 @@ def test_correctness_is_a_matrix_of_error_over_tolerance(fake: Any) -> None:
     assert "0.75" in lines_with(str(tables.table([run])), "mingru")[0]
 
 
+@pytest.mark.slow(but=("80",))
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_line_is_wider_than_the_terminal(fake: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(tables, "PIPE_WIDTH", width)

@@ -93,6 +93,7 @@ LOOK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_charts_are_drawn_and_filters_work_in_a_browser(found: History, tmp_path: Path) -> None:
     file = tmp_path / "page.html"

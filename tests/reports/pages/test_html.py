@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ssmperf.reports.pages import html as page
 from support.results.pages import Page
 
@@ -185,6 +186,7 @@ def test_numbers_sort_by_their_value(fake: Any) -> None:
     assert [row["values"]["latency_s"] for row in found.rows] == [900e-6, 2e-3]
 
 
+@pytest.mark.slow
 def test_a_page_of_thousands_of_cases_is_small(fake: Any) -> None:
     few, many = (
         fake.plausible(models=[f"model{place}" for place in range(count)], samples=30) for count in (4, 40)

@@ -128,6 +128,7 @@ def test_text_from_outside_is_inert_in_every_cell_and_detail(fake: Any, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_a_long_table_is_drawn_in_pieces_but_searched_and_sorted_whole(fake: Any, tmp_path: Path) -> None:
     records = [fake.timed(1.0 + (7 * seed) % 1000, seed=seed) for seed in range(1000)]
     script = """
@@ -147,6 +148,7 @@ def test_a_long_table_is_drawn_in_pieces_but_searched_and_sorted_whole(fake: Any
     assert seen["last"] == units.number("latency_s", values[0]) and seen["found"] == ["3.00 s"]
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_matrix_filters_the_table(fake: Any, tmp_path: Path) -> None:
     run = fake.plausible(models=("gla", "mingru"), backends=("sequential", "triton"), lengths=(256, 512))
     script = """
@@ -159,6 +161,7 @@ def test_a_cell_of_the_matrix_filters_the_table(fake: Any, tmp_path: Path) -> No
     assert set(seen["rows"]) == {"gla,triton"} and seen["errors"] == seen["failed"] == []
 
 
+@pytest.mark.slow
 def test_backends_at_one_length_each_are_named_beside_their_points(fake: Any, tmp_path: Path) -> None:
     """A point per backend over T would be a column of marks that only a colour tells apart."""
     lengths = {"sequential": 256, "triton": 2048, "fft": 2048}
@@ -179,6 +182,7 @@ def test_backends_at_one_length_each_are_named_beside_their_points(fake: Any, tm
     assert seen["title"] == "time" and not seen["errors"]
 
 
+@pytest.mark.slow
 def test_a_single_time_has_a_tick(fake: Any, tmp_path: Path) -> None:
     seen = look(fake.run([fake.timed(374e-6)]), tmp_path, """
         const plot = document.querySelector(".plot");
@@ -189,6 +193,7 @@ def test_a_single_time_has_a_tick(fake: Any, tmp_path: Path) -> None:
     assert seen["times"] == ["370 µs"] and not seen["errors"]
 
 
+@pytest.mark.slow
 def test_a_damaged_page_says_so(fake: Any, tmp_path: Path) -> None:
     text = str(page.html([fake.run([fake.timed(1.0)])]))
     (packed,) = re.findall(r'id="cases-1">([^<]+)<', text)

@@ -102,6 +102,7 @@ def test_beyond_its_envelope_it_does_not_count_and_inside_it_competes(fake: Any)
     assert "1 of 3" in quick.mark
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     statuses=st.lists(st.sampled_from(["ok", "wrong", "nan"]), min_size=6, max_size=6),

@@ -41,6 +41,7 @@ def native(fake: Any, name: str, **numbers: Any) -> list[Record]:
     return [fake.timed(0.5, backend=name, pass_=pass_, numbers=numbers) for pass_ in ("forward", "backward")]
 
 
+@pytest.mark.slow(but=("prepare and finish",))
 @pytest.mark.parametrize("parts", MOVED)
 def test_work_beside_the_native_call_wins_in_no_form(fake: Any, parts: str) -> None:
     run = fake.run([*native(fake, "moved", **MOVED[parts]), *honest(fake)])

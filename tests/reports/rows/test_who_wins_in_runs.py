@@ -60,6 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
+@pytest.mark.slow
 def test_a_real_run_names_the_honest_backend(run: Run) -> None:
     latency = {record.case.backend: record.numbers.get("latency_s") for record in run.records
                if record.case.pass_ == "forward"}  # fmt: skip
@@ -81,6 +82,7 @@ def test_a_real_run_names_the_honest_backend(run: Run) -> None:
     assert "gradient of b" in forward["excluded"][0]["reason"]
 
 
+@pytest.mark.slow
 def test_records_carry_the_declarations(run: Run) -> None:
     declared = {record.case.backend: (record.numbers["declared_bound"], record.numbers["own_definition"])
                 for record in run.records if record.case.pass_ == "forward"}  # fmt: skip
@@ -89,6 +91,7 @@ def test_records_carry_the_declarations(run: Run) -> None:
     assert declared["rival_other_function"] == (None, True)
 
 
+@pytest.mark.slow
 def test_python_and_the_command_line_give_the_same(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def small(recurrence: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("recurrence", built_in())
 class TestEveryRecurrence:
+    @pytest.mark.slow(but=("scan", "long_conv"))
     @pytest.mark.usefixtures("own_registrations")
     def test_the_plugin_is_right_and_listed(self, recurrence: str, tmp_path: Path) -> None:
         registry.load_plugin(plugin(tmp_path, recurrence))
@@ -63,6 +64,7 @@ class TestEveryRecurrence:
         assert model["recurrence"] == recurrence
         assert [each["available"] for each in model["backends"] if each["name"] == "mine"] == [True]
 
+    @pytest.mark.slow(but=("scan", "long_conv"))
     @pytest.mark.usefixtures("own_registrations")
     def test_the_plugin_passes_the_suite(self, recurrence: str, tmp_path: Path) -> None:
         file = plugin(tmp_path, recurrence)
@@ -344,6 +346,7 @@ class TestPackage:
         )
         assert found.splitlines() == ["installed_kernel ()", "None"]
 
+    @pytest.mark.slow
     def test_the_same_file_is_no_second_backend(self, site: Path, source: Path, tmp_path: Path) -> None:
         """A gate installs a version, and is given the plug-in of its tree, too. An edited file is another."""
         (tmp_path / "other").mkdir()

@@ -144,12 +144,14 @@ def test_there_is_something_to_run() -> None:
     assert sum(block.count("\n") for language, block in BLOCKS if language == "sh") > 20
 
 
+@pytest.mark.slow
 def test_all_commands_end_as_told(walk: Walk) -> None:
     assert len(printed(walk, "pytest")) == 3
     assert len(printed(walk, "ssmperf run")) == 3
     assert "installed" not in "".join(printed(walk, "pip"))
 
 
+@pytest.mark.slow
 def test_both_kernels_are_right_and_have_times(walk: Walk) -> None:
     loop, chunked, _ = (path for path in sorted((walk.folder / "runs").iterdir()))
     for run in (loop, chunked):
@@ -161,6 +163,7 @@ def test_both_kernels_are_right_and_have_times(walk: Walk) -> None:
         }
 
 
+@pytest.mark.slow
 def test_the_fault_is_named(walk: Walk) -> None:
     fault = "as if the gradient at the final state were 0"
     assert fault in TEXT.replace("\n", " ")

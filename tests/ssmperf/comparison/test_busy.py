@@ -72,6 +72,7 @@ def test_rounds_are_joined() -> None:
     assert busy_cases(run) == {folded.case.id: tuple(busy)}
 
 
+@pytest.mark.slow
 def test_a_timed_case_says_what_happened_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context("cpu", "e", Settings(0.0, 0.002), measure_ceilings("cpu"))
     seen: list[float] = []

@@ -52,6 +52,7 @@ def power(found: list[list[Change]]) -> float:
 LIMIT = 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / 400)  # 99 % of Monte-Carlo error
 
 
+@pytest.mark.slow(but=("0.02-6-*", "0.04-5-*"))
 @pytest.mark.parametrize(
     ("spread", "cases", "options"),
     [
@@ -76,6 +77,7 @@ def test_the_scatter_of_the_ratios_widens_what_was_assumed_for_each_kind() -> No
     assert np.median(noisy) > 2 * np.median(quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("effect", "cases", "options", "least"),
     [(1.2, 6, {}, 0.95), (1.2, 40, {}, 0.98), (1.1, 6, {"rounds": 5}, 0.95), (1.2, 40, {"rounds": 5}, 0.99)],

@@ -77,6 +77,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(done) == 20  # a checkpoint of another training says nothing
 
 
+@pytest.mark.slow
 def test_trainings_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
     """The first one has ended before: only the other one gets a process."""
     jobs = [replace(JOB, seed=seed, updates=4) for seed in (0, 1)]
@@ -105,6 +106,7 @@ def test_a_process_says_why_it_has_no_result(tmp_path: Path) -> None:
     trials._check(0, JOB, log)
 
 
+@pytest.mark.slow
 def test_the_best_learning_rate_is_taken_for_all_seeds() -> None:
     """With a rate of 10⁻⁹ nothing is learned, and with 10³⁰ the loss is not finite."""
     training = replace(TRAINING, rates=(1e-9, 1e-2, 1e30), seeds=2)
@@ -163,6 +165,7 @@ def test_accuracy_by_reach() -> None:
     assert accuracy_by_reach(answers, reaches) == {"0": 1.0, "1": 0.5, "2-4": 1.0, "320-1279": 0.0}
 
 
+@pytest.mark.slow
 def test_several_jobs_are_searched_as_each_alone() -> None:
     """With the second learning rate every loss but the first is not finite."""
     small = replace(JOB, sizes={"B": 2, "T": 4, "C": 4}, updates=2)

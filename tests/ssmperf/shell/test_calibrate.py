@@ -60,6 +60,7 @@ def record(seed: int, latency_s: float, status: Status = Status.OK, **numbers: A
     return Record(case, status, None, "e", {"latency_s": latency_s, **numbers})
 
 
+@pytest.mark.slow
 def test_selected_cases_are_measured_in_every_round(tmp_path: Path) -> None:
     progress = Counting()
     done = work.calibrate(rounds=2, out=tmp_path / "run", progress=progress, **FEW)
@@ -90,6 +91,7 @@ def test_selected_cases_are_measured_in_every_round(tmp_path: Path) -> None:
     assert f"calibration of {found.created}" in own and kind in own
 
 
+@pytest.mark.slow
 def test_without_a_selection_later_rounds_have_a_few_cases_of_each_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

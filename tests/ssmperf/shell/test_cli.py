@@ -154,6 +154,7 @@ def test_bad_plugins(source: str, expected: str, tmp_path: Path, call: Call) -> 
     assert registry.plugins() == before
 
 
+@pytest.mark.slow
 def test_an_existing_run_is_refused_and_kept(run: Path, call: Call) -> None:
     before = (run / "records.jsonl").read_bytes()
     code, _, err = call("run", *SMALL, "--out", run)
@@ -162,6 +163,7 @@ def test_an_existing_run_is_refused_and_kept(run: Path, call: Call) -> None:
     assert (run / "records.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resume_of_a_finished_run_measures_nothing_new(run: Path, call: Call) -> None:
     before = (run / "records.jsonl").read_bytes()
     code, _, err = call("run", *SMALL, "--backends", "sequential,blelloch,triton", "--out", run, "--resume")

@@ -67,6 +67,7 @@ def diagnose(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_there_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +171,7 @@ def in_double(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.slow(but=("sigmoid*",))
 @pytest.mark.parametrize(
     ("regime", "repeated"),
     [

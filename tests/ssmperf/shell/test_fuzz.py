@@ -236,6 +236,7 @@ def readers(base: Path, new: Path, folder: Path) -> Iterator[tuple[str, ...]]:
     yield "best", *runs, "--json"
 
 
+@pytest.mark.slow
 @tries(25)
 @given(
     st.sampled_from(("ok", "slower", "broken")),

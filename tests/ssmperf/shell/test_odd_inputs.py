@@ -112,6 +112,7 @@ def test_an_error_at_a_closed_pipe_keeps_its_exit_code() -> None:
         assert command("list", "suites", out=pipe) == command("--help", out=pipe) == 0
 
 
+@pytest.mark.slow(but=("full device",))
 @pytest.mark.parametrize("sink", ["closed pipe", "full device", "none"])
 def test_the_interpreter_ends_in_silence(sink: str, pair: Path) -> None:
     """Nothing is left in a buffer that its end would fail to write."""
@@ -320,6 +321,7 @@ def read_in_all_ways(pair: Path) -> dict[str, bytes]:
         {"kernels": [{}], "doubts": [["x"], {"y": []}]},
     ],
 )
+@pytest.mark.slow(but=("fields3", "fields0"))
 def test_samples_that_are_no_times_are_not_compared(fields: dict[str, Any], pair: Path) -> None:
     change(pair / "new" / "records.jsonl", 0, **fields)
     read_in_all_ways(pair)
@@ -365,6 +367,7 @@ def test_numbers_and_texts_that_cannot_be_kept_are_taken_out() -> None:
             reading.parse(text)
 
 
+@pytest.mark.slow
 def test_two_million_samples_are_read_and_shown_in_a_bounded_page(pair: Path) -> None:
     many = json.dumps([1e-4 * (1 + each % 1000 * 1e-9) for each in range(1000)])[1:-1]
     file = pair / "new" / "records.jsonl"

@@ -143,6 +143,7 @@ def test_a_cpu_is_timed_by_the_wall_clock(run: Run) -> None:
     assert own["latency_low_s"] <= each["stats"]["median"] <= own["latency_high_s"]
 
 
+@pytest.mark.slow
 def test_a_short_call_is_timed_many_times_per_sample(run: Run) -> None:
     """As `WallClock` does: a sample is long against the timer's resolution."""
     run("""

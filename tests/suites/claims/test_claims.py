@@ -78,6 +78,7 @@ def test_the_document_says_what_the_kept_results_say() -> None:
         assert said[each.claim.name].startswith(str(each.agreement)), each.claim.name
 
 
+@pytest.mark.slow(but=("hgrn2:cost", "mingru:training", "mamba2:ssd"))
 @pytest.mark.parametrize("name", ["mingru:training", "mamba2:ssd", "hgrn2:cost", "gateloop:surrogate"])
 def test_no_claim_agrees_without_a_piece_that_decides(name: str) -> None:
     found = measured(name) if name not in TIMED else kept_numbers(name)

@@ -46,6 +46,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
     return ssmperf.reproduce(list(LEARNED), out=path, device="cpu", preset="smoke")
 
 
+@pytest.mark.slow
 def test_every_variant_is_trained_with_every_seed_and_tells_nothing_at_tiny_sizes(
     tried: Reproduction,
 ) -> None:
@@ -115,6 +116,7 @@ def standard_jobs(claim: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, list
     return found
 
 
+@pytest.mark.slow(but=("gateloop:fig6", "hgrn2:*", "longhorn:fig1"))
 @pytest.mark.parametrize("claim", LEARNED)
 def test_networks_of_the_papers_sizes_can_be_built_and_trained(
     claim: str, monkeypatch: pytest.MonkeyPatch

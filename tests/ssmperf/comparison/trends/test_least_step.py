@@ -57,6 +57,7 @@ def shares(cases: int, runs: int, factors: tuple[float, ...], *, tails: bool = F
     return [float(each) for each in hits / total]
 
 
+@pytest.mark.slow(but=("1-10",))
 @pytest.mark.parametrize(("cases", "runs"), [(1, 10), (1, 14), (4, 12), (3, 17)])
 def test_steps_of_the_least_size_are_found_four_times_in_five(cases: int, runs: int) -> None:
     """At 80 %, fewer than 22 of 36 have a chance below 1 %; half of the size is found less often."""
@@ -64,6 +65,7 @@ def test_steps_of_the_least_size_are_found_four_times_in_five(cases: int, runs: 
     assert least >= 22 / 36 and half <= least - 0.25
 
 
+@pytest.mark.slow
 def test_heavy_tails_take_little_from_the_share() -> None:
     (least,) = shares(4, 14, (1.0,), tails=True)
     assert least >= 0.55

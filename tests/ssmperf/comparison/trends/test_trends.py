@@ -68,6 +68,7 @@ def histories(draw: Draw, count: int, runs: int = RUNS) -> list[Array]:
     return [draw(np.random.default_rng((7, seed)), (CASES, runs)) for seed in range(count)]
 
 
+@pytest.mark.slow(but=("normal",))
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_makes_hardly_any_step(noise: str) -> None:
     """At most 2 % of histories without a change have a step of any size. More than 3 of 20: p < 0.001."""
@@ -75,6 +76,7 @@ def test_noise_makes_hardly_any_step(noise: str) -> None:
     assert alarms <= 3
 
 
+@pytest.mark.slow(but=("normal-*",))
 @pytest.mark.parametrize(("noise", "least"), [("normal", 0.95), ("common", 0.95), ("heavy", 0.88)])
 def test_planted_steps_are_found_beside_their_run_and_no_others(noise: str, least: float) -> None:
     right = others = planted = 0
@@ -136,6 +138,7 @@ def test_a_step_that_certainly_is_smaller_than_the_threshold_is_not_reported() -
         assert changes[0].reaches(0.02)
 
 
+@pytest.mark.slow
 def test_a_creep_is_no_step_but_a_staircase_is() -> None:
     for slope, start in ((0.005, 0), (0.01, 0), (0.01, 10)):
         for logs in histories(normal, 5):
@@ -175,12 +178,14 @@ def test_a_constant_number_that_changes_once_is_a_step() -> None:
     assert steps_of(logs) == {1: [6]}
 
 
+@pytest.mark.slow
 def test_flat_runs_raise_no_alarm() -> None:
     """At most 2 % of flat histories, and fewer at ±1 %, where a rise by 2.5 % over 30 runs is no noise."""
     assert sum(bool(creeps_of(logs)) for logs in histories(normal, 50)) <= 1
     assert sum(bool(creeps_of(logs)) for logs in histories(wide, 30)) <= 4
 
 
+@pytest.mark.slow
 def test_nightly_looks_at_flat_runs_seldom_raise_an_alarm() -> None:
     """21 looks at 20 cases: about 8 % of histories."""
     raised = sum(
@@ -190,6 +195,7 @@ def test_nightly_looks_at_flat_runs_seldom_raise_an_alarm() -> None:
     assert raised <= 3
 
 
+@pytest.mark.slow
 def test_a_slow_creep_raises_the_alarm_by_the_tenth_run() -> None:
     tenth = twelfth = 0
     for logs in histories(normal, 30, runs=12):
@@ -215,6 +221,7 @@ def test_a_creep_has_its_rise() -> None:
         assert abs(creep.rise - 0.145) < 0.03 and creep.position in (0, 30)
 
 
+@pytest.mark.slow
 def test_a_creep_that_begins_late_is_found_in_a_long_history() -> None:
     found = 0
     for logs in histories(normal, 10, runs=160):

@@ -77,6 +77,7 @@ def test_git_refs_are_installed_apart(repository: Path, tmp_path: Path) -> None:
     assert base.commit != new.commit and str(base.commit)[:10] in base.label
 
 
+@pytest.mark.slow
 def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None:
     made = [install("main", name).environment for name in ("base", "new")]
     for name in sides.CACHES:
@@ -85,6 +86,7 @@ def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None
         assert len(made[0][name]) == len(made[1][name])
 
 
+@pytest.mark.slow
 def test_what_is_ready_is_not_installed_again(repository: Path, tmp_path: Path) -> None:
     first = install("main")
     mark = Path(str(first.packages)) / "mark"
@@ -95,6 +97,7 @@ def test_what_is_ready_is_not_installed_again(repository: Path, tmp_path: Path) 
     assert other.folder != first.folder and mark.exists()
 
 
+@pytest.mark.slow
 def test_a_changed_source_folder_is_another_version(tmp_path: Path) -> None:
     first = install(str(project(tmp_path / "source", 1)))
     assert install(str(tmp_path / "source")) == first
@@ -114,6 +117,7 @@ def test_the_versions_used_last_are_kept(
     assert len(kept) == 2 and Path(side.folder).name in kept
 
 
+@pytest.mark.slow
 def test_a_source_folder_and_a_wheel(tmp_path: Path) -> None:
     folder = project(tmp_path / "source", 7)
     side = install(str(folder))
@@ -152,6 +156,7 @@ def test_padding_behind_an_archive_does_no_harm(
     assert (tmp_path / "tree" / "a_kernel.py").read_text() == "VALUE = 2\n"
 
 
+@pytest.mark.slow
 def test_a_plugin_that_the_package_registers_is_not_loaded_twice(repository: Path) -> None:
     """A kernel's repository can be installed, and still name its file as in one that cannot."""
     entry = '[project.entry-points."ssmperf.impls"]\na_kernel = "a_kernel"\n[tool.setuptools]'
@@ -176,6 +181,7 @@ def test_a_tree_without_a_project_needs_a_plugin(tmp_path: Path, monkeypatch: py
         install("main", "new")
 
 
+@pytest.mark.slow
 def test_a_checkout_with_changes_is_a_version(repository: Path) -> None:
     """It has its uncommitted files, and its label says from which commit they deviate."""
     clean = install(".", "new")

@@ -82,6 +82,7 @@ def test_an_error_of_triton_names_the_kernels_line(own_registrations: None, T: i
     assert "^" in record.numbers["traceback"]
 
 
+@pytest.mark.slow
 def test_the_line_of_a_kernel_that_is_interpreted() -> None:
     pytest.importorskip("triton")
     code = (

@@ -37,6 +37,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_record_names_the_plugin_of_its_backend(repository: Path, own_registrations: None) -> None:
     file = repository / "kernels" / "mine.py"
     run = ssmperf.run(

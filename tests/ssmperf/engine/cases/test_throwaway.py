@@ -108,6 +108,7 @@ def test_an_option_is_read_stored_repeated_and_known_to_workers(tree: Tree) -> N
         tree.ssmperf(*SELECTED, *SIZES, "--umbrellas", "12")
 
 
+@pytest.mark.slow
 def test_an_option_is_a_keyword_in_python(tree: Tree) -> None:
     code = """
 import inspect, ssmperf

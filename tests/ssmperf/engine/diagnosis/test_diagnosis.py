@@ -224,6 +224,7 @@ def test_a_gradient_at_the_final_state_that_is_ignored_is_named() -> None:
     assert texts == {"as if the gradient at the final state were 0"}
 
 
+@pytest.mark.slow(but=("0-1.5-*", "4-30.0-*"))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("times", [1.5, 30.0])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -365,6 +366,7 @@ def test_the_judge_diagnoses_what_is_wrong_and_nothing_else(monkeypatch: pytest.
     assert judge.verdict(question, Answer(results)).status is Status.OK
 
 
+@pytest.mark.slow(but=("scan", "ratio_scan"))
 @pytest.mark.parametrize(
     "name", ["scan", "linear_attention", "selective_scan", "delta_rule", "ratio_scan", "rnn"]
 )

@@ -140,6 +140,7 @@ def test_the_log_keeps_its_end_only(hostile: tuple[Path, list[Record]]) -> None:
     assert sum(log.stat().st_size for log in hostile[0].glob("worker-*.log")) < worker_process.LOG_LIMIT_BYTES
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane, "RESTART_ATTEMPTS", 2)
     records = run([case("forbids_restart", 3), case("right", 5), case("right", 6)], folder)
@@ -148,6 +149,7 @@ def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: 
     assert "no second import" in str(records[1].reason)
 
 
+@pytest.mark.slow
 def test_a_first_worker_that_does_not_start_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

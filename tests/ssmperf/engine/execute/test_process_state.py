@@ -87,6 +87,7 @@ def named(name: str, changed: list[tuple[str, str]]) -> list[str]:
     return [kind for text, kind in changed if text.startswith(CHANGES[name].words)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_change_is_named_and_undone_is_not(found: Found, name: str) -> None:
     changed, restored = found[name]
@@ -96,6 +97,7 @@ def test_each_change_is_named_and_undone_is_not(found: Found, name: str) -> None
     assert restored == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_libraries_leave_no_difference(found: Found, name: str) -> None:
     assert found[f"honest {name}"] == [[]]

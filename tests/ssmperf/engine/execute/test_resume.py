@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from support.processes import quick_processes
 from support.processes.forks import Forked
 
@@ -47,6 +48,7 @@ def planned() -> set[str]:
     return {item.case.id for item in make_plan(selection, ["correctness"]).cases}
 
 
+@pytest.mark.slow
 def test_killed_and_interrupted_at_random_moments_then_resumed(tmp_path: Path) -> None:
     """Each time the workers die with the driver, and an interrupt keeps all finished cases."""
     expected = planned()

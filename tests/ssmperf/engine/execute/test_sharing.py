@@ -79,6 +79,7 @@ def seen(folder: Path) -> Iterator[Seen]:
     yield found
 
 
+@pytest.mark.slow
 def test_they_run_beside_each_other_in_one_environment(seen: Seen, folder: Path) -> None:
     sharing = {thread for each, thread in seen.starts if each.suite == "correctness"}
     assert len(sharing) >= WORKERS
@@ -87,6 +88,7 @@ def test_they_run_beside_each_other_in_one_environment(seen: Seen, folder: Path)
     assert all(record.status is Status.OK for record in seen.of("sequential"))
 
 
+@pytest.mark.slow
 def test_a_suite_that_times_has_the_device_to_itself(seen: Seen) -> None:
     """Its cases come first in the plan, but run after the others, by one worker."""
     suites = [record.case.suite for record in seen.records if record.case.backend == "sequential"]

@@ -60,6 +60,7 @@ def test_models_that_are_named_stand_for_themselves() -> None:
     assert not StandIns(make_plan(selection, ["correctness"]), selection)  # each model has to be right
 
 
+@pytest.mark.slow
 def test_a_backend_from_outside_is_always_measured(own_registrations: None) -> None:
     @ssmperf.backend("scan", name="outside")
     def outside(log_a, b, initial_state=None, *, phase=None):  # type: ignore[no-untyped-def]
@@ -94,6 +95,7 @@ def test_each_case_has_a_record_under_its_own_name(folder: Path) -> None:
         assert f"--models {copy.case.model} " in copy.numbers["command"] + " "
 
 
+@pytest.mark.slow
 def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
     """Records that take no time would make the rest seem short."""
     finished: list[Record] = []

@@ -333,6 +333,7 @@ def test_the_oracle_as_a_backend_is_differentiable_through_many_segments() -> No
         assert relative_error(gradient, expected.gradients[key]) < 1e-6, key
 
 
+@pytest.mark.slow
 def test_a_million_float32_steps_without_decay_run_in_parallel() -> None:
     """As in cosFormer's low-precision evaluation: all terms have one sign, and a phase turns a quarter."""
     T, C = 2**20, 8

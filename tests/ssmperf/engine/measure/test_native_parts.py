@@ -138,6 +138,7 @@ def of(records: list[Record], name: str, pass_: str, timing: str) -> Record:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", HIDING)
 def test_work_around_a_native_call_is_measured_and_added(
@@ -147,6 +148,7 @@ def test_work_around_a_native_call_is_measured_and_added(
     assert latency(native) >= WORK_S * (1 + (pass_ == "forward_backward"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_end_to_end_call_does_it_itself(measured: list[Record], pass_: str) -> None:
     whole = of(measured, "in_both", pass_, "end-to-end")
@@ -154,6 +156,7 @@ def test_an_end_to_end_call_does_it_itself(measured: list[Record], pass_: str) -
     assert latency(whole) >= WORK_S * (1 + (pass_ == "forward_backward"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pass_", PASSES)
 def test_an_honest_change_of_layout_keeps_winning(measured: list[Record], pass_: str) -> None:
     natives = [each for each in measured if each.case.timing == "native" and "remem" not in each.case.backend]
@@ -165,5 +168,6 @@ def test_an_honest_change_of_layout_keeps_winning(measured: list[Record], pass_:
     assert len(marks) == len(HIDING) and all(mark.startswith("with ") for mark in marks.values())
 
 
+@pytest.mark.slow
 def test_a_preparation_cannot_keep_what_it_made(measured: list[Record]) -> None:
     assert latency(of(measured, "remembering", "forward", "native")) >= WORK_S

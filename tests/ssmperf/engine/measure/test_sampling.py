@@ -42,6 +42,7 @@ NOISE = {  # by name: n samples whose median is 1, at a scale
 }
 
 
+@pytest.mark.slow(but=("normal-0.01",))
 @pytest.mark.parametrize(
     ("noise", "scale"),
     [("normal", 0.003), ("normal", 0.01), ("student_t3", 0.01), ("lognormal", 0.01), ("lognormal", 0.05)],
@@ -57,6 +58,7 @@ def test_coverage_with_peeking(noise: str, scale: float) -> None:
     assert sum(s.summary.low <= 1 <= s.summary.high for s in settled) / len(settled) >= 0.93
 
 
+@pytest.mark.slow
 def test_coverage_where_samples_run_out() -> None:
     trials = 1000
     done = [Bench(endless(NOISE["normal"](0.2), seed=seed)).sample(max_samples=100) for seed in range(trials)]

@@ -17,6 +17,7 @@ NOISE = {  # by name: n samples whose median is 1
 }
 
 
+@pytest.mark.slow(but=("normal-*", "student_t3-5", "lognormal-20", "exponential-5"))
 @pytest.mark.parametrize(
     ("noise", "n"),
     [*(("normal", n) for n in (5, 6, 9, 20, 101)), *((noise, n) for noise in [*NOISE][1:] for n in (5, 20))],
@@ -97,6 +98,7 @@ def test_modes_closer_than_the_goal_are_none_of_our_business() -> None:
     assert statistics.bimodal(samples, 0.001)
 
 
+@pytest.mark.slow(but=("12-*", "40-normal"))
 @pytest.mark.parametrize("noise", [*NOISE, "uniform", "cauchy"])
 @pytest.mark.parametrize("n", [12, 40, 400])
 def test_one_mode_and_no_drift_raise_no_alarm(noise: str, n: int) -> None:

@@ -97,6 +97,7 @@ def runs(record: ssmperf.Record, name: str) -> bool:
     return record.case.model == BROKEN[name][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_run_names_the_cause(run: ssmperf.Run, name: str) -> None:
     words = BROKEN[name][-1]
@@ -126,6 +127,7 @@ def test_verify_names_the_cause(name: str) -> None:
     assert words in str(report.reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BROKEN if name not in FIRST])
 def test_diagnose_repeats_it(
     run: ssmperf.Run, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -137,6 +139,7 @@ def test_diagnose_repeats_it(
     assert "or in chance" not in said
 
 
+@pytest.mark.slow
 def test_failed_form_is_a_field_and_an_option_that_repeats_it(run: ssmperf.Run) -> None:
     (record,) = [each for each in run.records if each.case.backend == "broken_output_memory"]
     assert record.numbers["failed_call"] == "dy:sliced"
@@ -151,6 +154,7 @@ def test_failed_form_is_a_field_and_an_option_that_repeats_it(run: ssmperf.Run) 
     assert again.status == "wrong"
 
 
+@pytest.mark.slow(but=("scan-options5", "selective_scan-options4", "delta_rule-options2"))
 @pytest.mark.parametrize(
     ("of", "options"),
     [

@@ -103,6 +103,7 @@ def test_a_native_call_prepares_nothing_and_an_end_to_end_call_all(pass_: str) -
         assert calls["native"] == int(pass_ != "backward")
 
 
+@pytest.mark.slow(but=("forward",))
 @pytest.mark.parametrize("pass_", PASSES)
 def test_both_timings_are_right_and_recorded(pass_: str) -> None:
     register(to_native)

@@ -16,6 +16,7 @@ from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.refusal import declared_bytes, predicted_call_s
 
 
+@pytest.mark.slow(but=("cpu",))
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_case_of_every_suite_has_a_forecast(device: str) -> None:
     """Known answers have shapes of other recurrences, and trainings no call."""

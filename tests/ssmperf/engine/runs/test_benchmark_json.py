@@ -177,6 +177,7 @@ BAD: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=("stats", "no fullname", "infinite", "data"))
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_benchmark_is_left_out_by_name_and_no_other(name: str, tmp_path: Path, call: Call) -> None:
     change, text = BAD[name]
@@ -302,6 +303,7 @@ INTACT["benchmarks"][0]["extra_info"] = {"ssmperf": {"device": "cuda:0", "cache"
 INTACT["machine_info"]["ssmperf"] = {"hardware": {"gpu": {"name": "A GPU"}, "cpu": {"model": "A CPU"}}}
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_rounds_have_fresh_workers_and_one_judge(measured: Measured) -> None:
     )  # forks of one nursery have their memory at the same addresses
 
 
+@pytest.mark.slow
 def test_rounds_are_resumed_where_they_ended(measured: Measured, tmp_path: Path) -> None:
     path = Path(shutil.copytree(measured.folder, tmp_path / "run"))
     lines = (path / "records.jsonl").read_text().splitlines(keepends=True)
@@ -160,6 +161,7 @@ def test_rounds_are_resumed_where_they_ended(measured: Measured, tmp_path: Path)
     assert [len(rounds) for rounds in more.rounds.values()] == [4] * 4
 
 
+@pytest.mark.slow
 def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path) -> None:
     plugin = tmp_path / "broken.py"
     plugin.write_text(
@@ -200,6 +202,7 @@ def test_precision_takes_a_percentage_or_a_share() -> None:
         assert (request.scale.min_samples, request.scale.max_time_s) == (20, 3)
 
 
+@pytest.mark.slow
 def test_a_run_from_before_rounds_is_read_as_one(tmp_path: Path) -> None:
     run = ssmperf.run("throughput", out=tmp_path / "run", **{**SMALL, "models": "hgrn"})
     assert all("round" not in record.numbers for record in run.records)

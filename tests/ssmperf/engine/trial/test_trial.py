@@ -196,6 +196,7 @@ def test_another_text_is_no_nonce(text: str) -> None:
         nonce.parse(text)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_nonce(tmp_path: Path) -> None:
     some: dict[str, Any] = {"models": "hgrn", "axis": ["B=1", "T=8", "C=2"], "device": "cpu", "out": tmp_path}
     first = ssmperf.run("throughput", backends="sequential", pass_="forward", nonce="abc", **some)

@@ -109,6 +109,7 @@ def test_a_run_without_a_nursery_goes_on(nursery: Nursery, tmp_path: Path) -> No
     assert compiled(nursery, [case(T=T) for T in range(4, 10)], tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_records_have_the_first_call_that_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, float]] = []
 

@@ -240,6 +240,7 @@ def run(tmp_path: Path, own_registrations: None) -> Any:
     return start
 
 
+@pytest.mark.slow
 def test_a_run_searches_and_writes_what_another_run_reads(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     first = run(autotune=True, write_configurations=file)

@@ -66,6 +66,7 @@ def search(out: Path, meter: Any, **more: Any) -> Bisected:
     return bisect(wanted, out, meter=meter, **more)
 
 
+@pytest.mark.slow(but=("1", "11"))
 @pytest.mark.parametrize("number", [1, 2, 6, 8, 11, 15])
 def test_the_first_slow_commit_is_found(number: int, history: list[str], tmp_path: Path) -> None:
     meter = slow_from(history, number)
@@ -159,6 +160,7 @@ class Interrupted(Knowing):
         return super().ratio(base, new)
 
 
+@pytest.mark.slow(but=("1",))
 @pytest.mark.parametrize("count", [0, 1, 3, 5, 6])
 def test_an_interrupted_search_goes_on(count: int, history: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -234,6 +236,7 @@ def test_ends_that_do_not_fit_are_refused(history: list[str], repository: Path, 
         search(tmp_path / "four", Answering(history, [1.0] * 16))
 
 
+@pytest.mark.slow
 def test_a_plugin_named_from_elsewhere_is_taken_from_the_trees(
     history: list[str], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +272,7 @@ def test_a_failing_candidate_is_skipped_and_a_failing_base_ends_the_search(
         compare("a")
 
 
+@pytest.mark.slow
 def test_skipped_commits_stay_in_the_range(history: list[str], tmp_path: Path) -> None:
     for seed in range(4):
         chance = random.Random(seed)

@@ -161,6 +161,7 @@ def test_bytes_have_no_noise(repository: Path, tmp_path: Path, fake_processes: N
     assert [each.pairs for each in found.judged.values() if each.pairs] == [2] * (len(found.judged) - 1)
 
 
+@pytest.mark.slow(but=("None-wrong",))
 @pytest.mark.parametrize("bad", ["wrong", "nan", "crash"])
 @pytest.mark.parametrize("suite", ["correctness", None])
 def test_a_wrong_answer_is_judged_once_per_commit(
@@ -244,6 +245,7 @@ def test_by_the_command_line(
     assert call("--out", str(tmp_path / "high"), "--threshold", "90%")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_broken_gradient_is_found_by_real_processes(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
