@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from proofs import gate_example
 from support.versions.gate import git
 
-from ci import gate_example
 from ssmperf import registry
 
 # Stands in for ssmperf: writes the records of a run, or the JUnit of a comparison, and ends as it should.

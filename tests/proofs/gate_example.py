@@ -1,8 +1,8 @@
 """See the gate pass and fail: a repository with three commits of a kernel, and the gate's answer to each.
 
-    python ci/gate_example.py OUT --device cuda     takes minutes; kernel: this project's Triton scan
-    python ci/gate_example.py OUT --device cpu      kernel: a tree scan in torch
-    python ci/gate_example.py OUT --only wrong      one of equal, slower, wrong; an existing OUT is used again
+    python tests/proofs/gate_example.py OUT --device cuda   takes minutes; kernel: this project's Triton scan
+    python tests/proofs/gate_example.py OUT --device cpu    kernel: a tree scan in torch
+    python tests/proofs/gate_example.py OUT --only wrong    one of equal, slower, wrong; OUT may exist
 
 The commits are tagged `right`, `slower` and `wrong`. The slower kernel spins for a share of its own measured
 time: 5 % on a GPU, all of it on a CPU. The wrong one doubles its gradients. The gate compares `right` with
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-GATE = Path(__file__).resolve().parents[1] / "ssmperf" / "authors" / "starter" / "files" / "gate"
+GATE = Path(__file__).resolve().parents[2] / "ssmperf" / "authors" / "starter" / "files" / "gate"
 PLUGIN = "my_scan.py"
 LAUNCH_S = 1.6e-6  # of a GPU, for the spin's own kernel (as measured on an H200)
 CLOCK_HZ = 1.98e9  # of that GPU's multiprocessors
