@@ -8,6 +8,7 @@ SsmperfError
 ├── WorkerFailed         a worker process could not be started: no case could be run
 │   └── VersionEnded     the process of one of two compared versions ended
 ├── JudgeFailed          the process that judges answers ended, or could not make a reference
+├── CannotMeasure        this machine lacks a tool or permission that a measurement needs
 ├── BrokenContract       a backend returned something that the contract does not allow
 └── UsageError           wrong usage or unreadable input
     ├── UnknownName      a name that is not registered
@@ -82,6 +83,12 @@ class JudgeFailed(SsmperfError):
     def __init__(self, message: str, traceback: str | None = None) -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class CannotMeasure(SsmperfError):
+    """This machine lacks a tool or permission that a measurement needs; the message says what to do."""
+
+    exit_code = ExitCode.UNSURE
 
 
 class BrokenContract(SsmperfError):

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ssmperf.engine.machine.process_settings import compiler_caches
 from ssmperf.errors import UsageError, VersionFailed
 
 FORMS = (
@@ -30,13 +31,6 @@ GIT_S = 60.0
 ENTRY_POINTS = "ssmperf."  # how the groups begin by which a package registers plug-ins
 INSTALLED = "installed"  # a file in a version's folder, written when it is ready
 MOST_VERSIONS = 24  # that are kept
-# Compilers' caches: kernels compiled by one side must not serve the other.
-CACHES = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TORCH_EXTENSIONS_DIR": "extensions",
-    "CUDA_CACHE_PATH": "cuda",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +69,7 @@ class Side:
 
         What lies in the current folder, such as another version's sources, is not imported.
         """
-        caches = Path(self.folder) / "caches"
-        own = {name: str(caches / part) for name, part in CACHES.items()}
+        own = compiler_caches(Path(self.folder) / "caches")  # kernels of one side must not serve the other
         paths = [path for path in (self.packages, os.environ.get("PYTHONPATH")) if path]
         own["PYTHONSAFEPATH"] = "1"
         return {**os.environ, **own, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}

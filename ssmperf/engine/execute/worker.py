@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.cases.failure import REFUSED_VALUES, TRACEBACK, Failure, failure_of, message_of
+from ssmperf.engine.cases.failure import REFUSED_VALUES, TRACEBACK, failure_of, message_of
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.processes.heap import give_back, keep_freed_memory
 from ssmperf.engine.tune import tables
@@ -107,21 +107,26 @@ def run_case(case: Case, context: Any, *, passed_on: tuple[type[BaseException], 
         return record if asked is None else replace(record, numbers={**record.numbers, "judgements": asked})
     except passed_on:
         raise
-    except Unsupported as error:
-        reason = message_of(error) or "the backend gave no reason"
-        noted = {REFUSED_VALUES: True} if isinstance(error, UnsupportedValues) else {}
-        return _failed(case, context, Status.UNSUPPORTED, reason, **noted)
-    except BrokenContract as error:
-        return _failed(case, context, Status.WRONG, message_of(error))
     except BaseException as error:
-        status, message = Status.CRASH, None
-        if is_out_of_memory(error):
-            # keep which memory ran out and how much was requested; drop the allocator's state and advice
-            status, message = Status.OOM, ". ".join(message_of(error).split(". ")[:2])
-        failure = failure_of(error, message=message)
-        _log(case, failure)
-        traced = {TRACEBACK: failure.traceback} if failure.traceback else {}
-        return _failed(case, context, status, failure.reason, **traced)
+        status, reason, notes = ended_by(error)
+        if status in (Status.OOM, Status.CRASH):
+            _log(case, reason, notes.get(TRACEBACK, ""))
+        return _failed(case, context, status, reason, **notes)
+
+
+def ended_by(error: BaseException) -> tuple[Status, str, dict[str, Any]]:
+    """Give the status, reason and notes of a case that ended with an exception."""
+    if isinstance(error, Unsupported):
+        noted = {REFUSED_VALUES: True} if isinstance(error, UnsupportedValues) else {}
+        return Status.UNSUPPORTED, message_of(error) or "the backend gave no reason", noted
+    if isinstance(error, BrokenContract):
+        return Status.WRONG, message_of(error), {}
+    status, message = Status.CRASH, None
+    if is_out_of_memory(error):
+        # keep which memory ran out and how much was requested; drop the allocator's state and advice
+        status, message = Status.OOM, ". ".join(message_of(error).split(". ")[:2])
+    failure = failure_of(error, message=message)
+    return status, failure.reason, {TRACEBACK: failure.traceback} if failure.traceback else {}
 
 
 def run_case_in_fork(case: Case, context: Any, answers: _Answers) -> None:
@@ -171,10 +176,10 @@ def blame(record: Record, differences: Sequence[Difference]) -> Record:
     return Record(record.case, Status.WRONG, reason, record.env_id, command)
 
 
-def _log(case: Case, failure: Failure) -> None:
+def _log(case: Case, reason: str, traceback: str) -> None:
     """Write a failure to the log, wherever the backend has redirected this process's own stderr."""
     with contextlib.suppress(OSError, ValueError):  # a backend may have closed it
-        print(f"{case}: {failure.reason}\n{failure.traceback}", file=sys.__stderr__, flush=True)
+        print(f"{case}: {reason}\n{traceback}", file=sys.__stderr__, flush=True)
 
 
 def _failed(case: Case, context: Any, status: Status, reason: str, **numbers: Any) -> Record:

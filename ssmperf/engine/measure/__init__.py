@@ -1,1 +1,1 @@
-"""Measuring a call: clocks, sampling, statistics, memory and profiles."""
+"""Measuring a call: clocks, sampling, statistics and memory."""

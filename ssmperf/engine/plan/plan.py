@@ -76,17 +76,25 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             cases.setdefault(case.id, case)
     if not cases:
         raise UsageError(_why_empty(selection))
-    owners = list(dict.fromkeys(case.owner for case in cases.values()))
-    recurrences = [registry.recurrence(name) for name in {case.recurrence for case in cases.values()}]
-    shared = ("G",) if any(each.shares_heads for each in recurrences) else ()
-    _check_forms(selection, recurrences)
+    _check_forms(selection, _recurrences_of(cases.values()))
+    check_sizes(selection, list(cases.values()))
+    planned = [Planned(case, _why_not(case, selection)) for case in cases.values()]
+    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+
+
+def _recurrences_of(cases: Iterable[Case]) -> list[Recurrence]:
+    return [registry.recurrence(name) for name in {case.recurrence for case in cases}]
+
+
+def check_sizes(selection: Selection, cases: Sequence[Case]) -> None:
+    """Raise UsageError for a size that is named and that no case has."""
+    shared = ("G",) if any(each.shares_heads for each in _recurrences_of(cases)) else ()
+    owners = list(dict.fromkeys(case.owner for case in cases))
     for axis in selection.sizes:
-        if axis.name not in shared and not any(axis.name in case.shape for case in cases.values()):
+        if axis.name not in shared and not any(axis.name in case.shape for case in cases):
             raise UsageError(
                 f"axis {axis.name!r} is no dimension of the selected models: {dimensions_of(owners)}"
             )
-    planned = [Planned(case, _why_not(case, selection)) for case in cases.values()]
-    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
 
 
 def _check_forms(selection: Selection, recurrences: Sequence[Recurrence]) -> None:

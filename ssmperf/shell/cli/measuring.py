@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.errors import ExitCode
-from ssmperf.shell.cli.app import app, interrupted, load_plugins, loaded
+from ssmperf.shell.cli.app import app, fail, interrupted, load_plugins, loaded
 from ssmperf.shell.terminal.declared_options import with_axes, with_run_options
 from ssmperf.shell.terminal.options import Debug, Json, Plugins
+
+if TYPE_CHECKING:
+    from ssmperf.engine.plan import Selection
 
 
 @app.command(
@@ -62,26 +66,76 @@ def run(
         raise typer.Exit(ExitCode.BAD_CASE)
 
 
-@app.command(epilog="Example:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces")
+@app.command(
+    epilog="Examples:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces  ·  "
+    "ssmperf profile scan,selective_scan triton --host  ·  ssmperf profile gla triton,fla_triton --first-call"
+)
 @with_axes
-@with_run_options(("preset", "axis", "device"))
+@with_run_options(("preset", "axis", "device", "timeout"), timeout=None)
 def profile(
-    model: Annotated[str, typer.Argument(help="A model or recurrence.")],
-    backend: Annotated[str, typer.Argument(help="One of its backends.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for trace.json and profile.json.")] = None,
+    model: Annotated[
+        str,
+        typer.Argument(help="A model or recurrence; several, separated by commas, for the options below."),
+    ],
+    backend: Annotated[str, typer.Argument(help="One of its backends, or several.")],
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="Measure how long the host takes to issue a call to a GPU, instead."),
+    ] = False,
+    first_call: Annotated[
+        bool,
+        typer.Option(
+            "--first-call",
+            help="Time the first call in a fresh process with empty caches of compilers, and a later one, "
+            "instead.",
+        ),
+    ] = False,
+    counters: Annotated[
+        bool,
+        typer.Option("--counters", help="Read the GPU's counters of each kernel by Nsight Compute, instead."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files. Default: runs/<time>-profile.")
+    ] = None,
     plugin: Plugins = None,
     as_json: Json = False,
     debug: Debug = False,
     **options: Any,
 ) -> None:
-    """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto."""
+    """Show the kernels of one call: time, launches, registers and spills; write a trace for Perfetto.
+
+    With --host, --first-call or --counters, measure each selected case so. Nothing is judged.
+    """
+    from ssmperf.authors.profiling import kinds
     from ssmperf.engine.execute.request import run_folder, select
-    from ssmperf.engine.measure import kernels
+    from ssmperf.shell.terminal import display
 
     load_plugins(plugin)
+    asked = {"host": host, "first-call": first_call, "counters": counters}
+    kind = kinds.the_kind([name for name, wanted in asked.items() if wanted], options["timeout"])
+    timeout_s = RunOptions.taken_from(options).timeout
     selection, devices = select(models=model, backends=backend, **options)
-    found = kernels.profile(selection, devices[0], out or run_folder(None, ("profile",)))
-    print(json.dumps(found.to_json(), indent=2) if as_json else kernels.as_text(found))
+    folder = out or run_folder(None, ("profile",))
+    if kind is None:
+        _trace(selection, devices[0], folder, as_json=as_json)
+        return
+    found = kinds.Measurement(kind, devices[0], folder)
+    try:
+        # a bar's thread would take part in what the host does
+        kinds.measure(found, selection, timeout_s, display.LineProgress(debug))
+    except KeyboardInterrupt:
+        kept = f"; what was measured is in {found.file}" if found.records else ""
+        fail(f"interrupted{kept}", ExitCode.INTERRUPTED)
+    print(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else kinds.as_text(found))
+    if any(record.status not in display.FINE for record in found.records):
+        raise typer.Exit(ExitCode.BAD_CASE)
+
+
+def _trace(selection: Selection, device: str, folder: Path, *, as_json: bool) -> None:
+    from ssmperf.authors.profiling import trace
+
+    found = trace.profile(selection, device, folder)
+    print(json.dumps(found.to_json(), indent=2) if as_json else trace.as_text(found))
 
 
 @app.command(epilog="Example:  ssmperf diagnose runs/20260101-120000-correctness 3f2a1b9c")

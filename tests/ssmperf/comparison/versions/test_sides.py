@@ -13,6 +13,7 @@ import pytest
 
 from ssmperf.comparison.versions import sides
 from ssmperf.engine.machine.activity import SIDE
+from ssmperf.engine.machine.process_settings import COMPILER_CACHES
 from ssmperf.errors import UsageError
 
 PYPROJECT = """
@@ -80,7 +81,7 @@ def test_git_refs_are_installed_apart(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_caches_of_compilers_are_apart(repository: Path, versions: Path) -> None:
     made = [install("main", name).environment for name in ("base", "new")]
-    for name in sides.CACHES:
+    for name in COMPILER_CACHES:
         assert made[0][name] != made[1][name]
         assert str(versions) in made[0][name]
         assert len(made[0][name]) == len(made[1][name])

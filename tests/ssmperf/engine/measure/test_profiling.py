@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ssmperf import UnknownName, Unsupported, UsageError
+from ssmperf.authors.profiling import trace as profiling
 from ssmperf.engine.execute.request import select
-from ssmperf.engine.measure import kernels as profiling
 
 SMOKE = {"device": "cpu", "preset": "smoke", "dtype": "float32", "pass_": "forward"}
 

@@ -110,8 +110,8 @@ def test_a_missing_graph_is_named() -> None:
 
 
 def test_profile_refuses_the_form_too(tmp_path: Path) -> None:
+    from ssmperf.authors.profiling.trace import profile
     from ssmperf.engine.execute.request import select
-    from ssmperf.engine.measure.kernels import profile
 
     selection, _ = select(device="cpu", models="hgrn", backends="malformed_list", axis=SMALL)
     with pytest.raises(BrokenContract, match="got a list of 2"):

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import ssmperf
 from ssmperf import Case, Record, Shape, Status, UsageError, registry
+from ssmperf.authors.profiling import trace as profiling
 from ssmperf.engine.cases.case import PASSES
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.worker import run_case
-from ssmperf.engine.measure import kernels as profiling
 from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.plan.selection import Selection

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf.engine import registry
+from ssmperf.authors.profiling.subjects import Subject, cases_of, synchronize
 from ssmperf.engine.cases.case import Case, chosen_axes
-from ssmperf.engine.plan import Selection, product, refusal
+from ssmperf.engine.measure.provenance import silence
+from ssmperf.engine.plan import Selection, refusal
 from ssmperf.errors import Unsupported, UsageError
 
 WARM_CALLS = 3
@@ -82,14 +83,8 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
         Unsupported: the backend refuses the case.
         BrokenContract: it returns something other than (output, final_state).
     """
-    from ssmperf.engine.measure.passes import pass_of
-    from ssmperf.engine.operands.contract import well_formed
-    from ssmperf.engine.operands.subject import subject_of
-
     case = _the_case(selection)
-    values = subject_of(case, device).values(0, with_state=case.decodes)
-    backend = registry.backend(case.owner, case.backend)
-    call = pass_of(case, backend, well_formed(backend.function), values).call
+    call = Subject.of(case, device).call()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _trace(call, device, folder / TRACE)
@@ -111,7 +106,7 @@ def as_text(found: Profile) -> str:
     shown = [name for name in columns if any(getattr(each, name) is not None for each in found.kernels)]
     rows = [
         {
-            "kernel": _short(kernel.name),
+            "kernel": shortened(kernel.name),
             "launches": kernel.launches,
             "µs": round(kernel.time_s * 1e6, 1),
             "share": f"{kernel.time_s / total:.1%}",
@@ -129,18 +124,14 @@ def as_text(found: Profile) -> str:
 
 
 def _the_case(selection: Selection) -> Case:
-    cases = list(
-        product(selection, "profile", passes=("forward_backward",), dtypes=("float32",), cache="hot")
-    )
-    if not cases:
-        raise UsageError("nothing is selected: the model has no such backend (see `ssmperf list`)")
+    cases = cases_of(selection, passes=("forward_backward",))
     chosen: dict[str, Sequence[Any]] = {each.name: each.sizes for each in selection.sizes}
     chosen |= {axis.label: selection.chosen(name) or () for name, axis in chosen_axes().items() if axis.many}
     for name, values in chosen.items():
         if len(values) > 1:
             several = ", ".join(map(str, values))
             raise UsageError(f"one call is profiled, but {name} has several values ({several}): give one")
-    # the last shape and, of a bare recurrence, the last kind of gates that the backend takes
+    # of a bare recurrence, the last kind of gates that the backend takes
     case = next((each for each in reversed(cases) if not refusal(each, selection)), cases[-1])
     reason = refusal(case, selection)
     if reason:
@@ -152,19 +143,15 @@ def _trace(call: Callable[[], Any], device: str, file: Path) -> None:
     import torch
     from torch.profiler import ProfilerActivity
 
-    from ssmperf.engine.measure.provenance import silence
-
     silence()
     on_gpu = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     for _ in range(WARM_CALLS):
         call()
-    if on_gpu:
-        torch.cuda.synchronize(device)
+    synchronize(device)
     with torch.profiler.profile(activities=activities) as profiler:
         call()
-        if on_gpu:
-            torch.cuda.synchronize(device)
+        synchronize(device)
     profiler.export_chrome_trace(str(file))
 
 
@@ -242,5 +229,6 @@ def _spills() -> dict[str, int]:
     return found
 
 
-def _short(name: str) -> str:
+def shortened(name: str) -> str:
+    """Cut a long name of a kernel at its end."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

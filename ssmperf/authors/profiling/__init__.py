@@ -1,0 +1,1 @@
+"""What does a call cost beside its device time? Kernels, the host's part, first calls, hardware counters."""
