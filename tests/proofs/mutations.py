@@ -233,7 +233,8 @@ def called(command: list[str], folder: Path, environment: dict[str, str]) -> sub
 
 
 def tested(tests: Iterable[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return called(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--part", "quick", *tests], folder, {})
+    quick = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--part", "quick"]
+    return called([*quick, *tests], folder, {})
 
 
 def caught(mutation: Mutation, folder: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.command_line import Call, caller
+from support.processes.command_line import Call, caller
 
 from ssmperf import Status, UsageError
 from ssmperf.authors.profiling import counters, host, kinds, measurement, process
