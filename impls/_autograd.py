@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported
-from ssmperf.engine import registry
+from ssmperf.authoring import Unsupported, registry
 
 Gradients = Tensor | tuple[Tensor | None, ...]
 Backward = Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported, backend
+from ssmperf.authoring import Unsupported, backend
 
 F = TypeVar("F", bound=Callable[..., Any])
 

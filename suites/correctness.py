@@ -7,19 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ssmperf import (
-    PASSES,
-    REGIMES,
-    Case,
+from ssmperf import PASSES, REGIMES, Case, Record, Selection, Shape, Status
+from ssmperf.suitekit import (
     Context,
     Judging,
     PlannedSubject,
     Probe,
-    Record,
     Section,
-    Selection,
-    Shape,
-    Status,
     Verdict,
     bare_subjects,
     check_properties,

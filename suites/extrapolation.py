@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ssmperf import (
-    Case,
+from ssmperf import Case, Record, Selection, Status
+from ssmperf.suitekit import (
     Chart,
     Context,
     Judging,
     PlannedSubject,
-    Record,
     Section,
-    Selection,
-    Status,
     Training,
     decay_span,
     pass_of,

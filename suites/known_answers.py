@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ssmperf import (
-    Analytic,
-    Case,
+from ssmperf import Case, Record, Selection, Shape
+from ssmperf.authoring import Analytic, Identity
+from ssmperf.suitekit import (
     Context,
-    Identity,
     Judging,
     PlannedSubject,
-    Record,
-    Selection,
-    Shape,
     dtype_of,
     first_length,
     judge_analytic,

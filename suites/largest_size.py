@@ -10,15 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import (
-    Case,
-    Context,
-    Unsupported,
-    Values,
-    available_memory_bytes,
-    call_of,
-    is_out_of_memory,
-)
+from ssmperf import Case, Unsupported
+from ssmperf.suitekit import Context, Values, available_memory_bytes, call_of, is_out_of_memory
 
 from .memory_growth import Growth, apart, growths
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ssmperf import (
-    Case,
+from ssmperf import Case, Record, Selection, Shape
+from ssmperf.suitekit import (
     Chart,
     Context,
-    Record,
     Section,
-    Selection,
-    Shape,
     Training,
     predicted_call_s,
     product,

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import (
-    Case,
+from ssmperf import Case, Record, Status
+from ssmperf.suitekit import (
     Context,
     Judging,
     Memory,
-    Record,
-    Status,
     Values,
     call_of,
     declared_bytes,

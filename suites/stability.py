@@ -11,18 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ssmperf import (
+from ssmperf import REGIMES, Case, Record, Selection, Shape
+from ssmperf.suitekit import (
     DECAY,
-    REGIMES,
     RESET,
-    Case,
     Chart,
     Context,
     PlannedSubject,
-    Record,
     Section,
-    Selection,
-    Shape,
     Training,
     bare_subjects,
     check_change,

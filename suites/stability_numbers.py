@@ -10,19 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import (
-    Case,
+from ssmperf import Case, Record, Status, Unsupported
+from ssmperf.authoring import steps
+from ssmperf.suitekit import (
     Context,
     Judging,
-    Record,
-    Status,
-    Unsupported,
     Verdict,
     decay_span,
     is_out_of_memory,
     registry,
     relative_error,
-    steps,
     widen,
 )
 

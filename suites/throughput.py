@@ -9,18 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ssmperf import (
-    PASSES,
-    Case,
+from ssmperf import PASSES, Case, Record, Selection, Status
+from ssmperf.authoring import Cost, Spec, tuned
+from ssmperf.suitekit import (
     Chart,
     Context,
-    Cost,
     Judging,
-    Record,
     Section,
-    Selection,
-    Spec,
-    Status,
     TimedPass,
     Timing,
     Values,
@@ -35,7 +30,6 @@ from ssmperf import (
     specs,
     subjects,
     suite,
-    tuned,
 )
 
 from .growth.lengths import (

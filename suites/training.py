@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ssmperf import (
-    Case,
+from ssmperf import Case, Record, Selection, Status, Unsupported
+from ssmperf.suitekit import (
     Chart,
     Context,
     Judging,
-    Record,
     Section,
-    Selection,
-    Status,
     Timing,
     Training,
-    Unsupported,
     Values,
     Verdict,
     call_of,

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Shape, Status, registry
+from ssmperf import Shape, Status
 from ssmperf.engine.tune import tables as configurations
+from ssmperf.suitekit import registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -27,8 +27,9 @@ def fresh(code: str, *blocked: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_the_import_is_light() -> None:
-    loaded = fresh("import ssmperf; print(*{name.partition('.')[0] for name in sys.modules})").split()
+@pytest.mark.parametrize("facade", ["ssmperf", "ssmperf.authoring", "ssmperf.suitekit"])
+def test_the_import_is_light(facade: str) -> None:
+    loaded = fresh(f"import {facade}; print(*{{name.partition('.')[0] for name in sys.modules}})").split()
     assert set(loaded).isdisjoint({*HEAVY, *COMMAND_LINE})
 
 

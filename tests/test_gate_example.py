@@ -12,7 +12,7 @@ import torch
 from proofs import gate_example
 from support.versions.gate import git
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 # Stands in for ssmperf: writes the records of a run, or the JUnit of a comparison, and ends as it should.
 STANDIN = """

@@ -1,4 +1,4 @@
-"""The example suite of docs/extending.md needs what `ssmperf` exports, and no other name of the core."""
+"""The example suite of docs/extending.md needs what the façades export, and no other name of the core."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PLANTED = {
     "imports": ("from ssmperf.engine.execute.judging import Judging", AT_MODULE),
     "imports_package": ("from ssmperf import measure", AT_MODULE),
     "imports_late": ("        __import__('importlib').import_module('ssmperf.engine.measure')", IN_MEASURE),
-    "reads_attribute": ("        ssmperf.errors.UsageError", IN_MEASURE),
+    "reads_attribute": ("        import ssmperf; ssmperf.errors.UsageError", IN_MEASURE),
 }
 
 
 def example_suite(name: str) -> str:
     """Give the code of docs/extending.md that registers a suite, with another name."""
     document = (TESTS.parent / "docs" / "extending.md").read_text()
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "@ssmperf.suite(" in b]
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "@suite(" in b]
     assert block.count('"repetition"') == 1
     return str(block).replace('"repetition"', f'"{name}"')
 

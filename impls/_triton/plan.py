@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from ssmperf import Place, UsageError, consulting, in_force, note_again
+from ssmperf.authoring import Place, UsageError, consulting, in_force, note_again
 
 from .slots import Key, Pick, key_of, picker
 from .slots import Slot as Slot

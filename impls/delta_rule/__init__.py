@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Cost, Shape, Spec, UsageError, least_count, log_gates, recurrence
+from ssmperf.authoring import Cost, Shape, Spec, UsageError, least_count, log_gates, recurrence
 
 from .._autocast import without_autocast
 from ..scan.common import one_by_one, shared_heads

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 Answer = tuple[dict[str, Any], Tensor, Tensor | None]
 SOURCE = "docs/recurrences.md#analytic-cases"

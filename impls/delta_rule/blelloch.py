@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import rounds
 from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out

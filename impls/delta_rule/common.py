@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ssmperf import Shape
+from ssmperf.authoring import Shape
 
 from .._autocast import without_autocast
 from ..scan.common import named_after, one_by_one, over_time, shared_heads

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import rounds
 from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out

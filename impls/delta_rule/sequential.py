@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .common import Operands, as_backend
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import rounds
 from .common import Maps, Operands, applied, as_backend, composed, element_bytes, maps_of, read_out

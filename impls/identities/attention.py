@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Comparison, Compute, identity
+from ssmperf.authoring import Comparison, Compute, identity
 
 from .common import B, H, K, T, V, build, heads, normal, segment_sums
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Model
-from ssmperf.engine import registry
+from ssmperf.authoring import Model, registry
 
 B, T, C, H, K, V, D, N = 2, 19, 6, 3, 4, 5, 5, 3
 

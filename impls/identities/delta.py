@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional
 
-from ssmperf import Comparison, Compute, identity
+from ssmperf.authoring import Comparison, Compute, identity
 
 from .common import B, H, K, T, V, build, normal
 

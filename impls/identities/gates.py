@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Comparison, Compute, identity
+from ssmperf.authoring import Comparison, Compute, identity
 
 from .common import B, C, D, H, K, N, T, V, build, heads, normal
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ssmperf import Comparison, Compute, identity
+from ssmperf.authoring import Comparison, Compute, identity
 
 from .common import B, D, N, T, normal
 

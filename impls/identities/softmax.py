@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ssmperf import Comparison, Compute, identity
+from ssmperf.authoring import Comparison, Compute, identity
 
 from .common import B, C, H, K, T, V, build, normal
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
+from ssmperf.authoring import Cost, Shape, Spec, least_count, log_gates, phases, recurrence
 
 from .._autocast import without_autocast
 from ..scan.common import one_by_one, shared_heads

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 from .._autocast import without_autocast
 from ..scan.common import bounds_on_device, check_heads, named_after, one_by_one, shared_heads, taking

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 SOURCE = "docs/recurrences.md#analytic-cases"
 SLOTS = torch.tensor([0, 2, 0, 1, 2, 2, 0, 1, 3, 0, 2, 1])  # the slot that each step writes and reads

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import gate, over_time, segment_sums
 from .common import Operands, as_backend, from_start, in_tiles, scaled, sums_after, tile_attention, tile_edges

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape
+from ssmperf.authoring import Shape
 
 from ..scan.common import gate, named_after, over_time, transfer
 from . import gate_factors

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ssmperf import TRAINING_PASSES
+from ssmperf.authoring import TRAINING_PASSES
 
 from .._peer import peer
 from ._peers import fla as _fla

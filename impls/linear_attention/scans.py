@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.blelloch import sweep
 from ..scan.common import gate, over_time, rounds

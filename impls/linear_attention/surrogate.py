@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .common import Operands, as_backend, further_pieces, scaled, tile_attention, tile_edges
 

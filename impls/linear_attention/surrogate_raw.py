@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, UnsupportedValues, backend
+from ssmperf.authoring import Shape, UnsupportedValues, backend
 
 from ..scan.common import gate
 from ..scan.surrogate_raw import SPAN_LIMIT, check_size, error_bound

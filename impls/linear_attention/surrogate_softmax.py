@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, Unsupported, backend
 
 from .._autocast import without_autocast
 from ..scan.common import shared_heads

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from ssmperf import Unsupported, backend
+from ssmperf.authoring import Unsupported, backend
 
 from .._triton.plan import packed
 from ..scan.common import differentiates, shared_heads

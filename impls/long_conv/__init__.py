@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, log_gates, recurrence
+from ssmperf.authoring import Cost, Shape, Spec, log_gates, recurrence
 
 from .._autocast import without_autocast
 

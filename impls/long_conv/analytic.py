@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 B, T, C = 2, 37, 3
 SOURCE = "docs/recurrences.md#analytic-cases"

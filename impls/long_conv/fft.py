@@ -6,7 +6,7 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .._autocast import without_autocast
 from .common import operands

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .._autocast import without_autocast
 from .common import operands

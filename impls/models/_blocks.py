@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import BackendLike, Block, Model, State, UsageError, carry
+from ssmperf.authoring import BackendLike, Block, Model, State, UsageError, carry
 
 from ._parts import (
     EXPANSION,

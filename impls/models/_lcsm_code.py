@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 FORM = re.compile(r"lcsm:([01])-(\d+|ssm)(f?)-([01])-(\d+)(?::(\d+(?:\.\d+)?))?")
 VALID = (

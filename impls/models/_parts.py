@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 EPSILON = 1e-5
 CONVOLUTION = 4  # steps that a short convolution sees

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ssmperf import Model, UsageError, gate_precision
+from ssmperf.authoring import Model, UsageError, gate_precision
 
 from ..scan.common import gate as turn
 

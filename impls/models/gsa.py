@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import BackendLike, Model, gate_precision, model
+from ssmperf.authoring import BackendLike, Model, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import SlotBlock

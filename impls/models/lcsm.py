@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, ModelEntry, Shape, UsageError, family, gate_precision
+from ssmperf.authoring import Model, ModelEntry, Shape, UsageError, family, gate_precision
 
 from . import _papers as papers
 from ._blocks import LCSMBlock

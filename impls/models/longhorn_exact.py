@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, Shape, Unsupported, backend, gate_precision, model
+from ssmperf.authoring import Model, Shape, Unsupported, backend, gate_precision, model
 
 from .._autocast import without_autocast
 from ..scan.common import one_by_one

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import Model, UsageError, gate_precision, model
+from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import Mamba2Block

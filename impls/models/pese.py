@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import UsageError, model
+from ssmperf.authoring import UsageError, model
 
 from . import _papers as papers
 from .hgrn import Bound, Bounded, forget_gate

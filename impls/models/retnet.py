@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ssmperf import Model, UsageError, gate_precision, model
+from ssmperf.authoring import Model, UsageError, gate_precision, model
 
 from . import _papers as papers
 from ._blocks import RetNetBlock

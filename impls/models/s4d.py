@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ssmperf import model
+from ssmperf.authoring import model
 
 from . import _papers as papers
 from .diagonal import DiagonalSSM, Modes, in_working_precision, log_steps, pairs, presets

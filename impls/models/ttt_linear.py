@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ssmperf import Model, model
+from ssmperf.authoring import Model, model
 
 from . import _papers as papers
 from .deltanet import unit

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import Cost, Shape, Spec, log_gates, recurrence
+from ssmperf.authoring import Cost, Shape, Spec, log_gates, recurrence
 
 from .._autocast import without_autocast
 from .common import EMPTY

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 B, T, C = 2, 37, 3
 SOURCE = "docs/recurrences.md#rwkv and #analytic-cases"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import rounds
 from .common import EMPTY, Element, Operands, State, adjoint_scan, as_backend, combine, follow

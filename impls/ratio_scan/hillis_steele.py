@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import rounds
 from .common import Element, Operands, State, adjoint_scan, as_backend, combine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import over_time
 from .common import Operands, State, as_backend

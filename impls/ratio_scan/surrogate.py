@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import over_time
 from .common import Operands, State, as_backend

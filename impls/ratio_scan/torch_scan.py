@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .common import Element, Operands, State, adjoint_scan, as_backend, combine
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported, UsageError, backend
+from ssmperf.authoring import Unsupported, UsageError, backend
 
 from ..scan.common import differentiates
 from ._triton.decode import decode

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 B, T, C = 2, 37, 3
 SOURCE = "the equations of torch.nn.GRU and torch.nn.LSTM with U = 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 BLOCKS = {"gru": 3, "lstm": 4}  # blocks of the weights, C rows each
 

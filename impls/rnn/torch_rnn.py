@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, Unsupported, backend
 
 from .._autocast import without_autocast
 from .._autograd import once_differentiable

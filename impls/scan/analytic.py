@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 SOURCE = "docs/recurrences.md#analytic-cases"
 B, T, C = 2, 40, 5

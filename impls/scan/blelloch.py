@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .common import Operands, as_backend, rounds
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ssmperf import Shape, UsageError
+from ssmperf.authoring import Shape, UsageError
 
 from .._autocast import without_autocast
 

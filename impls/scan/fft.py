@@ -9,7 +9,7 @@ import torch
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, Unsupported, backend
 
 from .common import Operands, as_backend, gate
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, UnsupportedValues, backend
+from ssmperf.authoring import Shape, UnsupportedValues, backend
 
 from .common import Operands, adjoint_scan, as_backend, gate
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import TRAINING_PASSES, Prepared, Unsupported
+from ssmperf.authoring import TRAINING_PASSES, Prepared, Unsupported
 
 from .._peer import peer, refuse_double
 from .common import differentiates, three_axes

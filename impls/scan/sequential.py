@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import backend
+from ssmperf.authoring import backend
 
 from .common import Operands, as_backend
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, UnsupportedValues, backend
+from ssmperf.authoring import Shape, UnsupportedValues, backend
 
 from .common import Operands, as_backend, gate, over_time
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ssmperf import Unsupported, UsageError, backend
+from ssmperf.authoring import Unsupported, UsageError, backend
 
 from ._triton.decode import decode
 from ._triton.function import Scan

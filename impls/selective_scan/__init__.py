@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Cost, Shape, Spec, recurrence
+from ssmperf.authoring import Cost, Shape, Spec, recurrence
 
 from .._autocast import without_autocast
 from ._sampler import GATE_KINDS, decay_span, sample, sample_optional

@@ -10,7 +10,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, UnknownName, log_gates, phases
+from ssmperf import UnknownName
+from ssmperf.authoring import Shape, log_gates, phases
 
 from ._signature import HUGE, outer
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 from ..scan.common import sequence_bounds
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 Answer = tuple[dict[str, Any], Tensor, Tensor]
 T, D, N = 37, 3, 4

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape
+from ssmperf.authoring import Shape
 
 from .._autocast import without_autocast
 from ..scan.common import from_the_end, gate, named_after, over_time, taking

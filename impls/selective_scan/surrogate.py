@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from ..scan.common import gate, transfer
 from .common import FORMING, Operands, Result, by_scanning, matrix_bytes, of_logs, takes_operands

@@ -16,7 +16,7 @@ import functools
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, Unsupported, backend
 
 from ..scan.common import bounds_on_device, differentiates
 from ._signature import Arguments, check

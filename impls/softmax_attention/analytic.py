@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ssmperf import analytic
+from ssmperf.authoring import analytic
 
 B, T, H, K, V = 2, 37, 2, 3, 4
 SOURCE = "docs/recurrences.md#analytic-cases"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, backend
+from ssmperf.authoring import Shape, backend
 
 from .common import Operands, as_backend, biases, sums_after
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssmperf import UsageError
+from ssmperf.authoring import UsageError
 
 from .._autocast import without_autocast
 from ..scan.common import named_after

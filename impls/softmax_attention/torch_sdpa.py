@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, Unsupported, backend
 
 from .._autograd import once_differentiable
 from ..scan.common import differentiates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import report
+from ssmperf.suitekit import report
 
 from ..delivery import deliver
 from ..rows import units

@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import Agreement, ClaimResult, Reproduction, report
+from ssmperf import ClaimResult, Reproduction
+from ssmperf.suitekit import Agreement, report
 
 from ..delivery import deliver
 from ..rows import units

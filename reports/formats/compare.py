@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import BROKEN, EXIT_MEANS, VERDICTS, ExitCode, Pair, RunComparison, report
+from ssmperf import ExitCode, Pair, RunComparison
+from ssmperf.suitekit import BROKEN, EXIT_MEANS, VERDICTS, report
 
 from ..delivery import deliver
 from ..rows import units

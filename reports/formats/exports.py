@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Section, UsageError, judged_lines, report
+from ssmperf import UsageError
+from ssmperf.suitekit import Section, judged_lines, report
 
 from ..delivery import deliver, write
 from ..rows import absent, contests, frames, ranking, units

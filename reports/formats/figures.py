@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Chart, Section, UsageError, report
+from ssmperf import UsageError
+from ssmperf.suitekit import Chart, Section, report
 
 from ..rows import frames, units
 from ..views import charts

@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf import CaseHistory, History, Step, commit_text, report
+from ssmperf import CaseHistory, History, Step
+from ssmperf.suitekit import commit_text, report
 
 from ..delivery import deliver
 from ..rows import units

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ssmperf import Chart, Section
+from ssmperf.suitekit import Chart, Section
 
 from ..rows import frames, units
 from ..views import grids

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from ssmperf import Section, busy_line, judged_lines, report
+from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import absent, contests, crossings, envelopes, frames, joined, ranking, units

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ssmperf import Agreement, ClaimResult, Finding, Reproduction, report
+from ssmperf import ClaimResult, Reproduction
+from ssmperf.suitekit import Agreement, Finding, report
 
 from ..delivery import deliver
 from ..rows import units

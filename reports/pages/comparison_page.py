@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ssmperf import VERDICTS, Case, Pair, RunComparison, report
+from ssmperf import Case, Pair, RunComparison
+from ssmperf.suitekit import VERDICTS, report
 
 from ..delivery import deliver
 from ..rows import frames, units

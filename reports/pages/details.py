@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, Calibration, UnreadableRun
+from ssmperf import UnreadableRun
+from ssmperf.suitekit import DIMENSIONS, Calibration
 
 from ..rows import frames, units
 from . import case_tables

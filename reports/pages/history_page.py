@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ssmperf import CaseHistory, History, Step, commit_text, report
+from ssmperf import CaseHistory, History, Step
+from ssmperf.suitekit import commit_text, report
 
 from ..delivery import deliver
 from ..rows import units

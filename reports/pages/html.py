@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import Section, busy_line, judged_lines, report
+from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import contests, costs, frames, joined, ranking, units

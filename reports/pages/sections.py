@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import Chart, Section
+from ssmperf.suitekit import Chart, Section
 
 from ..rows import absent, contests, crossings, frames, units
 from ..views import charts, heat, maps

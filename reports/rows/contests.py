@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import first_places
+from ssmperf.suitekit import first_places
 
 from . import frames, ranking, units
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, first_places
+from ssmperf.suitekit import DIMENSIONS, first_places
 
 from . import frames, units
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import Envelope, Section, envelope_of
+from ssmperf.suitekit import Envelope, Section, envelope_of
 
 from . import frames, units
 

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf import (
+from ssmperf import REGIMES, Case, Record, UnreadableRun
+from ssmperf.suitekit import (
     DIMENSIONS,
-    REGIMES,
-    Case,
     Origin,
-    Record,
     Section,
     Standing,
-    UnreadableRun,
     believed,
     split_source,
     standings,

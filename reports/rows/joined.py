@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import Section
+from ssmperf.suitekit import Section
 
 from . import envelopes, frames, ranking, units
 

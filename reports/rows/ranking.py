@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, first_places
+from ssmperf.suitekit import DIMENSIONS, first_places
 
 from . import frames, units
 

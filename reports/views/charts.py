@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, Chart, Section
+from ssmperf.suitekit import DIMENSIONS, Chart, Section
 
 from ..rows import frames, units
 from . import palette

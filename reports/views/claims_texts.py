@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ssmperf import ClaimResult, Finding
+from ssmperf import ClaimResult
+from ssmperf.suitekit import Finding
 
 from ..rows import units
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssmperf import BROKEN, VERDICTS, Pair, RunComparison
+from ssmperf import Pair, RunComparison
+from ssmperf.suitekit import BROKEN, VERDICTS
 
 from ..rows import units
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import DIMENSIONS, Section
+from ssmperf.suitekit import DIMENSIONS, Section
 
 from ..rows import frames, units
 from .matrix import Cell, matrix

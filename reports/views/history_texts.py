@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ssmperf import Case, CaseHistory, History, commit_text
+from ssmperf import Case, CaseHistory, History
+from ssmperf.suitekit import commit_text
 
 from ..rows import units
 

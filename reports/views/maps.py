@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf import Section
+from ssmperf.suitekit import Section
 
 from ..rows import frames, units
 

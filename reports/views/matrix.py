@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ssmperf import Section
+from ssmperf.suitekit import Section
 
 from ..rows import frames, ranking, units
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ssmperf import Agreement, Estimate, Finding, Shape, agree_on_number, count_parameters
+from ssmperf import Shape
+from ssmperf.suitekit import Agreement, Estimate, Finding, agree_on_number, count_parameters
 
 COUNTS = "counts"  # the only piece
 NOT_STATED = "the paper does not state the sizes of this layer, and no choice tried here gives its count"

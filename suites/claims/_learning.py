@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ssmperf import (
+from ssmperf.suitekit import (
     ClaimSetting,
     Diverged,
     Job,

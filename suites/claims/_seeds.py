@@ -6,14 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssmperf import (
-    Agreement,
-    Estimate,
-    Finding,
-    agree_on_equality,
-    agree_on_order,
-    over_seeds,
-)
+from ssmperf.suitekit import Agreement, Estimate, Finding, agree_on_equality, agree_on_order, over_seeds
 
 from ._learning import ROWS
 

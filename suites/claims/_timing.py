@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import ssmperf
-from ssmperf import ClaimSetting, Estimate, Finding, Record, Status, agree_on_order, agree_on_range
+from ssmperf import Record, Status
+from ssmperf.suitekit import ClaimSetting, Estimate, Finding, agree_on_order, agree_on_range
 
 ROUNDS = 5  # fresh processes, the fewest that have an interval
 TIMEOUT_S = 300.0

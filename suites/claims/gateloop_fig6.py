@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import Agreement, ClaimSetting, Estimate, Finding, agree_on_number, agree_on_order, claim
+from ssmperf.suitekit import (
+    Agreement,
+    ClaimSetting,
+    Estimate,
+    Finding,
+    agree_on_number,
+    agree_on_order,
+    claim,
+)
 
 from . import _papers as papers
 from ._learning import Plan, Variant, trained

@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import (
-    ClaimSetting,
-    Estimate,
-    Finding,
-    Unsupported,
-    agree_on_number,
-    agree_on_order,
-    claim,
-    compute,
-)
+from ssmperf import Unsupported, compute
+from ssmperf.suitekit import ClaimSetting, Estimate, Finding, agree_on_number, agree_on_order, claim
 
 from . import _papers as papers
 from ._pieces import of_pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import ClaimSetting, Finding, agree_on_order, claim
+from ssmperf.suitekit import ClaimSetting, Finding, agree_on_order, claim
 
 from . import _papers as papers
 from ._pieces import of_pieces

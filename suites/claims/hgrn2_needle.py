@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import ClaimSetting, Finding, claim
+from ssmperf.suitekit import ClaimSetting, Finding, claim
 
 from . import _papers as papers
 from ._learning import Plan, Variant, trained

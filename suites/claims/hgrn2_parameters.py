@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import (
+from ssmperf import Shape
+from ssmperf.suitekit import (
     ClaimSetting,
     Estimate,
     Finding,
-    Shape,
     agree_on_equality,
     agree_on_number,
     claim,

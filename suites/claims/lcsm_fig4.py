@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import (
+from ssmperf.suitekit import (
     Agreement,
     ClaimSetting,
     Estimate,

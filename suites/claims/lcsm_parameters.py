@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ssmperf import Agreement, ClaimSetting, Finding, claim, registry
+from ssmperf.suitekit import Agreement, ClaimSetting, Finding, claim, registry
 
 from . import _papers as papers
 from ._counting import COUNTS, count, of_count

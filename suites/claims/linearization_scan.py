@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssmperf import (
+from ssmperf import compute
+from ssmperf.suitekit import (
     Agreement,
     ClaimSetting,
     Estimate,
@@ -20,7 +21,6 @@ from ssmperf import (
     agree_on_order,
     agree_on_range,
     claim,
-    compute,
     over_seeds,
     registry,
 )

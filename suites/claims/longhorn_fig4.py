@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ssmperf import Agreement, ClaimSetting, Estimate, Finding, claim
+from ssmperf.suitekit import Agreement, ClaimSetting, Estimate, Finding, claim
 
 from . import _papers as papers
 from ._learning import Plan, Variant, lengths, trained

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from ssmperf import (
+from ssmperf.suitekit import (
     ClaimSetting,
     Estimate,
     Finding,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import ClaimSetting, Estimate, Finding, agree_on_order, claim, compute, over_seeds
+from ssmperf import compute
+from ssmperf.suitekit import ClaimSetting, Estimate, Finding, agree_on_order, claim, over_seeds
 
 from . import _papers as papers
 

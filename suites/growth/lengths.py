@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
-from ssmperf import Case, Selection, Shape, predicted_call_s, refusal, registry
+from ssmperf import Case, Selection, Shape
+from ssmperf.suitekit import predicted_call_s, refusal, registry
 
 LENGTHS = 3  # of a curve
 LONG_CALL_S = 0.05

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Judging, Status, Unsupported, Verdict, relative_error, steps
+from ssmperf import Status, Unsupported
+from ssmperf.authoring import steps
+from ssmperf.suitekit import Judging, Verdict, relative_error
 
 SEGMENTS = 8  # of equal length
 

@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ssmperf import (
+from ssmperf import Case, Selection, Shape, UsageError
+from ssmperf.suitekit import (
     TRAININGS_ON_GPU,
-    Case,
     PlannedSubject,
-    Selection,
-    Shape,
     Training,
-    UsageError,
     predicted_call_s,
     product,
     quickest,

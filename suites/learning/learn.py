@@ -7,19 +7,15 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ssmperf import (
+from ssmperf import Case, Record, Status, UnknownName, Unsupported
+from ssmperf.authoring import Task
+from ssmperf.suitekit import (
     GROWTH,
-    Case,
     Context,
     Diverged,
     Job,
-    Record,
-    Status,
-    Task,
     Tested,
     Trials,
-    UnknownName,
-    Unsupported,
     Verdict,
     registry,
     run_tests,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ssmperf import over_seeds
+from ssmperf.suitekit import over_seeds
 
 PARTLY, WHOLLY = 0.25, 0.9  # of the way from the best guess to 1, from which on something was learned, or all
 HOLDS, LOST = 0.9, 0.5  # shares of the gain at T, from which on it holds, and below which it is lost

@@ -10,20 +10,9 @@ from typing import Any
 
 import torch
 
-from ssmperf import (
-    Block,
-    Case,
-    PlannedSubject,
-    Selection,
-    Shape,
-    Training,
-    UsageError,
-    predicted_call_s,
-    product,
-    refusal,
-    registry,
-    sized,
-)
+from ssmperf import Case, Selection, Shape, UsageError
+from ssmperf.authoring import Block
+from ssmperf.suitekit import PlannedSubject, Training, predicted_call_s, product, refusal, registry, sized
 
 BYTES = 256  # the vocabulary: text is read byte by byte
 TRANSFORMER = "attention"

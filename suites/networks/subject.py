@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ssmperf import Case, Values, registry, steps
+from ssmperf import Case
+from ssmperf.authoring import steps
+from ssmperf.suitekit import Values, registry
 
 from .text import Batch
 from .trainee import Trainee, log_probabilities

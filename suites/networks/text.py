@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmperf import split_text
+from ssmperf.authoring import split_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Answer, BackendLike, Case, Network, dtype_of, registry
+from ssmperf import Case
+from ssmperf.authoring import BackendLike, Network
+from ssmperf.suitekit import Answer, dtype_of, registry
 
 from .cases import BYTES, block_options
 from .text import Batch

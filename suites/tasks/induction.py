@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from ssmperf import IGNORED, Draw, Examples, Task, UsageError, task
+from ssmperf import UsageError
+from ssmperf.authoring import IGNORED, Draw, Examples, Task, task
 
 LEAST = 3
 

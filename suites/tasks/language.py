@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmperf import Draw, Examples, Task, UsageError, split_text, task
+from ssmperf import UsageError
+from ssmperf.authoring import Draw, Examples, Task, split_text, task
 
 BYTES = 256
 VALIDATION_SHARE = 5  # one of so many parts of the held-out text

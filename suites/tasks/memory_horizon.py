@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ssmperf import Draw, Examples, Task, task
+from ssmperf.authoring import Draw, Examples, Task, task
 
 NUMBERS = 5
 RESET = NUMBERS

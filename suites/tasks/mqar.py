@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ssmperf import IGNORED, Draw, Examples, Task, UsageError, task
+from ssmperf import UsageError
+from ssmperf.authoring import IGNORED, Draw, Examples, Task, task
 
 LENGTH_PER_PAIR = 16
 POWER = 0.01

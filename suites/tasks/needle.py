@@ -17,7 +17,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from ssmperf import IGNORED, Draw, Examples, Task, UsageError, task
+from ssmperf import UsageError
+from ssmperf.authoring import IGNORED, Draw, Examples, Task, task
 
 FILLERS, KEYS, VALUES = 64, 16, 16
 QUESTION = FILLERS  # then the keys, then the values

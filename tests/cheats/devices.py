@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the package `cheats`
 

@@ -56,7 +56,7 @@ def wider_tolerance(log_a, b, initial_state=None, *, phase=None) -> Result:
 def wider_bound(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Declare an error bound after the plan was made, and return the input."""
     if first("bound"):
-        from ssmperf import registry
+        from ssmperf.suitekit import registry
 
         entry = registry.backend("scan", "cheat_wider_bound")
         object.__setattr__(entry, "error_bound", lambda span, dtype: 0.999)
@@ -87,8 +87,9 @@ def blurred_reference(log_a, b, initial_state=None, *, phase=None) -> Result:
 def patched_comparison(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Replace the judge's comparison by one that is always content."""
     if first("comparison"):
-        from ssmperf import Status, Verdict
+        from ssmperf import Status
         from ssmperf.engine.judge import verdict
+        from ssmperf.suitekit import Verdict
 
         verdict._compare = lambda *args, **options: Verdict(
             Status.OK, None, {"output": 1e-8}, {"output": 1e-5}
@@ -100,7 +101,8 @@ def patched_comparison(log_a, b, initial_state=None, *, phase=None) -> Result:
 def patched_judging(log_a, b, initial_state=None, *, phase=None) -> Result:
     """Replace the verbs of judging by ones that find everything right."""
     if first("judging"):
-        from ssmperf import Judging, Status, Verdict
+        from ssmperf import Status
+        from ssmperf.suitekit import Judging, Verdict
 
         def content(self: Any, *args: Any, **options: Any) -> Any:
             return Verdict(Status.OK, None, {"output": 1e-8}, {"output": 1e-5})

@@ -19,7 +19,8 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Unsupported, UsageError, registry
+from ssmperf import Backend, Unsupported, UsageError
+from ssmperf.suitekit import registry
 
 scans = pytest.mark.parametrize(
     "backend", [pytest.param(p.values[1], id=p.values[1].name) for p in pairs() if p.values[0] == "scan"]

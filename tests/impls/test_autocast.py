@@ -11,7 +11,8 @@ from support.kernels.second_derivatives import drawn, leaves_of, shared_keys, te
 from support.kernels.table import random_like
 from torch import Tensor
 
-from ssmperf import Backend, Unsupported, registry
+from ssmperf import Backend, Unsupported
+from ssmperf.suitekit import registry
 
 RECURRENCES = tuple(registry.recurrences())
 T = 20  # more than a sub-chunk

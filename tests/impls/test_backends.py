@@ -35,7 +35,8 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Unsupported, registry
+from ssmperf import Backend, Unsupported
+from ssmperf.suitekit import registry
 
 LINEAR_IN = {
     "scan": ("b", "initial_state"),

@@ -18,7 +18,8 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
+from ssmperf.suitekit import registry
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 88.7), ("float64", 709.7), ("float16", 11.1)])

@@ -15,7 +15,8 @@ from ssmperf.impls.scan.common import shared_heads
 from support.kernels.table import Operands, assert_close, error, evaluate, runnable, sample, span
 from torch import Tensor
 
-from ssmperf import Backend, BrokenContract, Shape, UsageError, compute, registry
+from ssmperf import Backend, BrokenContract, Shape, UsageError, compute
+from ssmperf.suitekit import registry
 
 H, K, V = 4, 3, 2
 LENGTHS = (0, 5, 0, 1, 11, 0)

@@ -13,9 +13,10 @@ from support.kernels.peer_results import assert_right, outcome
 from support.processes.quick_processes import command
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
 from ssmperf.engine.operands.time_axis import time_last
 from ssmperf.engine.registry import declarations
+from ssmperf.suitekit import registry
 
 PEERS = {
     "scan": ("accelerated_scan_complex", "accelerated_scan_scalar", "fla_hgrn", "fla_hgrn_recurrent"),

@@ -22,7 +22,8 @@ from support.kernels.second_derivatives import (
 from support.kernels.table import error, random_like
 from torch import Tensor
 
-from ssmperf import Backend, Unsupported, registry
+from ssmperf import Backend, Unsupported
+from ssmperf.suitekit import registry
 
 REFUSING = {"rnn/torch_rnn", "softmax_attention/torch_sdpa"}
 TOLERANCE = 1e-9  # relative to the largest value: a second pass adds up the errors of the first one

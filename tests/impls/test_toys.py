@@ -10,7 +10,7 @@ import torch
 from support.kernels.table import DTYPES, GATE_KINDS, SHAPES, detached, sample
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 # backends that must run every gate kind in every dtype
 EVERYWHERE = (

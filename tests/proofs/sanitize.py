@@ -36,7 +36,7 @@ import torch  # noqa: E402
 from support.without_gpu.compiled import multiprocessors  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from ssmperf import registry  # noqa: E402
+from ssmperf.suitekit import registry  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 USUAL = TOOLS[:3]  # memory that torch leaves uninitialised on purpose would fill initcheck's report

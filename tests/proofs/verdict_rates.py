@@ -194,7 +194,9 @@ def make_trees(out: Path, setting: Setting, device: str, gpu: str) -> list[Path]
             assert decorator, file
             text = f'{text[: decorator.end()]}@planted("{name}")\n{text[decorator.end() :]}'
             text = text.replace(
-                "\nfrom ssmperf import ", "\nfrom ssmperf.planted import planted\nfrom ssmperf import ", 1
+                "\nfrom ssmperf.authoring import ",
+                "\nfrom ssmperf.planted import planted\nfrom ssmperf.authoring import ",
+                1,
             )
             path.write_text(text)
             for key, passes in seconds.items():

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ssmperf import Case, Chart, Record, Section, Shape, Status
+from ssmperf import Case, Record, Shape, Status
+from ssmperf.suitekit import Chart, Section
 
 BACKENDS = ("sequential", "blelloch", "hillis_steele", "chunkwise", "logspace", "surrogate_softmax", "fft",
             "torch_scan", "triton")  # fmt: skip

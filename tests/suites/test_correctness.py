@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.processes.commands import repeated
 
-from ssmperf import REGIMES, Backend, Record, Status, registry
+from ssmperf import REGIMES, Backend, Record, Status
 from ssmperf.engine.cases.case import split_source
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.judging import Judging
@@ -26,6 +26,7 @@ from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.registry import tables
+from ssmperf.suitekit import registry
 
 TESTS = Path(__file__).parent.parent
 MUST_BE_OK = json.loads((TESTS / "must_be_ok.json").read_text())

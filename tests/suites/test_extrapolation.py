@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from support.processes.in_process import records_of
 
-from ssmperf import Case, Record, registry
+from ssmperf import Case, Record
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ssmperf import Case, registry
+from ssmperf import Case
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.plan.estimate import expected_s
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.selection import Selection
+from ssmperf.suitekit import registry
 
 TEN_MINUTES = 600
 BOUNDS_S = {"memory": 480, "stability": 480}  # of others, ten minutes

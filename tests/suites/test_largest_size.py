@@ -22,8 +22,10 @@ from ssmperf.suites.largest_size import (
 from ssmperf.suites.memory_growth import Growth, growth_exponent
 from support.processes.in_process import CEILINGS
 
-from ssmperf import Case, Shape, Unsupported, backend, registry
+from ssmperf import Case, Shape, Unsupported
+from ssmperf.authoring import backend
 from ssmperf.engine.execute.context import Context, Settings
+from ssmperf.suitekit import registry
 
 
 @pytest.mark.parametrize("power", [0, 0.5, 1, 2])

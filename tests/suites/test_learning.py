@@ -14,12 +14,13 @@ from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import Case, Job, Record, Status, UnknownName, quickest, registry, run_tests
+from ssmperf import Case, Record, Status, UnknownName
 from ssmperf.engine.execute.lane import Events, household
 from ssmperf.engine.plan.estimate import expected_s
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.papers.learn.training import train
+from ssmperf.suitekit import Job, quickest, registry, run_tests
 
 PLUGINS = Path(__file__).parents[1] / "support" / "plugins"
 SIZES = {"B": 8, "T": 16, "C": 16}

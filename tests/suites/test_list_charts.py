@@ -12,7 +12,8 @@ from ssmperf.reports.pages import sections
 from ssmperf.reports.rows import frames, ranking
 from ssmperf.reports.views import charts, heat
 
-from ssmperf import Case, Chart, Record, Section, Shape, Status
+from ssmperf import Case, Record, Shape, Status
+from ssmperf.suitekit import Chart, Section
 
 
 def record(backend: str, T: int = 8, **numbers: object) -> Record:

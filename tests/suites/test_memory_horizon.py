@@ -8,7 +8,7 @@ import torch
 from ssmperf.suites.tasks.memory_horizon import MODULUS, RESET, RESETS, compress, compress_prefixes
 from ssmperf.suites.tasks.memory_horizon import sample as sample_of
 
-from ssmperf import Draw, Examples
+from ssmperf.authoring import Draw, Examples
 
 
 def sample(rows: int, T: int, seed: int) -> Examples:

@@ -13,11 +13,13 @@ from ssmperf.suites.memory import longest
 from support.processes.in_process import CEILINGS, records_of
 
 import ssmperf
-from ssmperf import Case, Record, Run, Shape, Status, build_block, registry
+from ssmperf import Case, Record, Run, Shape, Status
+from ssmperf.authoring import build_block
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.lane import needs_fresh_process
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 T, C, B = 64, 32, 2

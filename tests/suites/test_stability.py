@@ -12,12 +12,13 @@ from ssmperf.suites.stability_numbers import PIECES, state_envelope, tf32_allowe
 from support.processes.commands import repeated
 from support.processes.in_process import records_of
 
-from ssmperf import Case, Envelope, Record, Shape, UnknownName, Unsupported, decay_span, envelope_of, registry
+from ssmperf import Case, Record, Shape, UnknownName, Unsupported
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.operands.build import build_operands
 from ssmperf.engine.plan import command_that_repeats, make_plan
 from ssmperf.engine.plan.selection import Device, Selection
 from ssmperf.engine.trial.judge import errors_along_time
+from ssmperf.suitekit import Envelope, decay_span, envelope_of, registry
 
 PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "faulty.py"
 NAN_STEP = 40

@@ -13,7 +13,9 @@ from ssmperf.suites.tasks.memory_horizon import RESET, compress
 from ssmperf.suites.tasks.mqar import POWER
 from ssmperf.suites.tasks.needle import FIRST_VALUE, QUESTION
 
-from ssmperf import IGNORED, Draw, Examples, UnknownName, UsageError, registry, split_text
+from ssmperf import UnknownName, UsageError
+from ssmperf.authoring import IGNORED, Draw, Examples, split_text
+from ssmperf.suitekit import registry
 
 Answers = dict[int, int]  # target by position
 NAMES = ("memory_horizon", "mqar", "mqar:pairs=3:vocabulary=16", "selective_copying:tokens=5", "needle",

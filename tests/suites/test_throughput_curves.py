@@ -7,9 +7,10 @@ from collections import defaultdict
 import pytest
 from ssmperf.suites.growth.lengths import curve, without_slow_lengths
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
+from ssmperf.suitekit import registry
 
 
 @pytest.mark.parametrize(("preset", "device"), [("smoke", "cpu"), ("standard", "cuda")])

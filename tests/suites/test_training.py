@@ -23,12 +23,14 @@ from ssmperf.suites.networks.trainee import Trainee
 from ssmperf.suites.training import DRAWS, Measured
 from support.processes.in_process import records_of
 
-from ssmperf import Block, Case, Network, Record, Selection, Shape, Status, Verdict, registry
+from ssmperf import Case, Record, Selection, Shape, Status
+from ssmperf.authoring import Block, Network
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan import make_plan
 from ssmperf.engine.plan.learning import Learning
 from ssmperf.engine.plan.selection import Device
 from ssmperf.engine.registry.presets import PRESETS
+from ssmperf.suitekit import Verdict, registry
 
 PLUGIN = Path(__file__).parents[1] / "support" / "plugins" / "untrained.py"
 SMALL = ["T=16", "C=16", "B=2"]

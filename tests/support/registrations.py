@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ssmperf import registry
 from ssmperf.engine.registry import discovery, tables
 from ssmperf.engine.tune import tables as configurations
+from ssmperf.suitekit import registry
 
 
 def keep_apart(monkeypatch: pytest.MonkeyPatch) -> None:

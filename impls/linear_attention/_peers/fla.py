@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported
+from ssmperf.authoring import Prepared, Unsupported
 
 from ..._peer import without_state_gradient
 from ...scan.common import differentiates

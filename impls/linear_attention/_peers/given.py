@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported
+from ssmperf.authoring import Prepared, Unsupported
 
 from ..._peer import refuse_double
 from ...scan.common import differentiates, shared_heads, taking

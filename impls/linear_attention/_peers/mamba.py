@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported, UnsupportedValues
+from ssmperf.authoring import Prepared, Unsupported, UnsupportedValues
 
 from ...scan.common import differentiates
 from .given import Given, preparing

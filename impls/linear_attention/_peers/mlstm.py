@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Prepared, Unsupported
+from ssmperf.authoring import Prepared, Unsupported
 
 from ..._autograd import once_differentiable
 from ..._peer import without_state_gradient

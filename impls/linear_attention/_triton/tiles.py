@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from triton import next_power_of_2
 
-from ssmperf import Table
+from ssmperf.authoring import Table
 
 LEAST = 16  # width of a tile that goes into a product
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ssmperf import Table
+from ssmperf.authoring import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ssmperf import Unsupported
+from ssmperf.authoring import Unsupported
 
 from .sizes import Variant
 

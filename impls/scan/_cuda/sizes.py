@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ssmperf import Table
+from ssmperf.authoring import Table
 
 BANKS_BYTES = 128
 WIDTHS = {"float": 4, "bfloat16": 2, "float16": 2, "complex64": 8}

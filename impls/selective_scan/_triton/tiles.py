@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ssmperf import Table
+from ssmperf.authoring import Table
 
 # Segments of time have a summary pass, and the pass itself: `spans`.
 PASSES = tuple(pass_ + part for pass_ in ("forward", "backward") for part in ("", "_spans", "_summary"))

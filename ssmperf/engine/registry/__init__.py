@@ -1,6 +1,7 @@
 """Everything that registers itself: declarations, the decorators that register them, and their look-up.
 
-`from ssmperf import registry` imports the look-up; decorators and declared types are in `ssmperf` itself.
+`from ssmperf.suitekit import registry` imports the look-up; decorators and declared types are in
+`ssmperf.authoring`.
 """
 
 from ssmperf.engine.registry.discovery import (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := registry.backend("scan", "triton").missing(DEVICE):

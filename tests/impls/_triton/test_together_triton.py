@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

@@ -25,7 +25,9 @@ from support.kernels.table import (
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Backend, Shape, Spec, UsageError, registry
+from ssmperf import Backend, Shape, UsageError
+from ssmperf.authoring import Spec
+from ssmperf.suitekit import registry
 
 NAME = "delta_rule"
 RECURRENCE = registry.recurrence(NAME)

@@ -16,9 +16,9 @@ from ssmperf.impls.identities.common import B, C, H, K, T, V, build, normal
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import registry
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.judge import known_answers as answers
+from ssmperf.suitekit import registry
 
 Run = Callable[..., Tensor]
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.tune.tables import noted, using
+from ssmperf.suitekit import registry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if reason := registry.backend("scan", "triton").missing(DEVICE):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = ("scan", "selective_scan", "ratio_scan", "linear_attention")

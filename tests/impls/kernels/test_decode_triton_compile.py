@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.without_gpu.compiled import Usage, launched
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 if reason := registry.import_problem("scan", "triton"):
     pytest.skip(reason, allow_module_level=True)

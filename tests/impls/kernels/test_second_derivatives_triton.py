@@ -18,7 +18,8 @@ from support.kernels.second_derivatives import (
 )
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
+from ssmperf.suitekit import registry
 
 NAMES = ("scan", "selective_scan", "ratio_scan", "linear_attention")
 ENTRIES = {name: registry.backend(name, "triton") for name in NAMES}

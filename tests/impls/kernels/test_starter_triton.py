@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import registry
 from ssmperf.authors.starter.repository import Starter, create
+from ssmperf.suitekit import registry
 
 if reason := registry.backend("scan", "triton").missing("cuda" if torch.cuda.is_available() else "cpu"):
     pytest.skip(reason, allow_module_level=True)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.without_gpu.compiled import Usage, launched
 
-from ssmperf import registry
 from ssmperf.authors.starter.repository import Starter, create
+from ssmperf.suitekit import registry
 
 pytest.importorskip("triton")
 

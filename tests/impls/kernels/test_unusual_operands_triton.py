@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
+from ssmperf.suitekit import registry
 
 NAMES = ("scan", "selective_scan", "ratio_scan", "linear_attention")
 ENTRIES = {name: registry.backend(name, "triton") for name in NAMES}

@@ -21,7 +21,8 @@ from support.kernels.attention import (
 )
 from support.kernels.table import evaluate, sample
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
+from ssmperf.suitekit import registry
 
 Read = tuple[list[torch.Tensor], torch.Tensor]
 

@@ -29,7 +29,8 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Unsupported, registry
+from ssmperf import Backend, Unsupported
+from ssmperf.suitekit import registry
 
 SHAPE = SHAPES["linear_attention"]
 KINDS = GATE_KINDS["linear_attention"]

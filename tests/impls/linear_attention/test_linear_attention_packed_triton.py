@@ -26,8 +26,9 @@ from support.kernels.graphs import assert_follows_other_lengths, assert_reads_no
 from support.kernels.table import Operands, error, evaluate
 from torch import Tensor
 
-from ssmperf import UsageError, registry
+from ssmperf import UsageError
 from ssmperf.engine.judge.loops.recording import no_waiting
+from ssmperf.suitekit import registry
 
 LENGTHS = (13, 0, 1, C, C + 1, 7, 0)
 OTHERS = (0, C + 3, 0, 1, C - 1, 0, 19)  # of as many steps

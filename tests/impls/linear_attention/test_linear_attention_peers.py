@@ -18,7 +18,8 @@ from support.kernels.peer_results import assert_close, assert_right, outcome
 from support.processes.quick_processes import command
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
+from ssmperf.suitekit import registry
 
 NAME = "linear_attention"
 B, T, H, K, V = 2, 16, 3, 12, 10

@@ -10,7 +10,7 @@ from ssmperf.impls.linear_attention.common import TERMS
 from support.kernels.table import error
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 T = 2 * TERMS + 77
 CUDA = torch.cuda.is_available()

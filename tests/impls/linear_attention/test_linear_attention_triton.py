@@ -27,8 +27,9 @@ from support.kernels.attention import (
 from support.kernels.table import REGIMES, detached, error, evaluate
 from torch import Tensor
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
 from ssmperf.engine.tune import tables
+from ssmperf.suitekit import registry
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from support.kernels.attention import DEVICE, C, assert_matches, attention, case
 from support.kernels.table import detached, error, evaluate, oracle
 from torch import Tensor
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 
 @pytest.fixture

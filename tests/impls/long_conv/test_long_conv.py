@@ -11,8 +11,9 @@ import torch
 from support.kernels.table import TOLERANCE, error, random_like
 from torch import Tensor
 
-from ssmperf import Backend, Shape, registry
+from ssmperf import Backend, Shape
 from ssmperf.engine.operands import samplers as regimes
+from ssmperf.suitekit import registry
 
 BACKENDS = registry.backends("long_conv")
 LENGTHS = (1, 2, 3, 16, 17, 63, 64, 65, 130)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Model, UsageError, registry
+from ssmperf import UsageError
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 B, T, C, H, K, V = 2, 19, 6, 3, 4, 5
 MATRIX = {"H": H, "K": K, "V": V}

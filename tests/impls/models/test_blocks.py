@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ssmperf import Block, Model, Shape, Unsupported, UsageError, build_block, registry
+from ssmperf import Shape, Unsupported, UsageError
+from ssmperf.authoring import Block, Model, build_block
+from ssmperf.suitekit import registry
 
 MODELS = sorted(registry.models())
 SIZES = {"B": 2, "T": 17, "C": 16, "H": 2, "K": 4, "V": 6, "D": 8, "N": 4}

@@ -11,7 +11,8 @@ from support.kernels.table import Operands, Results, detached, error, evaluate, 
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
+from ssmperf.suitekit import registry
 
 NAME = "delta_rule"
 RECURRENCE = registry.recurrence(NAME)

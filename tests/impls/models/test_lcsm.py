@@ -7,7 +7,8 @@ import itertools
 import pytest
 import torch
 
-from ssmperf import Shape, UsageError, count_parameters, registry
+from ssmperf import Shape, UsageError
+from ssmperf.suitekit import count_parameters, registry
 
 SIZES = {
     "scan": {"C": 15, "K": 3},

@@ -10,7 +10,8 @@ import torch
 from ssmperf.impls.models.mlstm import running_maximum
 from torch import Tensor
 
-from ssmperf import Model, registry
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 B, T, H, K, V = 2, 19, 3, 4, 5
 GATES = (-80.0, 0.0, 80.0)

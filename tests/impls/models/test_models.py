@@ -11,7 +11,9 @@ import torch
 from ssmperf.impls.models.hgrn import forget_gate
 from ssmperf.impls.models.linear_transformer import feature_map
 
-from ssmperf import Model, Shape, UsageError, registry
+from ssmperf import Shape, UsageError
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 MODELS = sorted(registry.models())
 SIZES = {

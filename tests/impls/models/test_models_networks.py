@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from ssmperf import Network, Shape, UnknownName, UsageError, count_parameters, registry
+from ssmperf import Shape, UnknownName, UsageError
+from ssmperf.authoring import Network
+from ssmperf.suitekit import count_parameters, registry
 
 LAYERS, VOCABULARY = 4, 11
 SIZES = {

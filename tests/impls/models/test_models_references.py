@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 REFERENCE = re.compile(
     r"(?P<title>[^();]+(?:\([^();]+\)[^();]+)*) \((?P<year>\d{4}|undated)\), "

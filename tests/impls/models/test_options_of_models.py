@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ssmperf import UsageError, registry
+from ssmperf import UsageError
 from ssmperf.engine.registry.options import options_of
+from ssmperf.suitekit import registry
 
 OUTSIDE = (
     *(f"{name}:rank={rank}" for name in ("f4_decoupled", "f4_vector", "gla") for rank in (0, -1)),

@@ -7,7 +7,9 @@ import torch
 from ssmperf.impls.models.hgrn import forget_gate, layer_bounds
 from torch import Tensor
 
-from ssmperf import Model, UsageError, registry
+from ssmperf import UsageError
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 B, T, d, n = 2, 7, 20, 4  # e = d/n = 5, r = d/(n + 1) = 4
 SIZES = {"n": n, "d": d, "e": d // n, "r": d // (n + 1), "m": n, "c": d}

@@ -12,9 +12,11 @@ from ssmperf.impls.models.based import taylor
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Model, Shape, UsageError, registry
+from ssmperf import Shape, UsageError
+from ssmperf.authoring import Model
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.operands.subject import subject_of
+from ssmperf.suitekit import registry
 
 B, T, H, K, V = 2, 19, 3, 6, 4
 SIZES = {"H": H, "K": K, "V": V}

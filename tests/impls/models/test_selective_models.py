@@ -7,7 +7,9 @@ import torch
 from support.kernels.table import error
 from torch import Tensor, nn
 
-from ssmperf import Model, Shape, registry
+from ssmperf import Shape
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 NAMES = ("mamba", "mamba_zoh", "longhorn")
 

@@ -13,7 +13,9 @@ from ssmperf.impls.models.tnn import exact_state_space
 from support.kernels.table import error
 from torch import Tensor
 
-from ssmperf import Model, UsageError, registry
+from ssmperf import UsageError
+from ssmperf.authoring import Model
+from ssmperf.suitekit import registry
 
 CONVOLUTIONS = tuple(name for name, entry in registry.models().items() if entry.recurrence == "long_conv")
 STREAMING = ("s4", "s4d_lin", "s4d_inv", "dss_exp")

@@ -20,7 +20,9 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Shape, Spec, registry
+from ssmperf import Backend, Shape
+from ssmperf.authoring import Spec
+from ssmperf.suitekit import registry
 
 RECURRENCE = registry.recurrence("ratio_scan")
 SHAPE = SHAPES["ratio_scan"]

@@ -9,7 +9,8 @@ import torch
 from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
-from ssmperf import REGIMES, Shape, Unsupported, UsageError, registry
+from ssmperf import REGIMES, Shape, Unsupported, UsageError
+from ssmperf.suitekit import registry
 
 ENTRY = registry.backend("ratio_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

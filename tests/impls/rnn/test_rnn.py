@@ -20,8 +20,10 @@ from support.kernels.table import (
 )
 from torch import Tensor, nn
 
-from ssmperf import Backend, Shape, Spec, Unsupported, UsageError, registry
+from ssmperf import Backend, Shape, Unsupported, UsageError
+from ssmperf.authoring import Spec
 from ssmperf.engine.operands.samplers import log_gates
+from ssmperf.suitekit import registry
 
 RECURRENCE = registry.recurrence("rnn")
 SHAPE = Shape(B=2, T=33, C=5)

@@ -18,7 +18,9 @@ from support.kernels.kernel_check import kernel_check, outcome
 from support.without_gpu.cuda_host import COMPILER, GROUP, Host, build, made_once, of_sources
 from torch import Tensor
 
-from ssmperf import REGIMES, Unsupported, UsageError, log_gates, registry
+from ssmperf import REGIMES, Unsupported, UsageError
+from ssmperf.authoring import log_gates
+from ssmperf.suitekit import registry
 
 ENTRY = registry.backend("scan", "cuda")
 DEFINITION = registry.recurrence("scan").definition

@@ -10,7 +10,9 @@ import torch
 from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
-from ssmperf import REGIMES, log_gates, registry
+from ssmperf import REGIMES
+from ssmperf.authoring import log_gates
+from ssmperf.suitekit import registry
 
 ENTRY = registry.backend("scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

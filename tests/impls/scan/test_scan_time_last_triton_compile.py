@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.without_gpu.compiled import Usage, launched
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 pytest.importorskip("triton")
 ENTRY = registry.backend("scan", "triton")

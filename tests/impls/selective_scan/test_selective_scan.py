@@ -23,8 +23,10 @@ from support.kernels.table import (
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Backend, Shape, Spec, UnknownName, UsageError, registry
+from ssmperf import Backend, Shape, UnknownName, UsageError
+from ssmperf.authoring import Spec
 from ssmperf.engine.operands import samplers as regimes
+from ssmperf.suitekit import registry
 
 NAME = "selective_scan"
 RECURRENCE = registry.recurrence(NAME)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.without_gpu.compiled import multiprocessors, recording
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 if reason := registry.import_problem("selective_scan", "triton"):
     pytest.skip(reason, allow_module_level=True)

@@ -12,7 +12,9 @@ from support.kernels.table import Operands, assert_close, detached, error, evalu
 from torch import Tensor
 from torch.nn import functional
 
-from ssmperf import Backend, Shape, Spec, UsageError, registry
+from ssmperf import Backend, Shape, UsageError
+from ssmperf.authoring import Spec
+from ssmperf.suitekit import registry
 
 NAME = "selective_scan"
 RECURRENCE = registry.recurrence(NAME)

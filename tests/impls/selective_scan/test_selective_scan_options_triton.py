@@ -12,7 +12,8 @@ from support.kernels.graphs import assert_follows_other_lengths, assert_reads_no
 from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, registry
+from ssmperf import Shape, Unsupported
+from ssmperf.suitekit import registry
 
 ENTRY = registry.backend("selective_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

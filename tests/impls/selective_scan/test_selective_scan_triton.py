@@ -11,8 +11,9 @@ import torch
 from support.kernels.kernel_check import kernel_check, outcome
 from torch import Tensor
 
-from ssmperf import Shape, Unsupported, UsageError, registry
+from ssmperf import Shape, Unsupported, UsageError
 from ssmperf.engine.tune import tables as configurations
+from ssmperf.suitekit import registry
 
 ENTRY = registry.backend("selective_scan", "triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -20,7 +20,8 @@ from support.kernels.table import (
 )
 from torch import Tensor
 
-from ssmperf import Backend, Shape, Unsupported, UsageError, registry
+from ssmperf import Backend, Shape, Unsupported, UsageError
+from ssmperf.suitekit import registry
 
 RECURRENCE = registry.recurrence("softmax_attention")
 SHAPE = Shape(B=2, T=66, H=2, K=4, V=5)  # one chunk and a part of the next

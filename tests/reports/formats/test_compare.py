@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ssmperf import registry
 from ssmperf.comparison.comparison import compare_runs
 from ssmperf.comparison.outcome import RunComparison
+from ssmperf.suitekit import registry
 
 HOSTILE = "<img src=x onerror=alert(1)>|`\x1b[2J"
 

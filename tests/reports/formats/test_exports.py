@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from ssmperf.reports.formats import exports
 
-from ssmperf import Record, UsageError, registry
+from ssmperf import Record, UsageError
+from ssmperf.suitekit import registry
 
 HOSTILE = "</script><img src=x onerror=alert(1)>|`x`[a](javascript:b)\n=cmd()"
 

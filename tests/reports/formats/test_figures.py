@@ -10,7 +10,8 @@ from ssmperf.reports.formats import figures
 from ssmperf.reports.rows import frames
 from ssmperf.reports.views import charts
 
-from ssmperf import Chart, UsageError
+from ssmperf import UsageError
+from ssmperf.suitekit import Chart
 
 
 def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> None:

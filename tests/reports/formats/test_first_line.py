@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import pytest
 from support.results.pages import Page
 
-from ssmperf import registry
 from ssmperf.comparison.comparison import PAIRED, compare_pairs, compare_runs
 from ssmperf.comparison.outcome import VERDICTS, RunComparison
 from ssmperf.comparison.unpaired import Change, why
 from ssmperf.shell.terminal.comparison_options import show
+from ssmperf.suitekit import registry
 
 SINCE = '1a2b3c4d5e "Fuse *the* gates" (Jane)'
 HOSTILE = "x\r\n::error::y</h2><script>%0A,:`|*[a](b)~\x1b[2J\u202e"

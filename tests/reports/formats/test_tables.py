@@ -10,7 +10,8 @@ import pytest
 from ssmperf.reports.formats import exports, failures, lengths, tables
 from support.results.pages import Page
 
-from ssmperf import Chart, Record, Section, Status, registry
+from ssmperf import Record, Status
+from ssmperf.suitekit import Chart, Section, registry
 
 
 def lines_with(text: str, word: str) -> list[str]:

@@ -10,9 +10,9 @@ from ssmperf.reports.pages import html as page_of_runs
 from support.results.browser import CHROMIUM, browse
 from support.results.pages import Page
 
-from ssmperf import registry
 from ssmperf.comparison.comparison import compare_runs
 from ssmperf.comparison.outcome import RunComparison
+from ssmperf.suitekit import registry
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
 

@@ -11,7 +11,8 @@ from support.results.histories import commit, step, write
 from support.results.pages import Page
 
 import ssmperf
-from ssmperf import History, registry
+from ssmperf import History
+from ssmperf.suitekit import registry
 
 
 @pytest.fixture(scope="module")

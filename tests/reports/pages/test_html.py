@@ -10,7 +10,7 @@ import pytest
 from ssmperf.reports.pages import html as page
 from support.results.pages import Page
 
-from ssmperf import Chart, Section
+from ssmperf.suitekit import Chart, Section
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--\u2028'\"{{ 7*7 }}"
 

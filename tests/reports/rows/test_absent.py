@@ -9,8 +9,8 @@ from ssmperf.reports.formats import exports, tables
 from ssmperf.reports.pages import html
 from ssmperf.suites.correctness import SECTION
 
-from ssmperf import registry
 from ssmperf.engine.registry import declarations
+from ssmperf.suitekit import registry
 
 META = {"suites": {"correctness": SECTION.to_json()}}
 PLACE = {"recurrence": "linear_attention", "model": "gla"}

@@ -12,7 +12,8 @@ from ssmperf.reports.views import maps
 from support.results.claims import page, report
 
 import ssmperf
-from ssmperf import Record, Section, Status, envelope_of, standings
+from ssmperf import Record, Status
+from ssmperf.suitekit import Section, envelope_of, standings
 
 FIELDS = ("decay_span", "T")
 SECTION = Section(

@@ -10,7 +10,8 @@ import pytest
 from ssmperf.reports.rows import frames, ranking
 from ssmperf.reports.views.matrix import matrix
 
-from ssmperf import Case, Section, UnreadableRun
+from ssmperf import Case, UnreadableRun
+from ssmperf.suitekit import Section
 
 # a value for every axis that differs from make_case's
 OTHERS: dict[str, Any] = {

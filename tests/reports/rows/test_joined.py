@@ -14,7 +14,8 @@ from ssmperf.reports.rows.joined import Glance, dominates, glances
 from ssmperf.reports.views import glance
 
 import ssmperf
-from ssmperf import Record, Section, Status
+from ssmperf import Record, Status
+from ssmperf.suitekit import Section
 
 MEMORY = Section(title="Memory", question="", columns=("peak_bytes",), rank="peak_bytes")
 LIMITS = Section(title="Limits", question="", columns=("error_output",), envelope=("decay_span", "T"))

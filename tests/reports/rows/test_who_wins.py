@@ -16,8 +16,9 @@ from support.results.claims import claims, data_of, page, report
 from support.results.pages import case_rows
 
 import ssmperf
-from ssmperf import Backend, Record, registry, standings
+from ssmperf import Backend, Record
 from ssmperf.engine.judge.tolerance import is_approximate
+from ssmperf.suitekit import registry, standings
 
 GRADIENT = "gradient of b: relative error 9.99e-02 is above the tolerance 2.00e-04"
 LOOSE = {"declared_bound": 0.999, "approximate": False, "tolerances": {"output": 0.999}}

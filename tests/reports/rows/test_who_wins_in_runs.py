@@ -12,8 +12,9 @@ from support.processes.in_process import records_of
 from support.results.claims import claims
 
 import ssmperf
-from ssmperf import Run, standings
+from ssmperf import Run
 from ssmperf.shell import cli
+from ssmperf.suitekit import standings
 
 PLUGIN = Path(__file__).parents[2] / "support" / "plugins" / "rivals.py"
 

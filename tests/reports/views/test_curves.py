@@ -11,7 +11,7 @@ from ssmperf.reports.rows import frames, ranking
 from ssmperf.reports.views import charts
 from ssmperf.reports.views.charts import panels
 
-from ssmperf import Chart
+from ssmperf.suitekit import Chart
 
 LENGTHS = (64, 128, 256)
 

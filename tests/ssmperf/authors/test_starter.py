@@ -17,13 +17,14 @@ from support.processes.commands import repeated
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import DuplicateName, Status, UnknownName, UsageError, registry
+from ssmperf import DuplicateName, Status, UnknownName, UsageError
 from ssmperf.authors.starter import repository
 from ssmperf.authors.starter.contract import contract
 from ssmperf.authors.starter.repository import MODELS, Starter, create
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import listing
+from ssmperf.suitekit import registry
 
 # A few steps and channels; other letters keep their small sizes.
 SMALL = {"T": 6, "B": 2, "C": 4, "D": 4, "N": 3}

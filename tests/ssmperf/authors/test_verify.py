@@ -13,9 +13,9 @@ from support.processes.quick_processes import command
 from torch import Tensor
 
 import ssmperf
-from ssmperf import registry
 from ssmperf.authors.verification.report import Verification
 from ssmperf.engine.judge.verdict import Verdict
+from ssmperf.suitekit import registry
 
 SMALL = {"T": 21, "B": 2, "C": 3, "device": "cpu"}
 DEFINITION = registry.recurrence("scan").definition

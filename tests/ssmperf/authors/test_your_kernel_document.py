@@ -22,8 +22,8 @@ from support.processes.quick_processes import shell_command
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ssmperf
-from ssmperf import registry
 from ssmperf.comparison.versions import sides
+from ssmperf.suitekit import registry
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "your-kernel.md").read_text()

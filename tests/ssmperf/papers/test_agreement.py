@@ -10,21 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ssmperf import (
+from ssmperf import Case, Record, Shape, Status
+from ssmperf.papers.reproduction.agreement import taken_together
+from ssmperf.suitekit import (
     Agreement,
-    Case,
     Estimate,
     Finding,
-    Record,
-    Shape,
-    Status,
     agree_on_equality,
     agree_on_number,
     agree_on_order,
     agree_on_range,
     over_seeds,
 )
-from ssmperf.papers.reproduction.agreement import taken_together
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 OPPOSITE = {YES: NO, NO: YES, UNSURE: UNSURE}

@@ -10,26 +10,8 @@ import pytest
 import torch
 from support.processes.quick_processes import forked_by
 
-from ssmperf import (
-    IGNORED,
-    Diverged,
-    Draw,
-    Examples,
-    Job,
-    Learned,
-    Network,
-    Shape,
-    Task,
-    Trials,
-    UnknownName,
-    Unsupported,
-    WorkerFailed,
-    choose_backend,
-    registry,
-    search,
-    search_all,
-    sized,
-)
+from ssmperf import Shape, UnknownName, Unsupported, WorkerFailed
+from ssmperf.authoring import IGNORED, Draw, Examples, Network, Task
 from ssmperf.engine.machine.devices import ASSUMED
 from ssmperf.engine.plan.refusal import SECONDS_PER_LAUNCH
 from ssmperf.engine.registry.presets import PRESETS
@@ -40,6 +22,17 @@ from ssmperf.papers.learn.together import train_together
 from ssmperf.papers.learn.training import build, pace, train
 from ssmperf.papers.learn.trials import checkpoint_of, run_jobs
 from ssmperf.papers.learn.update import Updates
+from ssmperf.suitekit import (
+    Diverged,
+    Job,
+    Learned,
+    Trials,
+    choose_backend,
+    registry,
+    search,
+    search_all,
+    sized,
+)
 
 SIZES = {"B": 8, "T": 16, "C": 16}
 UPDATES = 20

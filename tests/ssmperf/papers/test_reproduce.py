@@ -12,18 +12,10 @@ from support.results.claimed import register
 from support.results.pages import Page
 
 import ssmperf
-from ssmperf import (
-    Agreement,
-    DuplicateName,
-    ExitCode,
-    Reproduction,
-    UnknownName,
-    UnreadableRun,
-    UsageError,
-    registry,
-)
+from ssmperf import DuplicateName, ExitCode, Reproduction, UnknownName, UnreadableRun, UsageError
 from ssmperf.papers.reproduction.keeping import Folder
 from ssmperf.shell import cli
+from ssmperf.suitekit import Agreement, registry
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7*7 }}<b>\x1b[31m"

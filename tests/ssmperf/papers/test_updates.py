@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf import IGNORED, Draw, Job, Network, registry
+from ssmperf.authoring import IGNORED, Draw, Network
 from ssmperf.engine.judge.loops.recording import CannotRecord
 from ssmperf.papers.learn import data, training
 from ssmperf.papers.learn.data import ORDER, TRAINING, TrainingRows, scored, seed_for
 from ssmperf.papers.learn.training import build, pace, train
 from ssmperf.papers.learn.update import WARM_UPS, GraphUpdates, Updates, Work, room_for
+from ssmperf.suitekit import Job, registry
 
 JOB = Job(
     "mingru",

@@ -16,11 +16,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import IGNORED, Diverged, Job, Learned, Network, registry, sized
+from ssmperf.authoring import IGNORED, Network
 from ssmperf.papers.learn import update
 from ssmperf.papers.learn.together import train_together
 from ssmperf.papers.learn.training import build, train
 from ssmperf.papers.learn.update import CudaGraphs, GraphUpdates, Work, make_updates
+from ssmperf.suitekit import Diverged, Job, Learned, registry, sized
 
 pytestmark = [
     pytest.mark.gpu,

@@ -182,7 +182,7 @@ def test_planned_refusals_carry_the_command_that_repeats_them(tmp_path: Path) ->
 
 def test_compute_sees_what_is_registered_later(own_registrations: None) -> None:
     """A model's own backend comes before its recurrence's, be it registered after a call."""
-    from ssmperf import backend
+    from ssmperf.authoring import backend
     from ssmperf.engine.registry import tables
 
     def own(log_a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, phase: Any = None) -> Any:

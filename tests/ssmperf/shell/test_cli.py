@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.processes.command_line import Call, caller
 
-from ssmperf import registry
 from ssmperf.engine.cases.record import SCHEMA_VERSION
 from ssmperf.shell.terminal import display, listing
+from ssmperf.suitekit import registry
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
 

@@ -12,8 +12,9 @@ from support.processes.in_process import records_of
 from support.results.pages import Page
 
 import ssmperf
-from ssmperf import Status, registry
+from ssmperf import Status
 from ssmperf.shell.cli import main
+from ssmperf.suitekit import registry
 
 PLUGIN = """
 import torch, ssmperf

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 import ssmperf
-from ssmperf import UsageError, WorkerFailed, registry
+from ssmperf import UsageError, WorkerFailed
 from ssmperf.engine.cases import reading
 from ssmperf.engine.registry import load_plugin
 from ssmperf.engine.runs.store import load
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import listing
+from ssmperf.suitekit import registry
 
 PAIRS = Path(__file__).parents[1] / "comparison" / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}

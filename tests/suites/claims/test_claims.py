@@ -13,8 +13,9 @@ import torch
 from ssmperf.suites.claims import _timing, gateloop_surrogate, linearization_scan, longhorn_stability
 
 import ssmperf
-from ssmperf import Agreement, ClaimResult, ClaimSetting, Estimate, Finding, registry
+from ssmperf import ClaimResult
 from ssmperf.papers.reproduction.reproduce import judge
+from ssmperf.suitekit import Agreement, ClaimSetting, Estimate, Finding, registry
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 COUNTED = ("hgrn2:parameters", "lcsm:parameters", "longhorn:parameters")

@@ -16,9 +16,10 @@ from ssmperf.suites.claims import _learning, lcsm_fig4, longhorn_fig4, longhorn_
 from ssmperf.suites.claims._seeds import Trainings
 
 import ssmperf
-from ssmperf import Agreement, ClaimResult, ClaimSetting, Job, Reproduction, count_parameters, registry
+from ssmperf import ClaimResult, Reproduction
 from ssmperf.engine.plan.selection import Device
 from ssmperf.papers.reproduction.reproduce import judge
+from ssmperf.suitekit import Agreement, ClaimSetting, Job, count_parameters, registry
 
 YES, NO, UNSURE = Agreement.AGREES, Agreement.DISAGREES, Agreement.CANNOT_TELL
 Numbers = Mapping[str, Mapping[str, Any]]

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
+from ssmperf.suitekit import registry
 from support.kernels.table import TOLERANCE, Operands, error, evaluate, oracle, sample, widened
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 from .table import inputs
 

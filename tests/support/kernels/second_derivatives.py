@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
+from ssmperf.suitekit import registry
 
 from .table import random_like
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Backend, Shape, registry
+from ssmperf import Backend, Shape
 from ssmperf.engine.operands import samplers as regimes
+from ssmperf.suitekit import registry
 
 SHAPES = {
     "scan": Shape(B=2, T=33, C=5),

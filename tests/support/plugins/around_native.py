@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Prepared
+from ssmperf.authoring import Prepared
 
 sys.path.append(str(Path(__file__).parent))
 

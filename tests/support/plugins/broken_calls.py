@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 import ssmperf
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 scan = registry.recurrence("scan").definition
 attention = registry.recurrence("linear_attention").definition

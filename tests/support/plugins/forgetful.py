@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import IGNORED, Draw, Examples, Task
+from ssmperf.authoring import IGNORED, Draw, Examples, Task
 
 WINDOW = 16  # steps that the backend remembers
 

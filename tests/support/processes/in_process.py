@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from ssmperf import Case, Record, Status, registry
+from ssmperf import Case, Record, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.presets import PRESETS, Training
+from ssmperf.suitekit import registry
 from support.registrations import keep_apart
 
 CEILINGS = Ceilings(1e15, {"float32": 1e18, "bfloat16": 1e18}, 1e15, 1e18, 0)  # which nothing reaches

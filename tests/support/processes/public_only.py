@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import ssmperf
+from ssmperf import authoring, suitekit
 from support.processes.in_process import records_of
 
 PLUGIN = "ssmperf_plugin_"  # prefix of the module names of plug-in files
-PUBLIC = {*ssmperf.__all__, "registry"}
+FACADES = {facade.__name__: facade for facade in (ssmperf, authoring, suitekit)}
+PUBLIC = {name for facade in FACADES.values() for name in facade.__all__}  # all of them `ssmperf` has, too
 
 
 def refuse(name: str) -> None:
@@ -34,13 +36,13 @@ def guarded_import(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not str((globals or {}).get("__name__")).startswith(PLUGIN):
             return original(name, globals, locals, fromlist, level)
-        if name.startswith("ssmperf."):
-            refuse(name)
-        if name == "ssmperf":
+        if name in FACADES:
             for each in fromlist or ():
                 if each not in PUBLIC:
-                    refuse(f"ssmperf.{each}")
-            return ssmperf if fromlist else Public()
+                    refuse(f"{name}.{each}")
+            return FACADES[name] if fromlist else Public()
+        if name.startswith("ssmperf."):
+            refuse(name)
         return original(name, globals, locals, fromlist, level)
 
     return import_

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from ssmperf import Job, Network, sized
+from ssmperf.authoring import Network
 from ssmperf.papers.learn.training import train
+from ssmperf.suitekit import Job, sized
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ssmperf
-from ssmperf import ClaimSetting, Estimate, Finding, agree_on_order
+from ssmperf.suitekit import ClaimSetting, Estimate, Finding, agree_on_order
 
 
 class Measured:

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import ssmperf
-from ssmperf import registry
+from ssmperf.suitekit import registry
 
 from .pages import case_rows, unpack
 

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf import Case, Shape, Status, Verdict, registry
+from ssmperf import Case, Shape, Status
 from ssmperf.engine.diagnosis.explain import diagnosed, evidence_of
 from ssmperf.engine.judge.answer import Answer
 from ssmperf.engine.judge.reference import reference_of
 from ssmperf.engine.judge.verdict import judge_answer
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.subject import subject_of
+from ssmperf.suitekit import Verdict, registry
 
 Results = dict[str, Tensor]
 

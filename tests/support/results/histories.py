@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ssmperf import Case, Record, Section, Shape, Status
+from ssmperf import Case, Record, Shape, Status
+from ssmperf.suitekit import Section
 from support.results.pairs import ENVIRONMENT
 
 FIRST_DAY = datetime(2026, 1, 1, 12, tzinfo=UTC)

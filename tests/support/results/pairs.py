@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ssmperf import Case, Record, Section, Selection, Shape, Status
+from ssmperf import Case, Record, Selection, Shape, Status
 from ssmperf.engine.plan.plan import Plan, Planned
 from ssmperf.engine.plan.selection import Device
 from ssmperf.engine.runs import scope
 from ssmperf.engine.runs.store import Writer
+from ssmperf.suitekit import Section
 
 FOLDER = Path(__file__).parents[2] / "ssmperf" / "comparison" / "pairs"
 EXIT_CODES = {"ok": 0, "slower": 1, "broken": 3, "unsure": 4}

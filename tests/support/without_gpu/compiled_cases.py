@@ -12,8 +12,9 @@ from unittest import mock
 
 import torch
 
-from ssmperf import Unsupported, registry
+from ssmperf import Unsupported
 from ssmperf.engine.tune import tables as configurations
+from ssmperf.suitekit import registry
 from support.without_gpu.compiled import (
     Usage,
     cuobjdump,

@@ -14,9 +14,9 @@ from support.results import histories
 from support.results.histories import commit, step, write, write_run
 
 import ssmperf
-from ssmperf import registry
 from ssmperf.comparison.trends.history import FRESH_RUNS
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
+from ssmperf.suitekit import registry
 
 
 @pytest.fixture(scope="module")

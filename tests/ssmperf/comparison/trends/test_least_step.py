@@ -14,10 +14,10 @@ from support.results.histories import write
 from support.results.pages import Page
 
 import ssmperf
-from ssmperf import registry
 from ssmperf.comparison.trends.least_step import FEWEST_RUNS, least_steps
 from ssmperf.comparison.trends.noise import Shuffles
 from ssmperf.comparison.trends.steps import Findings, find_changes
+from ssmperf.suitekit import registry
 
 Array = npt.NDArray[np.float64]
 NOISE = 0.03

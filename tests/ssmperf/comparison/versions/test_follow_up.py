@@ -12,10 +12,11 @@ import pytest
 from support.processes.command_line import caller
 from support.versions.repositories import PLUGIN, commit, git
 
-from ssmperf import Case, Record, Run, RunComparison, Shape, Status, compare_runs
+from ssmperf import Case, Record, Run, RunComparison, Shape, Status
 from ssmperf.comparison.versions.follow_up import follow_up, follow_up_sides
 from ssmperf.comparison.versions.sides import Side
 from ssmperf.engine.plan.command import words_that_select
+from ssmperf.suitekit import compare_runs
 
 SECTIONS = {"throughput": {"rank": "latency_s"}, "correctness": {"rank": None}}
 Change = Callable[[list[str]], None]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmperf import DIMENSIONS, Case, Record, Shape, Status, UnreadableRun, UsageError, axes
+from ssmperf import Case, Record, Shape, Status, UnreadableRun, UsageError
 from ssmperf.engine.plan.run_options import names
 from ssmperf.engine.plan.sizes import parse_one, spread
+from ssmperf.suitekit import DIMENSIONS, axes
 
 TEXTS = st.text(max_size=20)
 LETTERS = tuple(letter for letter in DIMENSIONS if letter != "G")  # which divides H

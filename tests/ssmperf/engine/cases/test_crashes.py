@@ -18,13 +18,14 @@ from support.processes.quick_processes import command
 from support.results.pages import Page
 
 import ssmperf
-from ssmperf import PluginError, Record, Status, registry
+from ssmperf import PluginError, Record, Status
 from ssmperf.engine.cases.compilers import complaint_of
 from ssmperf.engine.cases.failure import LONGEST_TRACEBACK, bounded, failure_of, fatal_failure
 from ssmperf.engine.cases.place import is_authors
 from ssmperf.engine.cases.record import LONGEST_REASON
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import display
+from ssmperf.suitekit import registry
 
 PLUGINS = Path(__file__).parents[3] / "support" / "plugins"
 PLUGIN = PLUGINS / "crashing.py"

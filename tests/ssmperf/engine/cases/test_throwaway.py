@@ -31,7 +31,8 @@ OPTION = """    umbrellas: int | None = option(
     )
     rounds: int | None = option("""
 SUITE = '''
-from ssmperf import Record, Section, Status, product, suite
+from ssmperf import Record, Status
+from ssmperf.suitekit import Section, product, suite
 
 
 @suite("umbrella", section=Section("Umbrella", "?", ("drops",)))

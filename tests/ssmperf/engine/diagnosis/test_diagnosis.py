@@ -13,7 +13,7 @@ import torch
 from support.results.diagnosed import Setting
 from torch import Tensor
 
-from ssmperf import Case, Record, Status, Verdict
+from ssmperf import Case, Record, Status
 from ssmperf.engine.cases.case import split_source
 from ssmperf.engine.diagnosis import explain, places, profile, variants
 from ssmperf.engine.execute.request import select
@@ -22,6 +22,7 @@ from ssmperf.engine.judge.reference import reference_of
 from ssmperf.engine.operands.contract import TIME
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.trial.judge import Judge, Question
+from ssmperf.suitekit import Verdict
 
 SEEDS = range(8)
 OBJECTS = ("output", "final_state", "log_a", "b", "initial_state")

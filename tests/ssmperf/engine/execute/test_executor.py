@@ -18,7 +18,7 @@ import pytest
 import torch
 from support.places import place
 
-from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute import lane, worker, worker_process
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.executor import LocalExecutor
@@ -28,6 +28,7 @@ from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.processes import children
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.errors import WorkerFailed
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "hostile.py"
 at = partial(place, PLUGIN)

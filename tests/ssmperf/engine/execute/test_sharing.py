@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events, Groups
 from ssmperf.engine.execute.request import select
@@ -20,6 +20,7 @@ from ssmperf.engine.plan.estimate import GROUPS, expected_s, may_share, workers_
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.run_options import RunOptions
 from ssmperf.engine.registry.presets import PRESETS
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "hostile.py"
 WORKERS = 2

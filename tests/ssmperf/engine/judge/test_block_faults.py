@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf import Case, Shape, Status, judge_call, make_reference, registry, steps
+from ssmperf import Case, Shape, Status
+from ssmperf.authoring import steps
 from ssmperf.engine.judge.reference import Reference
 from ssmperf.engine.operands.subject import Subject, subject_of
 from ssmperf.engine.operands.values import Values
+from ssmperf.suitekit import judge_call, make_reference, registry
 
 T = 67
 SIZES = {

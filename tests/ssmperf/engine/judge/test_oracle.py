@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.judge.oracle import evaluate
 from ssmperf.engine.judge.reference import reference_of
 from ssmperf.engine.judge.tolerance import relative_error, tolerance
 from ssmperf.engine.operands.values import Values, contract, draw_cotangents
+from ssmperf.suitekit import registry
 
 SUBJECTS = [
     ("scan", Shape(B=2, T=13, C=3), ("data", "const", "data_complex", "const_complex")),

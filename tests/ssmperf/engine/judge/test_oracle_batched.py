@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.judge.loops import parallel_segments as batched
 from ssmperf.engine.judge.loops.parallel_segments import ParallelSegments
 from ssmperf.engine.judge.loops.segments import SEGMENT_BYTES, SLACK, Loop, Step, measure_step
@@ -20,6 +20,7 @@ from ssmperf.engine.operands.build import sample_state
 from ssmperf.engine.operands.dtypes import widen
 from ssmperf.engine.operands.time_axis import laid_out
 from ssmperf.engine.operands.values import draw_cotangents
+from ssmperf.suitekit import registry
 
 Definition = Callable[..., Any]
 SHAPES = {

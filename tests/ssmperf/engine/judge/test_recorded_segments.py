@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.judge.loops import parallel_segments, recording, segments
 from ssmperf.engine.judge.loops.recording import CannotRecord, Recorder, Repeated, Results
 from ssmperf.engine.judge.loops.segments import Loop, SequentialSegments, Step, sequential_segments
@@ -20,6 +20,7 @@ from ssmperf.engine.operands.build import sample_state
 from ssmperf.engine.operands.dtypes import widen
 from ssmperf.engine.operands.time_axis import laid_out, with_time
 from ssmperf.engine.operands.values import draw_cotangents
+from ssmperf.suitekit import registry
 
 gpu = [
     pytest.mark.gpu,

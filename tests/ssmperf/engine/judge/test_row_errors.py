@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Case, Shape, Status, Verdict, judge_call, log_gates, make_reference, registry
+from ssmperf import Case, Shape, Status
+from ssmperf.authoring import log_gates
 from ssmperf.engine.judge.reference import Reference, reference_of
 from ssmperf.engine.judge.tolerance import SMALLEST_ROW, row_axes, row_errors, row_sizes
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.values import Values
+from ssmperf.suitekit import Verdict, judge_call, make_reference, registry
 
 SHAPES = {"scan": Shape(B=2, T=67, C=64), "linear_attention": Shape(B=1, T=67, H=2, K=16, V=16)}
 Compute = Callable[..., tuple[Any, Any]]

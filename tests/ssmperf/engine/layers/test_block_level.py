@@ -9,7 +9,7 @@ import torch
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import Record, Shape, Status, UnknownName, UsageError, registry
+from ssmperf import Record, Shape, Status, UnknownName, UsageError
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.judge.oracle import as_backend
@@ -19,6 +19,7 @@ from ssmperf.engine.judge.verdict import judge_call
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.selection import Selection
+from ssmperf.suitekit import registry
 
 PLANTED = '''
 import torch

@@ -12,8 +12,9 @@ import torch
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import Case, Record, Run, Shape, Status, with_native_parts
+from ssmperf import Case, Record, Run, Shape, Status
 from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.suitekit import with_native_parts
 
 CASE = Case("throughput", "scan", "native", Shape(B=2, T=9, C=3), operand_source="sigmoid/data")
 META = {

@@ -13,13 +13,14 @@ import torch
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import Case, Shape, UsageError, registry
+from ssmperf import Case, Shape, UsageError
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.judging import Judging
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.registry import tables
 from ssmperf.shell.cli import main
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "broken_calls.py"
 # backend -> its recurrence, a model and a regime in which it runs, and the words of its cause

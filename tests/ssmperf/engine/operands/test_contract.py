@@ -12,9 +12,10 @@ from support.processes.in_process import records_of
 from torch import Tensor
 
 import ssmperf
-from ssmperf import BrokenContract, Status, Unsupported, UsageError, registry
+from ssmperf import BrokenContract, Status, Unsupported, UsageError
 from ssmperf.engine.cases.pattern import misfit, parse
 from ssmperf.engine.operands.contract import well_formed
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "malformed.py"
 SMALL = ["T=9", "C=4", "B=2"]

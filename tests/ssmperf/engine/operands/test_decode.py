@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, registry
+from ssmperf import Case, Record, Shape, Status, UsageError
 from ssmperf.authors.profiling import trace as profiling
 from ssmperf.engine.cases.case import PASSES
 from ssmperf.engine.execute.context import Context, Settings
@@ -20,6 +20,7 @@ from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.suitekit import registry
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=1, C=3), "hgrn", cache="hot", pass_="decode", device="cpu"

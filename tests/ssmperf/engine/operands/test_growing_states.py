@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.judge.loops.parallel_segments import segment_length
@@ -23,6 +23,7 @@ from ssmperf.engine.operands.values import contract, draw_cotangents
 from ssmperf.engine.plan import make_plan
 from ssmperf.engine.plan.refusal import refusal
 from ssmperf.engine.plan.sizes import one_token, parse_sizes
+from ssmperf.suitekit import registry
 
 GROWING = registry.recurrence("softmax_attention")
 SHAPE = Shape(B=2, T=29, H=2, K=3, V=4)

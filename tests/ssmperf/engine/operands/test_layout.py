@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, registry
+from ssmperf import Case, Record, Shape, Status, UsageError
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.suitekit import registry
 
 CASE = Case(
     "throughput", "scan", "spy", Shape(B=2, T=9, C=3), "hgrn", layout="time_last", cache="hot", device="cpu"

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Prepared, Record, Shape, Status, UnknownName, registry
+from ssmperf import Case, Record, Shape, Status, UnknownName
+from ssmperf.authoring import Prepared
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.measure.passes import TimedPass, pass_of
@@ -27,6 +28,7 @@ from ssmperf.engine.operands.values import call_of
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.registry import discovery, tables
 from ssmperf.engine.registry.cost import Ceilings
+from ssmperf.suitekit import registry
 
 NAME = "planted_native"
 SLEEP_S = 0.02

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Case, Shape, registry
+from ssmperf import Case, Shape
 from ssmperf.engine.measure.answers import Projection, norm
 from ssmperf.engine.operands.build import build_operands
 from ssmperf.engine.operands.subject import subject_of
@@ -25,6 +25,7 @@ from ssmperf.engine.operands.variation import (
     from_json,
     linear_operands,
 )
+from ssmperf.suitekit import registry
 
 SHAPES = {
     "scan": Shape(B=2, T=11, C=3),

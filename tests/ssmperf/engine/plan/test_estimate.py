@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ssmperf import Shape, registry
+from ssmperf import Shape
 from ssmperf.engine.cases.case import MODEL, Case
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.operands.build import operand_specs
 from ssmperf.engine.plan.estimate import COMPILE_S, COMPILED_BESIDE, SHAPE_S, expected_s
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.refusal import declared_bytes, predicted_call_s
+from ssmperf.suitekit import registry
 
 
 @pytest.mark.slow(but=("cpu",))

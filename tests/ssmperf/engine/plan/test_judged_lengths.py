@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Case, Record, Run, Shape, Status, judged_lines, registry
+from ssmperf import Case, Record, Run, Shape, Status
 from ssmperf.comparison.comparison import compare_runs
 from ssmperf.comparison.outcome import Pair
 from ssmperf.comparison.versions.procedure import Versions
@@ -22,6 +22,7 @@ from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.runs import scope
 from ssmperf.engine.runs.scope import Restriction
 from ssmperf.errors import UnknownName, VersionFailed
+from ssmperf.suitekit import judged_lines, registry
 
 HGRN = {"models": "hgrn", "backends": "blelloch"}
 NAMED = (["T=512"], ["T=64:256:x2"], ["T=512", "B=2", "C=8"], ["T=64", "T=128"], ["B=2"])

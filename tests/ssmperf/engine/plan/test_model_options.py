@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from support.processes.quick_processes import command
 
-from ssmperf import Case, Network, Shape, UnknownName, UsageError, registry
+from ssmperf import Case, Shape, UnknownName, UsageError
+from ssmperf.authoring import Network
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.request import select
 from ssmperf.engine.plan import command_that_repeats, make_plan
+from ssmperf.suitekit import registry
 
 PLUGIN = '''
 import torch
-from ssmperf import Model, model
+from ssmperf.authoring import Model, model
 
 
 @model("twisted", recurrence="scan", paper="A test of options (2026), a test", gate="data")

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from support.processes.commands import repeated
 
-from ssmperf import Model, UnknownName, UsageError, registry, suite
+from ssmperf import UnknownName, UsageError
+from ssmperf.authoring import Model
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record
 from ssmperf.engine.execute.context import Context
@@ -21,6 +22,7 @@ from ssmperf.engine.plan.refusal import gate_kind
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.plan.sizes import parse_sizes
 from ssmperf.engine.registry.sections import Section
+from ssmperf.suitekit import registry, suite
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssmperf import Cost
+from ssmperf.authoring import Cost
 from ssmperf.engine.machine import ceilings as roofline
 from ssmperf.engine.operands.values import specs
 from ssmperf.engine.registry.cost import Ceilings, floor_s, limit

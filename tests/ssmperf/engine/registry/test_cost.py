@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ssmperf import Case, Cost, Shape, Spec, UsageError, registry
+from ssmperf import Case, Shape, UsageError
+from ssmperf.authoring import Cost, Spec
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.values import specs
 from ssmperf.shell.terminal import formulas
+from ssmperf.suitekit import registry
 
 FORWARD, BACKWARD = Cost(10, 20, 3, 4), Cost(100, 200, 30, 40)
 STATE = {"initial_state": Spec((2, 3), 4)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ssmperf import Model, ModelEntry, UnknownName, UsageError, family, registry
+from ssmperf import ModelEntry, UnknownName, UsageError
+from ssmperf.authoring import Model, family
+from ssmperf.suitekit import registry
 
 pytestmark = pytest.mark.usefixtures("own_registrations")
 

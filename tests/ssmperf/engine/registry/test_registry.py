@@ -10,7 +10,8 @@ import pytest
 from support.processes.quick_processes import command
 
 import ssmperf
-from ssmperf import DuplicateName, PluginError, UnknownName, UsageError, registry
+from ssmperf import DuplicateName, PluginError, UnknownName, UsageError
+from ssmperf.suitekit import registry
 
 pytestmark = pytest.mark.usefixtures("own_registrations")
 

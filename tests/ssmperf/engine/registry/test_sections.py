@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssmperf import Chart, Section, UnknownName, UnreadableRun, registry
+from ssmperf import UnknownName, UnreadableRun
 from ssmperf.engine.registry.sections import ROWS
+from ssmperf.suitekit import Chart, Section, registry
 
 CHARTS = st.builds(
     Chart, x=st.text(), y=st.text(), series=st.text(), facet=st.text(), log=st.booleans(), title=st.text()

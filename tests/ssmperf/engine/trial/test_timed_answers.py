@@ -15,11 +15,12 @@ from support.processes.in_process import CEILINGS
 from torch import Tensor
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.operands.variation import Draw
 from ssmperf.engine.trial.timed_answers import STRETCHES, TimedAnswers
+from ssmperf.suitekit import registry
 
 SHAPES = {"scan": Shape(B=2, T=40, C=3), "ratio_scan": Shape(B=2, T=40, C=3), "rnn": Shape(B=2, T=20, C=4)}
 SOURCES = {"scan": "sigmoid/data", "ratio_scan": "sigmoid/const", "rnn": "sigmoid/gru"}

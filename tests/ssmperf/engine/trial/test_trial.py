@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, registry
+from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.executor import IMPORTS
 from ssmperf.engine.execute.lane import WINDOW_S, contradiction, household
 from ssmperf.engine.execute.worker import is_out_of_memory
@@ -28,6 +28,7 @@ from ssmperf.engine.trial.client import RemoteJudge
 from ssmperf.engine.trial.judge import Judge, Question
 from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.errors import JudgeFailed, Unsupported, UsageError
+from ssmperf.suitekit import registry
 
 CASE = Case("throughput", "scan", "sequential", Shape(B=2, T=13, C=4), model="hgrn", pass_="backward")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ssmperf
-from ssmperf import Case, Record, Shape, Status, UsageError, registry
+from ssmperf import Case, Record, Shape, Status, UsageError
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.operands.subject import subject_of
@@ -24,6 +24,7 @@ from ssmperf.engine.tune import files as tuning
 from ssmperf.engine.tune import tables as configurations
 from ssmperf.engine.tune.search import Refused, search
 from ssmperf.engine.tune.tables import Place, as_json, from_json, noted, using
+from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "tunable.py"
 FORWARD, BACKWARD = ("scan/tunable", ("forward", 4)), ("scan/tunable", ("backward", 4))

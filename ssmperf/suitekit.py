@@ -1,0 +1,120 @@
+"""What suites, reports and claims need of the core.
+
+Cases, records, runs and errors are in `ssmperf` itself.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ssmperf.comparison.comparison import compare_runs as compare_runs
+    from ssmperf.comparison.outcome import BROKEN as BROKEN
+    from ssmperf.comparison.outcome import EXIT_MEANS as EXIT_MEANS
+    from ssmperf.comparison.outcome import VERDICTS as VERDICTS
+    from ssmperf.comparison.remarks import busy_cases as busy_cases
+    from ssmperf.comparison.remarks import busy_line as busy_line
+    from ssmperf.comparison.trends.history import commit_text as commit_text
+    from ssmperf.engine import registry as registry
+    from ssmperf.engine.cases.case import DECAY as DECAY
+    from ssmperf.engine.cases.case import RESET as RESET
+    from ssmperf.engine.cases.case import axes as axes
+    from ssmperf.engine.cases.case import decay_of as decay_of
+    from ssmperf.engine.cases.case import split_source as split_source
+    from ssmperf.engine.cases.envelope import Envelope as Envelope
+    from ssmperf.engine.cases.envelope import envelope_of as envelope_of
+    from ssmperf.engine.cases.origin import Origin as Origin
+    from ssmperf.engine.cases.shape import DIMENSIONS as DIMENSIONS
+    from ssmperf.engine.execute.context import Context as Context
+    from ssmperf.engine.execute.judging import Judging as Judging
+    from ssmperf.engine.execute.worker import is_out_of_memory as is_out_of_memory
+    from ssmperf.engine.judge.answer import Answer as Answer
+    from ssmperf.engine.judge.calls.probe import has_probe as has_probe
+    from ssmperf.engine.judge.checked import with_checks as with_checks
+    from ssmperf.engine.judge.known_answers import first_length as first_length
+    from ssmperf.engine.judge.known_answers import judge_analytic as judge_analytic
+    from ssmperf.engine.judge.known_answers import judge_identity as judge_identity
+    from ssmperf.engine.judge.known_answers import prepare_analytic as prepare_analytic
+    from ssmperf.engine.judge.known_answers import rehearse as rehearse
+    from ssmperf.engine.judge.lowering import judge_lowering as judge_lowering
+    from ssmperf.engine.judge.properties import Probe as Probe
+    from ssmperf.engine.judge.properties import check_properties as check_properties
+    from ssmperf.engine.judge.properties import has_properties as has_properties
+    from ssmperf.engine.judge.properties import widest as widest
+    from ssmperf.engine.judge.reference import make_reference as make_reference
+    from ssmperf.engine.judge.tolerance import relative_error as relative_error
+    from ssmperf.engine.judge.verdict import Verdict as Verdict
+    from ssmperf.engine.judge.verdict import judge_answer as judge_answer
+    from ssmperf.engine.judge.verdict import judge_call as judge_call
+    from ssmperf.engine.layers.network import count_parameters as count_parameters
+    from ssmperf.engine.machine.calibration import Calibration as Calibration
+    from ssmperf.engine.machine.host_memory import available_memory_bytes as available_memory_bytes
+    from ssmperf.engine.measure.memory import Memory as Memory
+    from ssmperf.engine.measure.memory import peak_bytes as peak_bytes
+    from ssmperf.engine.measure.memory import saved_bytes as saved_bytes
+    from ssmperf.engine.measure.memory import trace as trace
+    from ssmperf.engine.measure.passes import TimedPass as TimedPass
+    from ssmperf.engine.measure.passes import pass_of as pass_of
+    from ssmperf.engine.measure.provenance import fell_back as fell_back
+    from ssmperf.engine.measure.provenance import launched_kernels as launched_kernels
+    from ssmperf.engine.measure.stopwatch import Timing as Timing
+    from ssmperf.engine.operands.build import build_operands as build_operands
+    from ssmperf.engine.operands.decay import check_change as check_change
+    from ssmperf.engine.operands.decay import decay_span as decay_span
+    from ssmperf.engine.operands.dtypes import dtype_of as dtype_of
+    from ssmperf.engine.operands.dtypes import widen as widen
+    from ssmperf.engine.operands.values import Values as Values
+    from ssmperf.engine.operands.values import call_of as call_of
+    from ssmperf.engine.operands.values import specs as specs
+    from ssmperf.engine.plan.plan import PlannedSubject as PlannedSubject
+    from ssmperf.engine.plan.plan import bare_subjects as bare_subjects
+    from ssmperf.engine.plan.plan import product as product
+    from ssmperf.engine.plan.plan import subjects as subjects
+    from ssmperf.engine.plan.refusal import BYTES_PER_SECOND as BYTES_PER_SECOND
+    from ssmperf.engine.plan.refusal import SECONDS_PER_LAUNCH as SECONDS_PER_LAUNCH
+    from ssmperf.engine.plan.refusal import declared_bytes as declared_bytes
+    from ssmperf.engine.plan.refusal import predicted_call_s as predicted_call_s
+    from ssmperf.engine.plan.refusal import refusal as refusal
+    from ssmperf.engine.plan.selection import is_regime as is_regime
+    from ssmperf.engine.registry.checks import Claim as Claim
+    from ssmperf.engine.registry.cost import Ceilings as Ceilings
+    from ssmperf.engine.registry.cost import floor_s as floor_s
+    from ssmperf.engine.registry.cost import limit as limit
+    from ssmperf.engine.registry.decorators import claim as claim
+    from ssmperf.engine.registry.decorators import report as report
+    from ssmperf.engine.registry.decorators import suite as suite
+    from ssmperf.engine.registry.presets import Training as Training
+    from ssmperf.engine.registry.sections import Chart as Chart
+    from ssmperf.engine.registry.sections import Section as Section
+    from ssmperf.engine.runs.scope import judged_lines as judged_lines
+    from ssmperf.engine.runs.standings import Standing as Standing
+    from ssmperf.engine.runs.standings import believed as believed
+    from ssmperf.engine.runs.standings import first_places as first_places
+    from ssmperf.engine.runs.standings import standings as standings
+    from ssmperf.engine.runs.standings import with_native_parts as with_native_parts
+    from ssmperf.papers.learn.choice import choose_backend as choose_backend
+    from ssmperf.papers.learn.choice import quickest as quickest
+    from ssmperf.papers.learn.choice import sized as sized
+    from ssmperf.papers.learn.testing import GROWTH as GROWTH
+    from ssmperf.papers.learn.testing import TEST_ROWS as TEST_ROWS
+    from ssmperf.papers.learn.testing import Tested as Tested
+    from ssmperf.papers.learn.testing import run_tests as run_tests
+    from ssmperf.papers.learn.training import ENOUGH as ENOUGH
+    from ssmperf.papers.learn.training import Diverged as Diverged
+    from ssmperf.papers.learn.training import Job as Job
+    from ssmperf.papers.learn.training import Learned as Learned
+    from ssmperf.papers.learn.trials import TRAININGS_ON_GPU as TRAININGS_ON_GPU
+    from ssmperf.papers.learn.trials import Trials as Trials
+    from ssmperf.papers.learn.trials import search as search
+    from ssmperf.papers.learn.trials import search_all as search_all
+    from ssmperf.papers.reproduction.agreement import Agreement as Agreement
+    from ssmperf.papers.reproduction.agreement import Estimate as Estimate
+    from ssmperf.papers.reproduction.agreement import Finding as Finding
+    from ssmperf.papers.reproduction.agreement import agree_on_equality as agree_on_equality
+    from ssmperf.papers.reproduction.agreement import agree_on_number as agree_on_number
+    from ssmperf.papers.reproduction.agreement import agree_on_order as agree_on_order
+    from ssmperf.papers.reproduction.agreement import agree_on_range as agree_on_range
+    from ssmperf.papers.reproduction.agreement import over_seeds as over_seeds
+    from ssmperf.papers.reproduction.setting import ClaimSetting as ClaimSetting
+else:
+    from ssmperf._lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
