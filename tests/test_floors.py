@@ -32,11 +32,7 @@ ENGINE = (
 )
 WINGS = ("comparison", "authors", "papers")
 STUBS = ("versions",)  # names that other versions know
-FACADES = (
-    "__init__",
-    "authoring",
-    "suitekit",
-)  # export names of all floors, and nothing of the core uses them
+FACADES = ("__init__", "authoring", "suitekit")  # export names of all floors; nothing of the core uses them
 FLOORS = (("errors", "_lazy"), *ENGINE, WINGS, ("shell", *STUBS), FACADES)
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 WITHOUT_TORCH = ("cases", "errors", "registry", "plan")

@@ -10,8 +10,8 @@ from ssmperf.authors.profiling import process
 from ssmperf.authors.profiling.host import PASSES
 from ssmperf.authors.profiling.subjects import cases_of
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.machine.process_settings import compiler_caches
 from ssmperf.engine.plan import Selection
+from ssmperf.engine.processes.compilers import compiler_caches
 
 
 def chosen(selection: Selection) -> list[Case]:

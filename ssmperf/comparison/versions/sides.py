@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ssmperf.engine.machine.process_settings import compiler_caches
+from ssmperf.engine.processes.compilers import compiler_caches
 from ssmperf.errors import UsageError, VersionFailed
 
 FORMS = (

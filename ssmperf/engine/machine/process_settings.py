@@ -38,25 +38,12 @@ class Unreadable:
     reason: str
 
 
-COMPILER_CACHES = {  # variables, and folders of their own
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TORCH_EXTENSIONS_DIR": "extensions",
-    "CUDA_CACHE_PATH": "cuda",
-}
-
-
 class Secret(str):
     """A text that no message shows, since a variable may hold a password."""
 
 
 class Extensible(tuple[Any, ...]):
     """A list that libraries may extend at its end."""
-
-
-def compiler_caches(folder: Path) -> dict[str, str]:
-    """Give the variables by which compilers keep kernels in a folder and not in the user's."""
-    return {name: str(folder / part) for name, part in COMPILER_CACHES.items()}
 
 
 def name_triton_cache() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ssmperf.comparison.versions import sides
 from ssmperf.engine.machine.activity import SIDE
-from ssmperf.engine.machine.process_settings import COMPILER_CACHES
+from ssmperf.engine.processes.compilers import COMPILER_CACHES
 from ssmperf.errors import UsageError
 
 PYPROJECT = """
