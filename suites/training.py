@@ -108,10 +108,10 @@ class TrainingStep:
     def measure(self, case: Case, context: Context) -> Record:
         if case.dtype == "float16":
             raise Unsupported("no float16: squares of gradients, of which AdamW keeps a mean, are 0 in it")
-        return Measured(case, context).record()
+        return TrainingMeasurement(case, context).record()
 
 
-class Measured:
+class TrainingMeasurement:
     """The measurement of one case."""
 
     def __init__(self, case: Case, context: Context) -> None:

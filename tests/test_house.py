@@ -292,3 +292,14 @@ def asserts(function: ast.FunctionDef) -> bool:
             if name in ("raises", "warns", "gradcheck") or name.startswith("assert_"):
                 return True
     return False
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Kernels' groups of values and the classes of claims have names of their own folders."""
+    homes: dict[str, list[str]] = {}
+    for file in python_files(ROOT, "ssmperf", "suites", "reports"):
+        if "claims" not in file.parts:
+            for node in parse(file).body:
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

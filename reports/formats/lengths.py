@@ -24,7 +24,7 @@ _OTHERS = ("dtype", "pass")  # named where they vary
 
 
 @dataclass(slots=True)
-class Block:
+class ChartText:
     """A chart as text. lines: by their labels, the text and the status by length; references follow."""
 
     title: str
@@ -33,7 +33,7 @@ class Block:
     lines: dict[tuple[str, ...], dict[int, tuple[str, str]]] = field(default_factory=dict)
 
 
-def blocks(rows: pd.DataFrame, section: Section) -> list[Block]:
+def blocks(rows: pd.DataFrame, section: Section) -> list[ChartText]:
     """List the blocks of a suite that ranks nothing: charts over a length, if they have two lengths."""
     if section.rank or section.envelope:
         return []
@@ -41,7 +41,7 @@ def blocks(rows: pd.DataFrame, section: Section) -> list[Block]:
     return [block for block in made if len(block.lengths) > 1]
 
 
-def print_blocks(console: Console, found: Sequence[Block]) -> None:
+def print_blocks(console: Console, found: Sequence[ChartText]) -> None:
     """Print one line per subject and backend of each block, with one column per length."""
     for block in found:
         console.print(Text(f"  {units.plain(block.title)}", style="bold"))
@@ -69,12 +69,12 @@ def _is_length(name: str) -> bool:
     return name == "T" or name.endswith("lengths")
 
 
-def _block(rows: pd.DataFrame, chart: Chart) -> Block:
+def _block(rows: pd.DataFrame, chart: Chart) -> ChartText:
     """Read a chart's numbers, also those of cases that are wrong; of several at one length, the largest.
 
     A case that failed and has no number is named by its status.
     """
-    block = Block(chart.title or f"{units.label(chart.y)} by {units.label(chart.x)}", [], [])
+    block = ChartText(chart.title or f"{units.label(chart.y)} by {units.label(chart.x)}", [], [])
     if chart.x not in rows or chart.y not in rows:
         return block
     known = rows[rows[chart.x].notna() & rows[chart.y].notna()]

@@ -21,7 +21,7 @@ NUMBERS = ("base", "new", "new / base")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Contents:
     """Contents of a report.
 
     pairs: one row each. sums: lines such as "missing: 12 cases of backend triton (gla, hgrn)".
@@ -33,7 +33,7 @@ class Listing:
     more: int
 
 
-def listing(comparison: RunComparison) -> Listing:
+def listing(comparison: RunComparison) -> Contents:
     """Choose the pairs that changed, or some of all if none did; many of one kind become one line.
 
     Missing cases are summed up by backend, as are wrong and lost ones, if a backend has more than a few, and
@@ -55,7 +55,7 @@ def listing(comparison: RunComparison) -> Listing:
     sums = [_sum(group) for group in sorted(summed, key=lambda group: list(VERDICTS).index(group[0].verdict))]
     if comparison.unmeasured:
         sums.append(f"missing: {comparison.unmeasured_text}")
-    return Listing(tuple(rows[:most]), tuple(sums), max(0, len(rows) - most))
+    return Contents(tuple(rows[:most]), tuple(sums), max(0, len(rows) - most))
 
 
 def within(pair: Pair, threshold: float) -> bool:

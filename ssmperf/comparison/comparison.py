@@ -15,10 +15,10 @@ from typing import Protocol
 
 from ssmperf.comparison import unpaired
 from ssmperf.comparison.environments import Differences, differences
-from ssmperf.comparison.noise import Calibrated, Noise
+from ssmperf.comparison.noise import Noise, NoiseCalibration
 from ssmperf.comparison.outcome import VERDICTS, Pair, RunComparison, check_unsure
 from ssmperf.comparison.remarks import Alarms, busy_line, unfinished
-from ssmperf.comparison.unpaired import Change, Side, Timed
+from ssmperf.comparison.unpaired import CaseSide, Change, Timed
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import REFUSED_VALUES
 from ssmperf.engine.cases.record import Record, Status
@@ -84,8 +84,8 @@ def compare_runs(
     force: bool = False,
     unsure: str = "fail",
     restriction: Restriction | None = None,
-    calibration: Calibrated | None = None,
-    local: Callable[[str], Calibrated | None] = lambda device: None,
+    calibration: NoiseCalibration | None = None,
+    local: Callable[[str], NoiseCalibration | None] = lambda device: None,
 ) -> RunComparison:
     """Match the cases of two runs that were measured at different times, and judge each.
 
@@ -378,16 +378,16 @@ def _number(record: Record, field: str | None) -> float | None:
     return next(iter(values_of([record], field)), None) if field else None
 
 
-def _side(record: Record, field: str) -> Side:
+def _side(record: Record, field: str) -> CaseSide:
     """Gather one run's facts about a case's time."""
     value = _number(record, field)
     assert value is not None
     samples, *ends = _SAMPLED[field]
     rounds = tuple(_numbers(record, "round_values"))
     if taken := rounds if len(rounds) > 1 else _numbers(record, samples):
-        return Side(value, unpaired.error_of(taken), rounds)
+        return CaseSide(value, unpaired.error_of(taken), rounds)
     low, high = (_number(record, end) for end in ends)
-    return Side(value, None if low is None or high is None else unpaired.error_of_interval(low, high))
+    return CaseSide(value, None if low is None or high is None else unpaired.error_of_interval(low, high))
 
 
 def _numbers(record: Record, name: str) -> list[float]:

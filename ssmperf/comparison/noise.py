@@ -25,7 +25,7 @@ MOST_SHARED = 2.0  # times as long: the effect on a call of another virtual mach
 CHANGED = ("slower", "faster")
 
 
-class Calibrated(Protocol):
+class NoiseCalibration(Protocol):
     """A calibration: device, date, and the spread per kind of case."""
 
     @property
@@ -46,11 +46,11 @@ class Noise:
         self,
         base: Run,
         new: Run,
-        calibration: Calibrated | None = None,
-        local: Callable[[str], Calibrated | None] = lambda device: None,
+        calibration: NoiseCalibration | None = None,
+        local: Callable[[str], NoiseCalibration | None] = lambda device: None,
     ) -> None:
         self._base, self._new, self._given, self._local = base, new, calibration, local
-        self._known: dict[tuple[str | None, str | None], Calibrated | None] = {}
+        self._known: dict[tuple[str | None, str | None], NoiseCalibration | None] = {}
         self._calibrated: dict[str, list[float]] = {}
         self._assumed: set[float] = set()
         self._assumed_on_cpu: set[str] = set()  # ids of cases
@@ -108,12 +108,12 @@ class Noise:
         reason = "of its backend's cases, this one alone changed: its core may have been shared meanwhile"
         return [replace(pair, verdict="ambiguous", reason=reason) if strays(pair) else pair for pair in pairs]
 
-    def _of_environments(self, old: str | None, now: str | None) -> Calibrated | None:
+    def _of_environments(self, old: str | None, now: str | None) -> NoiseCalibration | None:
         if (old, now) not in self._known:
             self._known[old, now] = self._search(old, now)
         return self._known[old, now]
 
-    def _search(self, old: str | None, now: str | None) -> Calibrated | None:
+    def _search(self, old: str | None, now: str | None) -> NoiseCalibration | None:
         found = [(run, run.environments.get(id_ or "")) for run, id_ in ((self._new, now), (self._base, old))]
         environments = [(run, each) for run, each in found if isinstance(each, Mapping)]
         for run, environment in environments:

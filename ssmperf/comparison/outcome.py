@@ -106,7 +106,7 @@ class SuiteMean:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RunOrigin:
     """The version that a run measured, its device and date.
 
     version: such as "git ref main (1a2b3c4d5e)", or the run's tag, the commit of ssmperf and the plug-ins.
@@ -158,7 +158,7 @@ class RunComparison:
     commands: tuple[str, ...] = ()
 
     @property
-    def origins(self) -> dict[str, Origin]:
+    def origins(self) -> dict[str, RunOrigin]:
         """The version that was measured on each side, its device and date."""
         base, new = self.versions or (None, None)
         return {"base": origin_of(self.base, base), "new": origin_of(self.new, new)}
@@ -322,11 +322,11 @@ class RunComparison:
         }
 
 
-def origin_of(run: Run, version: str | None = None) -> Origin:
+def origin_of(run: Run, version: str | None = None) -> RunOrigin:
     """Describe a run. version: the measured one, if it is known better than from the run."""
     environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
     created = run.meta.get("created")
-    return Origin(
+    return RunOrigin(
         version or "; ".join(dict.fromkeys(_versions(run, environments))),
         ", ".join(hardware(run)),
         created if isinstance(created, str) else "",

@@ -28,7 +28,7 @@ _MAD_SCALE = 1.4826  # of the median absolute deviation to the standard deviatio
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CaseSide:
     """A case in one run. value: its median; error: standard error of the logarithm of that median within its
     process, None if unknown; rounds: the values of all rounds if there were several."""
 
@@ -44,8 +44,8 @@ class Timed:
     spread: between processes, as a standard deviation of logs. kind: name shared by cases with similar noise.
     """
 
-    base: Side
-    new: Side
+    base: CaseSide
+    new: CaseSide
     spread: float
     kind: str = ""
 

@@ -12,7 +12,7 @@ HOLDS, LOST = 0.9, 0.5  # shares of the gain at T, from which on it holds, and b
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SeedSpread:
     """The mean of an accuracy over seeds and its 95 % interval; low and high are None for a single seed."""
 
     mean: float
@@ -28,7 +28,7 @@ class Level:
     """
 
     factor: int
-    accuracy: Spread
+    accuracy: SeedSpread
     chance: float
     majority: float
 
@@ -43,7 +43,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LearningVerdict:
     """A judgement of a training. learned: "learned", "partly learned" or "not learned".
 
     holds_to: the largest of the tested multiples of the training's length up to which what was learned holds;
@@ -55,13 +55,13 @@ class Verdict:
     text: str
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> SeedSpread:
     """Give the mean with Student's interval for independent normal values, cut to what accuracies can be."""
     found = over_seeds(values, share=True)
-    return Spread(found.value, found.low, found.high)
+    return SeedSpread(found.value, found.low, found.high)
 
 
-def judge(levels: Sequence[Level], untested: str = "") -> Verdict:
+def judge(levels: Sequence[Level], untested: str = "") -> LearningVerdict:
     """Judge accuracies at the length of the training, which come first, and beyond it.
 
     Something was learned if a part of the way from the best guess to 1 was gone, and if the interval over
@@ -76,7 +76,7 @@ def judge(levels: Sequence[Level], untested: str = "") -> Verdict:
         by = "by chance" if first.chance >= first.majority else "by the most frequent answer"
         doubt = " (the interval over seeds does not exclude it)" if first.gain >= PARTLY else ""
         text = f"not learned: {at.mean:.2f} against {first.base:.2f} {by}{doubt}; nothing to extrapolate"
-        return Verdict("not learned", None, text)
+        return LearningVerdict("not learned", None, text)
     learned = "learned" if first.gain >= WHOLLY else "partly learned"
     text = f"{learned} ({at.mean:.2f})"
     if learned != "learned":
@@ -97,4 +97,4 @@ def judge(levels: Sequence[Level], untested: str = "") -> Verdict:
             parts.append(f"lost at {lost.factor}T ({lost.accuracy.mean:.2f})")
     if untested:
         parts.append(f"not tested beyond {levels[-1].factor}T: {untested}")
-    return Verdict(learned, last.factor, "; ".join([text, ", ".join(parts)]) if parts else text)
+    return LearningVerdict(learned, last.factor, "; ".join([text, ", ".join(parts)]) if parts else text)

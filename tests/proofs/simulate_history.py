@@ -41,9 +41,9 @@ from scipy.stats import binom  # noqa: E402
 
 from ssmperf.comparison.trends.creep import LEAST_RUNS, find_creeps  # noqa: E402
 from ssmperf.comparison.trends.creep import SIGNIFICANCE as CREEP_LEVEL  # noqa: E402
-from ssmperf.comparison.trends.noise import Noise, Shuffles  # noqa: E402
+from ssmperf.comparison.trends.noise import SharedNoise, Shuffles  # noqa: E402
 from ssmperf.comparison.trends.steps import SIGNIFICANCE as STEP_LEVEL  # noqa: E402
-from ssmperf.comparison.trends.steps import Change, find_changes  # noqa: E402
+from ssmperf.comparison.trends.steps import ChangePoint, find_changes  # noqa: E402
 
 Array = npt.NDArray[np.float64]
 Random = np.random.Generator
@@ -121,7 +121,7 @@ class Row:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-def steps_of(logs: Array) -> tuple[list[list[Change]], list[list[Change]], Noise]:
+def steps_of(logs: Array) -> tuple[list[list[ChangePoint]], list[list[ChangePoint]], SharedNoise]:
     """Give the steps of each case that are reported, all that were found, and the noise."""
     numbers = [np.arange(logs.shape[1])] * len(logs)
     found = find_changes(list(logs), numbers, Shuffles(logs.shape[1]))

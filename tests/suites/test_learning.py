@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ssmperf.suites.learning.cases import MODELS
 from ssmperf.suites.learning.learn import numbers
-from ssmperf.suites.learning.verdict import Level, Spread, judge, spread
+from ssmperf.suites.learning.verdict import Level, SeedSpread, judge, spread
 from support.processes.in_process import records_of
 
 import ssmperf
@@ -153,7 +153,7 @@ def test_training_on_nan_ends_as_nan(records: list[Record]) -> None:
 
 
 def level(factor: int, mean: float, low: float | None = None, base: float = 0.2) -> Level:
-    return Level(factor, Spread(mean, mean if low is None else low, 1.0), base, 0.1)
+    return Level(factor, SeedSpread(mean, mean if low is None else low, 1.0), base, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_interval_is_students() -> None:
     found = spread([0.5, 0.6, 0.7])
     assert found.low == pytest.approx(0.6 - 4.30265 * 0.1 / math.sqrt(3), abs=1e-5)
     assert found.high == pytest.approx(0.6 + 4.30265 * 0.1 / math.sqrt(3), abs=1e-5)
-    assert spread([0.9]) == Spread(0.9, None, None) and spread([1.0, 0.9]).high == 1.0
+    assert spread([0.9]) == SeedSpread(0.9, None, None) and spread([1.0, 0.9]).high == 1.0
 
 
 def test_smoke_trains_few_models_on_few_tasks_unless_they_are_named() -> None:

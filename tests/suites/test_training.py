@@ -20,7 +20,7 @@ from ssmperf.suites.networks.cases import (
 )
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
-from ssmperf.suites.training import DRAWS, Measured
+from ssmperf.suites.training import DRAWS, TrainingMeasurement
 from support.processes.in_process import records_of
 
 from ssmperf import Case, Record, Selection, Shape, Status
@@ -188,13 +188,13 @@ def test_layers_of_the_user_are_those_of_the_timed_network() -> None:
 def test_what_is_wrong_is_judged_once_more_by_several_evaluations(
     right_by: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured, asked = object.__new__(Measured), list[int]()
+    measured, asked = object.__new__(TrainingMeasurement), list[int]()
 
-    def reference(self: Measured, which: int, draws: int = 1) -> int:
+    def reference(self: TrainingMeasurement, which: int, draws: int = 1) -> int:
         asked.append(draws)
         return draws
 
-    monkeypatch.setattr(Measured, "reference", reference)
+    monkeypatch.setattr(TrainingMeasurement, "reference", reference)
     verdict = measured.judged_by(
         lambda draws: Verdict(Status.OK) if draws >= right_by else Verdict(Status.WRONG, "planted"), 0
     )

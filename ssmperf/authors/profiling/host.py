@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ssmperf.authors import direct
-from ssmperf.authors.profiling.subjects import Subject, cases_of, synchronize
+from ssmperf.authors.profiling.subjects import ProfiledCall, cases_of, synchronize
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.operands.values import Values, call_of
 from ssmperf.engine.plan import Selection
@@ -88,7 +88,7 @@ def calls_of(case: Case, device: str) -> dict[str, Call]:
 
     A layer's call (`--level block`) has no counterpart in `ssmperf.compute`.
     """
-    subject = Subject.of(case, device)
+    subject = ProfiledCall.of(case, device)
     subject.call()()  # refuses a result of a wrong form
     calls = {
         "host_s": subject.call(checked=False),

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from ssmperf.authors.profiling import counters, first_call, host, measurement
 from ssmperf.authors.profiling.measurement import Measurement as Measurement
-from ssmperf.authors.profiling.measurement import Progress
+from ssmperf.authors.profiling.measurement import ProfileProgress
 from ssmperf.authors.profiling.trace import shortened
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
@@ -51,7 +51,7 @@ def the_kind(named: Sequence[str], timeout_s: float | None) -> str | None:
     return kind
 
 
-def measure(found: Measurement, selection: Selection, timeout_s: float, progress: Progress) -> None:
+def measure(found: Measurement, selection: Selection, timeout_s: float, progress: ProfileProgress) -> None:
     """Measure the cases of a selection; see `measurement.measure` for the exceptions."""
     kind = KINDS[found.kind]
     measurement.measure(

@@ -16,7 +16,7 @@ from ssmperf.engine.plan import Selection, refusal
 from ssmperf.errors import CannotMeasure, Unsupported, UsageError
 
 
-class Progress(Protocol):
+class ProfileProgress(Protocol):
     """What is told while cases are measured, as a run tells it."""
 
     def begin(self, total: int, done: int) -> None: ...
@@ -64,7 +64,7 @@ def measure(
     cases: Sequence[Case],
     selection: Selection,
     numbers_of: Callable[[Case], Mapping[str, Any]],
-    progress: Progress,
+    progress: ProfileProgress,
 ) -> None:
     """Measure cases in order; whatever a case raises becomes the status of its record.
 

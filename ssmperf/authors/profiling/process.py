@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.profiling.measurement import Failed
-from ssmperf.authors.profiling.subjects import Subject, synchronize
+from ssmperf.authors.profiling.subjects import ProfiledCall, synchronize
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Status
@@ -128,7 +128,7 @@ def first_call(case: Case, device: str) -> dict[str, Any]:
 
     The time has no imports, no start of CUDA, no draw of operands and no first gradient of torch's own.
     """
-    subject = Subject.of(case, device)
+    subject = ProfiledCall.of(case, device)
     synchronize(device)
     start_s = time.perf_counter()
     call = subject.call()
@@ -148,7 +148,7 @@ def watched_call(case: Case, device: str) -> dict[str, Any]:
     """Make a call that compiles, and one between the marks at which a profiler begins and ends."""
     import torch
 
-    call = Subject.of(case, device).call()
+    call = ProfiledCall.of(case, device).call()
     call()
     synchronize(device)
     torch.cuda.profiler.start()

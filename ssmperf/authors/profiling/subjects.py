@@ -47,7 +47,7 @@ def cases_of(
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProfiledCall:
     """The backend of a case on a device, with values."""
 
     case: Case
@@ -56,7 +56,7 @@ class Subject:
     function: Callable[..., Any]
 
     @classmethod
-    def of(cls, case: Case, device: str) -> Subject:
+    def of(cls, case: Case, device: str) -> ProfiledCall:
         """Look up the backend and draw the values."""
         subject = subject_of(case, device)
         backend = registry.backend(case.owner, case.backend)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssmperf.authors.profiling.subjects import Subject, cases_of, synchronize
+from ssmperf.authors.profiling.subjects import ProfiledCall, cases_of, synchronize
 from ssmperf.engine.cases.case import Case, chosen_axes
 from ssmperf.engine.measure.provenance import silence
 from ssmperf.engine.plan import Selection, refusal
@@ -84,7 +84,7 @@ def profile(selection: Selection, device: str, folder: Path) -> Profile:
         BrokenContract: it returns something other than (output, final_state).
     """
     case = _the_case(selection)
-    call = Subject.of(case, device).call()
+    call = ProfiledCall.of(case, device).call()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _trace(call, device, folder / TRACE)

@@ -64,7 +64,7 @@ import {{ name }}  # noqa: F401 (registers the backend)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class StarterRepository:
     """Contents of a kernel's repository.
 
     recurrence: of the kernel. name: of the kernel, its file and its backend.
@@ -182,7 +182,7 @@ class Starter:
         return text
 
 
-def create(starter: Starter, folder: Path, *, force: bool = False, install: str = "") -> list[Path]:
+def create(starter: StarterRepository, folder: Path, *, force: bool = False, install: str = "") -> list[Path]:
     """Write a repository's files into a folder, which is made if it is missing.
 
     Files that already hold the same text are left alone. Before anything is written, all is checked.

@@ -30,7 +30,7 @@ GIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InstallSource:
     """What pip installs to get this ssmperf.
 
     words: the arguments of pip install, separated by spaces. remarks: what may keep another machine from it.
@@ -40,7 +40,7 @@ class Source:
     remarks: tuple[str, ...] = ()
 
 
-def find_source() -> Source:
+def find_source() -> InstallSource:
     """Read the source from $SSMPERF_INSTALL, or else from what pip noted of this installation.
 
     Raises:
@@ -50,7 +50,7 @@ def find_source() -> Source:
     if given:
         safe = [without_secrets(word) for word in given]
         remark = f"{VARIABLE} has credentials, which are left out of ci/gate: set it where the gate runs"
-        return Source(" ".join(safe), (remark,) if safe != given else ())
+        return InstallSource(" ".join(safe), (remark,) if safe != given else ())
     in_checkout = (PLACE / "pyproject.toml").is_file()  # installed as editable, or not at all
     found = _of_checkout(PLACE) if in_checkout else source_of(_direct_url())
     if found is None:
@@ -61,7 +61,7 @@ def find_source() -> Source:
     return found
 
 
-def source_of(noted: Mapping[str, Any] | None) -> Source | None:
+def source_of(noted: Mapping[str, Any] | None) -> InstallSource | None:
     """Turn the contents of a `direct_url.json` into a source; None if it does not say enough."""
     noted = noted or {}
     url = noted.get("url")
@@ -80,7 +80,7 @@ def source_of(noted: Mapping[str, Any] | None) -> Source | None:
         return _of_checkout(folder) if "dir_info" in noted else None
     # without its credentials, an archive may be another one, or none
     fetched = "archive_info" in noted and urlsplit(url).scheme in FETCHED[:2] and without_secrets(url) == url
-    return Source(f"{PACKAGE}@{url.partition('#')[0]}{end}") if fetched else None
+    return InstallSource(f"{PACKAGE}@{url.partition('#')[0]}{end}") if fetched else None
 
 
 def without_secrets(text: str) -> str:
@@ -93,16 +93,16 @@ def without_secrets(text: str) -> str:
     return QUERY.sub(r"\g<address>", USER.sub(kept, text))
 
 
-def _at_commit(url: str, commit: str, end: str = "", kind: str = "git", *remarks: str) -> Source:
+def _at_commit(url: str, commit: str, end: str = "", kind: str = "git", *remarks: str) -> InstallSource:
     safe = without_secrets(url)
     if safe != url:
         remarks += (f"the credentials of {safe} are left out of ci/gate: git must have its own",)
     if urlsplit(safe).scheme not in FETCHED:
         remarks += (f"ci/gate installs {safe}, which only this machine has: elsewhere, set {VARIABLE}",)
-    return Source(f"{PACKAGE}@{kind}+{safe}@{commit}{end}", remarks)
+    return InstallSource(f"{PACKAGE}@{kind}+{safe}@{commit}{end}", remarks)
 
 
-def _of_checkout(folder: Path) -> Source | None:
+def _of_checkout(folder: Path) -> InstallSource | None:
     """Name the commit of a checkout at its remote, or in the folder if it has no remote; None without git."""
     commit, top = _git(folder, "rev-parse", "HEAD"), _git(folder, "rev-parse", "--show-toplevel")
     if not commit or not top:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, Array, IntArray, Noise, Shuffles
+from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, Array, IntArray, SharedNoise, Shuffles
 
 SIGNIFICANCE = 0.02  # allowed probability of any alarm where nothing changed, over all cases
 LEAST_RUNS = 10  # since the baseline; with fewer, a noise between runs of ±1 % hides a rise by 4 %
@@ -51,7 +51,7 @@ def find_creeps(
     runs: Sequence[IntArray],
     baselines: Sequence[int],
     steps: Sequence[Sequence[int]],
-    noise: Noise,
+    noise: SharedNoise,
     shuffles: Shuffles,
     threshold: float,
 ) -> list[Creep | None]:
@@ -84,7 +84,7 @@ def _judged(creep: Creep, evidence: float, chance: Array, least: float) -> Creep
     return replace(creep, p=p) if p <= SIGNIFICANCE and creep.rise >= least else None
 
 
-def _examined(orders: Array, before: Array, noise: Noise) -> tuple[Creep, Array]:
+def _examined(orders: Array, before: Array, noise: SharedNoise) -> tuple[Creep, Array]:
     """Sum up the values in their true order, the first row, and in random ones.
 
     orders: (1 + orders, runs). before: differences of neighbouring runs before the baseline.

@@ -18,7 +18,7 @@ from ssmperf.comparison.trends.creep import find_creeps
 from ssmperf.comparison.trends.least_step import FEWEST_RUNS, POWER, least_steps
 from ssmperf.comparison.trends.noise import Shuffles
 from ssmperf.comparison.trends.series import Point, Series, gather
-from ssmperf.comparison.trends.steps import Change, find_changes
+from ssmperf.comparison.trends.steps import ChangePoint, find_changes
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.runs.scope import Restriction
 from ssmperf.engine.runs.store import Run
@@ -353,7 +353,7 @@ def _since(every: Sequence[int], number: int) -> int:
     return len(every) - bisect.bisect_left(every, number)
 
 
-def _step(series: Series, change: Change, every: Sequence[int], *, last: bool, start: int) -> Step:
+def _step(series: Series, change: ChangePoint, every: Sequence[int], *, last: bool, start: int) -> Step:
     """Describe a step. every: runs of the device. last: whether no other follows. start: of the baseline."""
     place = change.position
     (base, old), (new, now) = series.records[place - 1], series.records[place]

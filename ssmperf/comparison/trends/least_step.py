@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from ssmperf.comparison.trends.noise import Array, Noise
-from ssmperf.comparison.trends.steps import SIGNIFICANCE, Findings, chances_of
+from ssmperf.comparison.trends.noise import Array, SharedNoise
+from ssmperf.comparison.trends.steps import SIGNIFICANCE, HistorySteps, chances_of
 
 POWER = 0.8  # share of steps of the least size that are found, in the middle of the runs
 FEWEST_RUNS = 9  # with fewer, too few orders of the runs differ for any step to stand out
@@ -27,7 +27,7 @@ _LONGEST = 40  # runs that are simulated; beyond, the size falls with the root o
 _COARSE = 4  # from 16 runs on, a multiple of this is simulated, so that many cases share one
 
 
-def least_steps(found: Findings, threshold: float) -> list[float | None]:
+def least_steps(found: HistorySteps, threshold: float) -> list[float | None]:
     """Compute the least step of each case as a log; None where none of any size would have been found.
 
     It is no smaller than the threshold, below which steps may not be reported.
@@ -44,12 +44,12 @@ def least_steps(found: Findings, threshold: float) -> list[float | None]:
     return sizes
 
 
-def _in_spreads(runs: int, found: Findings) -> float | None:
+def _in_spreads(runs: int, found: HistorySteps) -> float | None:
     """Find the least size in a history of so many runs, in estimated spreads; None if there is none."""
     if runs < FEWEST_RUNS:
         return None
     random = np.random.default_rng(runs)
-    noise = Noise(float(found.noise.degrees > 0), found.noise.degrees)
+    noise = SharedNoise(float(found.noise.degrees > 0), found.noise.degrees)
     estimates = noise.spreads(np.diff(random.normal(size=(_TRIALS, runs)), axis=1))
     trials = random.normal(size=(_TRIALS, runs))
     step = estimates[:, None] * (np.arange(runs) >= runs // 2)
@@ -62,7 +62,7 @@ def _in_spreads(runs: int, found: Findings) -> float | None:
     return high
 
 
-def _stand_out(trials: Array, noise: Noise, found: Findings) -> bool:
+def _stand_out(trials: Array, noise: SharedNoise, found: HistorySteps) -> bool:
     """Tell whether enough histories stand out, each one beside the cases that were found."""
     alone = len(found.lengths) == 1
     chances = chances_of(trials, noise, np.zeros(1) if alone else found.chance)

@@ -49,7 +49,7 @@ class Shuffles:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class SharedNoise:
     """The part of the variances between runs that the cases of a history share.
 
     variance: the common one. degrees: how many degrees of freedom it counts for in each case.
@@ -59,7 +59,7 @@ class Noise:
     degrees: float
 
     @classmethod
-    def of(cls, differences: Sequence[Array]) -> Noise:
+    def of(cls, differences: Sequence[Array]) -> SharedNoise:
         """Estimate it from the differences of neighbouring runs of each case.
 
         The more the variances of cases differ beyond their own scatter, the less is common (Smyth 2004).

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, ORDERS, Array, IntArray, Noise, Shuffles
+from ssmperf.comparison.trends.noise import CONFIDENCE_REACH, ORDERS, Array, IntArray, SharedNoise, Shuffles
 
 SIGNIFICANCE = 0.02  # allowed probability of any step in a history without one, over all its cases
 LEAST_SIDE = 3  # runs on either side of a step
@@ -33,7 +33,7 @@ _FEW_ORDERS = 199  # of each history of many
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """A step of a history.
 
     position: number of the first value after it. size: log of the ratio, after over before.
@@ -86,21 +86,21 @@ class _History:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class HistorySteps:
     """The steps of each case in their order, and what another step would have had to stand out from.
 
     noise: between runs. spreads: of single runs of each case. lengths: runs of each case on its longest
     level. chance: the largest evidence of any place in any case, in each random order of the runs.
     """
 
-    changes: list[list[Change]]
-    noise: Noise
+    changes: list[list[ChangePoint]]
+    noise: SharedNoise
     spreads: list[float]
     lengths: list[int]
     chance: Array
 
 
-def find_changes(logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuffles) -> Findings:
+def find_changes(logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuffles) -> HistorySteps:
     """Find the steps of every case, of all sizes that stand out from the noise.
 
     logs: the log values of each case in the order of its runs. runs: the numbers of these runs.
@@ -109,12 +109,12 @@ def find_changes(logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuf
         _History(np.asarray(values, dtype=np.float64), np.asarray(numbers), [0, len(values)])
         for values, numbers in zip(logs, runs, strict=True)
     ]
-    noise = Noise.of([each.differences() for each in histories])
+    noise = SharedNoise.of([each.differences() for each in histories])
     found = True
     while found:
         found, chance = _split(histories, noise, shuffles)
-    noise = Noise.of([each.differences() for each in histories])
-    return Findings(
+    noise = SharedNoise.of([each.differences() for each in histories])
+    return HistorySteps(
         [_changes(each, noise) for each in histories],
         noise,
         [
@@ -126,15 +126,15 @@ def find_changes(logs: Sequence[Array], runs: Sequence[IntArray], shuffles: Shuf
     )
 
 
-def _spread(history: _History, noise: Noise) -> float:
+def _spread(history: _History, noise: SharedNoise) -> float:
     differences = history.differences()
     return float(noise.spreads(differences)) if len(differences) else math.nan
 
 
-def chances_of(trials: Array, noise: Noise, others: Array) -> Array:
+def chances_of(trials: Array, noise: SharedNoise, others: Array) -> Array:
     """Compute the p of the first step of each history of one case, (trials, runs) to (trials,).
 
-    others: the chance of cases beside it, as in `Findings`.
+    others: the chance of cases beside it, as in `HistorySteps`.
     """
     count, runs = trials.shape
     orders = trials[:, Shuffles(runs, _FEW_ORDERS).orders(np.arange(runs))]
@@ -147,7 +147,7 @@ def chances_of(trials: Array, noise: Noise, others: Array) -> Array:
     return np.asarray((1 + ORDERS * either) / (1 + ORDERS), dtype=np.float64)
 
 
-def _split(histories: Sequence[_History], noise: Noise, shuffles: Shuffles) -> tuple[bool, Array]:
+def _split(histories: Sequence[_History], noise: SharedNoise, shuffles: Shuffles) -> tuple[bool, Array]:
     """Split every stretch that stands out from chance; tell whether there was any, and the chance."""
     candidates = []
     chance = np.zeros(1)
@@ -168,7 +168,7 @@ def _split(histories: Sequence[_History], noise: Noise, shuffles: Shuffles) -> t
     return found, chance
 
 
-def _best_splits(history: _History, noise: Noise, shuffles: Shuffles) -> dict[tuple[int, int], _Split]:
+def _best_splits(history: _History, noise: SharedNoise, shuffles: Shuffles) -> dict[tuple[int, int], _Split]:
     """Find the best split of each stretch that is long enough for one."""
     stretches = list(history.stretches())
     if all(b - a < 2 * LEAST_SIDE for a, b in stretches):
@@ -207,7 +207,7 @@ def _evidence(values: Array) -> tuple[Array, int]:
     return best, place
 
 
-def _changes(history: _History, noise: Noise) -> list[Change]:
+def _changes(history: _History, noise: SharedNoise) -> list[ChangePoint]:
     """Place each step anew between its neighbours, and compute its size."""
     if len(history.bounds) == 2:
         return []
@@ -216,7 +216,7 @@ def _changes(history: _History, noise: Noise) -> list[Change]:
     evidence = [history.found[position] for position in history.bounds[1:-1]]
     levels = [_level(values[a:b], spread) for a, b in itertools.pairwise(bounds)]
     changes = [
-        Change(
+        ChangePoint(
             bounds[i],
             levels[i] - levels[i - 1],
             spread * math.sqrt(1 / (bounds[i] - bounds[i - 1]) + 1 / (bounds[i + 1] - bounds[i])),
@@ -244,13 +244,13 @@ def _placed(values: Array, bounds: Sequence[int], spread: float) -> list[int]:
 
 
 def _marked_creeping(
-    changes: Sequence[Change], values: Array, bounds: Sequence[int], spread: float
-) -> list[Change]:
+    changes: Sequence[ChangePoint], values: Array, bounds: Sequence[int], spread: float
+) -> list[ChangePoint]:
     """Mark steps in one direction in a row, where a ramp fits better than their levels.
 
     Fits are compared by Schwarz's criterion (1978), since several levels have more freedom than a ramp.
     """
-    marked: list[Change] = []
+    marked: list[ChangePoint] = []
     for _, group in itertools.groupby(changes, key=lambda change: change.size > 0):
         row = list(group)
         first = bounds.index(row[0].position)

@@ -13,7 +13,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute.request import Request, run_folder
 from ssmperf.engine.execute.run import OpenRun, Progress, Silent, open_run
 from ssmperf.engine.machine import calibration, devices
-from ssmperf.engine.machine.calibration import UNKNOWN, Calibration, Session, kind_of
+from ssmperf.engine.machine.calibration import UNKNOWN, Calibration, CalibrationSession, kind_of
 from ssmperf.engine.plan.run_options import Names
 from ssmperf.engine.runs import store
 from ssmperf.engine.runs.store import Run
@@ -41,7 +41,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
+class WrittenCalibration:
     """A calibration after its file was written.
 
     calibration: from the file, of this session and earlier ones. run: the rounds of this session.
@@ -63,7 +63,7 @@ def calibrate(
     argv: Sequence[str] = (),
     progress: Progress | None = None,
     **options: Any,
-) -> Calibrated:
+) -> WrittenCalibration:
     """Measure rounds on a device, and add them to its calibration file.
 
     Without models, backends and axis, the first round measures a broad selection of cases, and the others a
@@ -93,7 +93,7 @@ def calibrate(
     run = store.load(request.out)
     session, name = _session(run)
     found = calibration.save(Calibration.of_sessions(name, [session]))
-    return Calibrated(found, calibration.path_for(name), run)
+    return WrittenCalibration(found, calibration.path_for(name), run)
 
 
 def choose(records: Iterable[Record], most: int = PER_KIND) -> list[Case]:
@@ -140,13 +140,13 @@ def _session_so_far(opened: OpenRun) -> None:
         calibration.load_for(calibration.device_name(environment))
 
 
-def _session(run: Run) -> tuple[Session, str]:
+def _session(run: Run) -> tuple[CalibrationSession, str]:
     """Make the session of a run, and name its device."""
     environments = dict(run.environments)
     if not environments:
         raise UsageError(f"no case was measured: nothing to calibrate with (run: {run.path})")
     env_id, environment = next(iter(environments.items()))
-    session = Session.of(run.rounds, calibration.software_of(environment, env_id))
+    session = CalibrationSession.of(run.rounds, calibration.software_of(environment, env_id))
     return session, calibration.device_name(environment)
 
 

@@ -13,7 +13,7 @@ from ssmperf.engine.cases.case import MODEL, Case, decay_of, split_source
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.diagnosis.explain import added, evidence_of, findings_of
-from ssmperf.engine.diagnosis.findings import Finding
+from ssmperf.engine.diagnosis.findings import ObjectFault
 from ssmperf.engine.judge.answer import call_backend
 from ssmperf.engine.judge.calls.checks import at_taken_sizes, check_calls
 from ssmperf.engine.judge.calls.probe import CallProbe, has_probe
@@ -57,7 +57,7 @@ class Examination:
 
     case: Case
     verdict: Verdict
-    findings: list[Finding]
+    findings: list[ObjectFault]
     conditions: list[Condition]
     promises: list[Checked] = field(default_factory=list)
 
@@ -147,7 +147,7 @@ def _by_known_answer(case: Case, device: str) -> Verdict:
     return judge_identity(identity, rehearsed, backend, dtype, device, bound, case.layout)
 
 
-def along(finding: Finding) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+def along(finding: ObjectFault) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """Tabulate the largest error along each axis: by the axis's name, indices as text and the error."""
     profile = finding.profile
     for axis, errors, indices in zip(profile.axes, profile.along, profile.indices, strict=True):
@@ -193,7 +193,7 @@ def _condition(name: str, case: Case, device: str, nonce: int, *, with_state: bo
 
 def _judged(
     case: Case, device: str, nonce: int, *, with_state: bool = True, deep: bool = False
-) -> tuple[Verdict, list[Finding]]:
+) -> tuple[Verdict, list[ObjectFault]]:
     """Judge one call on a draw of the run, from a random initial state, and diagnose its errors."""
     subject, dtype = subject_of(case, device), dtype_of(case.dtype)
     recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)

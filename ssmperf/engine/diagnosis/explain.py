@@ -8,7 +8,7 @@ from typing import Any
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import failure_of
-from ssmperf.engine.diagnosis.findings import Finding, diagnose, essence
+from ssmperf.engine.diagnosis.findings import ObjectFault, diagnose, essence
 from ssmperf.engine.diagnosis.variants import Evidence
 from ssmperf.engine.judge.answer import Answer
 from ssmperf.engine.judge.reference import Reference
@@ -47,13 +47,13 @@ def diagnosed(
 
 def findings_of(
     verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
-) -> list[Finding]:
+) -> list[ObjectFault]:
     """Diagnose the objects that a verdict finds wrong, the worst first.
 
     A layer's norm may hide what is wrong with the recurrence inside it, so that is judged and diagnosed too,
     and comes first.
     """
-    inner: list[Finding] = []
+    inner: list[ObjectFault] = []
     if answer.inner is not None and reference.inner is not None:
         own = judge_answer(answer.inner, reference.inner, dtype=dtype_of(case.dtype), bound=verdict.bound)
         inner = [
@@ -66,13 +66,13 @@ def findings_of(
 
 def _diagnosed(
     verdict: Verdict, answer: Answer, reference: Reference, case: Case, evidence: Evidence | None
-) -> list[Finding]:
+) -> list[ObjectFault]:
     return diagnose(
         answer.results, reference, verdict, sizes=dict(case.shape), length=case.shape["T"], evidence=evidence
     )
 
 
-def added(verdict: Verdict, found: Sequence[Finding]) -> Verdict:
+def added(verdict: Verdict, found: Sequence[ObjectFault]) -> Verdict:
     """Add findings to a verdict: its status and reason become those of the worst object."""
     if not found:
         return verdict

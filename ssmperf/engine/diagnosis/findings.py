@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ssmperf.engine.diagnosis import places
-from ssmperf.engine.diagnosis.profile import Profile, axes_of, profile_of
-from ssmperf.engine.diagnosis.relations import Match, Subject, relation
+from ssmperf.engine.diagnosis.profile import ErrorProfile, axes_of, profile_of
+from ssmperf.engine.diagnosis.relations import Match, WrongObject, relation
 from ssmperf.engine.diagnosis.variants import (
     Evidence,
     Region,
@@ -38,7 +38,7 @@ OF_PLACES = ("factor", "sign", "another", "gate", "conjugate")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ObjectFault:
     """The fault found in one object.
 
     label: the object, such as "output" or "gradient of q". error, tolerance: by elements, relative to the
@@ -57,7 +57,7 @@ class Finding:
     row_tolerance: float | None
     text: str
     match: Match | None
-    profile: Profile
+    profile: ErrorProfile
     steps: places.Steps | None
     parts: Mapping[str, Mapping[str, Any]]
     tried: Sequence[tuple[str, float]]
@@ -111,7 +111,7 @@ def diagnose(
     sizes: Mapping[str, int],
     length: int,
     evidence: Evidence | None = None,
-) -> list[Finding]:
+) -> list[ObjectFault]:
     """Diagnose all results that a verdict finds wrong, the worst by orders of magnitude first.
 
     results: by name, as an answer has them; a result that the verdict did not compare is left out.
@@ -134,7 +134,7 @@ def label_of(name: str) -> str:
     return name if name in NAMES else f"gradient of {name}"
 
 
-def essence(findings: Sequence[Finding]) -> str:
+def essence(findings: Sequence[ObjectFault]) -> str:
     """Sum up findings in one clause: the worst object's, then those of others."""
     if not findings:
         return ""
@@ -165,7 +165,7 @@ def _subject(
     sizes: Mapping[str, int],
     length: int,
     evidence: Evidence | None,
-) -> Subject:
+) -> WrongObject:
     label, exact = label_of(name), reference.expected(name)
     timed = name != "final_state" and has_time(name, exact, length)
     scale = reference.output_scale if name == "output" else None
@@ -184,7 +184,7 @@ def _subject(
     if name == "final_state" and "initial_state" in operands:
         others["initial state"] = operands["initial_state"]
     limits = [each.get(label, 0.0) for each in (verdict.tolerances, verdict.row_tolerances)]
-    return Subject(
+    return WrongObject(
         name, label, actual, exact, scale, max(limits[0], 1e-300), profile, others, operands.get(name), sizes
     )
 
@@ -201,10 +201,10 @@ def _limit(name: str, label: str, reference: Reference, verdict: Verdict, scale:
     return limits
 
 
-def _finding(subject: Subject, match: Match | None, verdict: Verdict) -> Finding:
+def _finding(subject: WrongObject, match: Match | None, verdict: Verdict) -> ObjectFault:
     label, profile = subject.label, subject.profile
     steps, parts = places.steps_of(profile), places.parts_of(profile)
-    made = Finding(
+    made = ObjectFault(
         label,
         verdict.errors[label],
         verdict.tolerances[label],
@@ -220,7 +220,7 @@ def _finding(subject: Subject, match: Match | None, verdict: Verdict) -> Finding
     return replace(made, text=_text(made))
 
 
-def _text(finding: Finding) -> str:
+def _text(finding: ObjectFault) -> str:
     """Compose the clause about an object."""
     profile, match = finding.profile, finding.match
     where = " ".join(filter(None, (places.in_words(finding.steps), places.parts_in_words(finding.parts))))
@@ -236,7 +236,7 @@ def _text(finding: Finding) -> str:
     return f"it is wrong {where or 'everywhere'}"
 
 
-def _not_finite(profile: Profile, where: str) -> str:
+def _not_finite(profile: ErrorProfile, where: str) -> str:
     total = math.prod(profile.shape)
     if profile.not_finite == 1 and profile.first_not_finite is not None:
         words = [
@@ -252,8 +252,8 @@ def _not_finite(profile: Profile, where: str) -> str:
 
 
 def _with_variants(
-    subjects: Sequence[Subject], found: Sequence[Finding], evidence: Evidence, verdict: Verdict
-) -> list[Finding]:
+    subjects: Sequence[WrongObject], found: Sequence[ObjectFault], evidence: Evidence, verdict: Verdict
+) -> list[ObjectFault]:
     """Explain errors that fit no relation by the recurrence with a fault in it."""
     findings = list(found)
     gradients = any(subject.label.startswith("gradient") for subject in subjects)
@@ -287,7 +287,7 @@ def _with_variants(
     return findings
 
 
-def _chunks(findings: Sequence[Finding], length: int) -> list[int]:
+def _chunks(findings: Sequence[ObjectFault], length: int) -> list[int]:
     found: list[int] = []
     for finding in sorted(findings, key=lambda each: -each.excess):
         if finding.steps is not None:
@@ -297,7 +297,7 @@ def _chunks(findings: Sequence[Finding], length: int) -> list[int]:
 
 
 def _matched(
-    subject: Subject,
+    subject: WrongObject,
     kind: str,
     text: str,
     results: Mapping[str, Tensor],

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ssmperf.engine.diagnosis.profile import Profile
+from ssmperf.engine.diagnosis.profile import ErrorProfile
 from ssmperf.engine.operands.contract import TIME
 
 JUMP = 10.0  # by which an error grows in one step where a fault begins; rounding that accumulates does not
@@ -52,7 +52,7 @@ class Steps:
         return self.count == self.last - self.first + 1
 
 
-def steps_of(profile: Profile) -> Steps | None:
+def steps_of(profile: ErrorProfile) -> Steps | None:
     """Find the wrong steps; None for an object without time, or where no element is beyond its limit."""
     errors = profile.over_time
     if errors is None or len(profile.indices[TIME]) != profile.shape[TIME]:
@@ -140,7 +140,7 @@ def chunks_before(steps: Steps | None) -> list[int]:
     return sorted((P for P in found if 1 < P < steps.T), reverse=True)[:6]
 
 
-def parts_of(profile: Profile) -> dict[str, dict[str, Any]]:
+def parts_of(profile: ErrorProfile) -> dict[str, dict[str, Any]]:
     """Give the wrong indices of each axis but time of which some indices are right, by the axis's name."""
     found: dict[str, dict[str, Any]] = {}
     for axis, name in enumerate(profile.axes):

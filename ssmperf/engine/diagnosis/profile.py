@@ -1,4 +1,4 @@
-"""Profile: how far an object is from its exact value along each of its axes."""
+"""ErrorProfile: how far an object is from its exact value along each of its axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE_AXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ErrorProfile:
     """Errors of one object along each axis; tensors are on the CPU.
 
     axes: names of the axes. time: whether the second one is time.
@@ -66,7 +66,7 @@ class Profile:
 
 def profile_of(
     actual: Tensor, expected: Tensor, *, limit: float | Tensor, scale: float, timed: bool, axes: Sequence[str]
-) -> Profile:
+) -> ErrorProfile:
     """Compare an object with its exact value, piece by piece, so that little memory is needed.
 
     limit: absolute error beyond which an element is wrong, one number or one per element (it broadcasts).
@@ -105,7 +105,7 @@ def profile_of(
             some = beyond.any(dim=tuple(others)) if others else beyond
             along[axis][place] = torch.maximum(along[axis][place], found / scale)
             wrong[axis][place] |= some
-    return Profile(
+    return ErrorProfile(
         axes=tuple(axes),
         time=timed,
         shape=shape,

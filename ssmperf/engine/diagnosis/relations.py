@@ -14,7 +14,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ssmperf.engine.diagnosis.profile import Profile, chosen, trimmed
+from ssmperf.engine.diagnosis.profile import ErrorProfile, chosen, trimmed
 from ssmperf.engine.operands.contract import TIME
 from ssmperf.engine.operands.dtypes import widen
 
@@ -40,7 +40,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class WrongObject:
     """One wrong object, as relations see it.
 
     name: key among the results; label: name in texts.
@@ -56,7 +56,7 @@ class Subject:
     exact: Tensor
     scale: float
     tolerance: float
-    profile: Profile
+    profile: ErrorProfile
     others: Mapping[str, Tensor]
     operand: Tensor | None
     sizes: Mapping[str, int]
@@ -73,14 +73,14 @@ def explains(before: float, after: float, tolerance: float) -> bool:
     return after <= before / LESS and (after <= tolerance or after <= before / FAR_LESS)
 
 
-def relation(subject: Subject) -> Match | None:
+def relation(subject: WrongObject) -> Match | None:
     """Find the first relation that explains an object's error; None if there is none."""
     if subject.profile.not_finite or not subject.exact.numel():
         return None
     return next(_matches(subject), None)
 
 
-def _matches(subject: Subject) -> Iterator[Match]:
+def _matches(subject: WrongObject) -> Iterator[Match]:
     box = subject.profile.box()
     if not bool(chosen(subject.actual, trimmed(box, subject.profile.worst)).any()):
         yield Match("zeros", "it is 0", 0.0)
@@ -101,7 +101,7 @@ def _matches(subject: Subject) -> Iterator[Match]:
     yield from _first_item(subject)
 
 
-def _factor(subject: Subject, actual: Tensor, exact: Tensor) -> Iterator[Match]:
+def _factor(subject: WrongObject, actual: Tensor, exact: Tensor) -> Iterator[Match]:
     """Fit a constant factor, and test whether it is all that is wrong."""
     size = float((exact.conj() * exact).real.sum())
     factor = float((exact.conj() * actual).real.sum()) / size if size else 0.0
@@ -134,7 +134,7 @@ def _named(factor: float, sizes: Mapping[str, int]) -> str:
 
 
 def _same_places(
-    subject: Subject, box: Sequence[Tensor], actual: Tensor, exact: Tensor
+    subject: WrongObject, box: Sequence[Tensor], actual: Tensor, exact: Tensor
 ) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """List the tensors that are equal if a relation holds that moves no element: kind, words, and both."""
     for label, other in subject.others.items():
@@ -149,7 +149,7 @@ def _same_places(
         yield "conjugate", "it is the complex conjugate of the exact one", actual.conj(), exact
 
 
-def _rearrangements(subject: Subject) -> Iterator[Match]:
+def _rearrangements(subject: WrongObject) -> Iterator[Match]:
     """Test exchanged axes, and time reversed or late by a step."""
     shape, names = subject.exact.shape, subject.profile.axes
     for i, j in combinations(range(len(shape)), 2):
@@ -166,14 +166,14 @@ def _rearrangements(subject: Subject) -> Iterator[Match]:
 
 
 def _moved(
-    subject: Subject, kind: str, text: str, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
+    subject: WrongObject, kind: str, text: str, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]
 ) -> Iterator[Match]:
     errors = [_distance(*pair, subject.scale) for pair in (before, after)]
     if subject.test(text, *errors):
         yield Match(kind, text, errors[1])
 
 
-def _first_item(subject: Subject) -> Iterator[Match]:
+def _first_item(subject: WrongObject) -> Iterator[Match]:
     """Test whether all batch items have the same values, though the exact ones differ."""
     profile = subject.profile
     if profile.axes[:1] != ("batch",) or subject.exact.shape[0] < 2:
@@ -186,7 +186,7 @@ def _first_item(subject: Subject) -> Iterator[Match]:
         yield Match("broadcast", text, spread)
 
 
-def _parts(subject: Subject, *, whole: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _parts(subject: WrongObject, *, whole: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Take a part of the object and of its exact value that has all of some axes."""
     everything = [torch.arange(size) for size in subject.exact.shape]
     kept = trimmed(everything, subject.profile.worst, whole=whole)

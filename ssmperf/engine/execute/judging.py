@@ -20,7 +20,7 @@ from ssmperf.engine.measure.passes import TimedPass
 from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.values import Values
-from ssmperf.engine.operands.variation import MOST_SEED, Draw, Variation
+from ssmperf.engine.operands.variation import MOST_SEED, CallSecret, Variation
 from ssmperf.engine.trial.judge import Question
 from ssmperf.engine.trial.timed_answers import STRETCHES, FreshValues, TimedAnswers
 from ssmperf.errors import BrokenContract
@@ -143,7 +143,7 @@ class Judging:
         equivalent = self.context.backend(self.case).equivalent
         made = Variation.of(self.case, self.values(0), self.values(1), equivalent=equivalent)
 
-        def ask(drawn: Draw, answer: Answer) -> Verdict:
+        def ask(drawn: CallSecret, answer: Answer) -> Verdict:
             return self._ask(answer, 1, gradients=self.case.gradients, drawn=drawn)
 
         eps = torch.finfo(dtype_of(self.case.dtype)).eps
@@ -166,10 +166,10 @@ class Judging:
         apart = dataclasses.replace(timed, refresh=lambda: None)
         return FreshValues(self.timed_answers(apart, buffers), ready)
 
-    def _shared(self) -> list[Draw]:
+    def _shared(self) -> list[CallSecret]:
         """Draw the mixtures that all backends of a run share, so that one reference serves all."""
         secret = random.Random(f"{self.context.nonce} {self.case.pass_}")
-        return [Draw(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(len(STRETCHES) + 1)]
+        return [CallSecret(seed=secret.randrange(MOST_SEED), scale=1.25) for _ in range(len(STRETCHES) + 1)]
 
     def with_candidate(self, buffers: Values) -> Verdict:
         """Judge the values of the second judgement again, with the configurations now in force."""
@@ -248,7 +248,7 @@ class Judging:
         number: int,
         *,
         gradients: bool,
-        drawn: Draw | None = None,
+        drawn: CallSecret | None = None,
         ends: tuple[int, ...] = (),
         distance: bool = False,
         counts: bool = True,

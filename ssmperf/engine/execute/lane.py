@@ -119,7 +119,7 @@ class Groups:
             return found
 
 
-class Starter(Protocol):
+class LaneStarter(Protocol):
     """Starts the processes of a lane."""
 
     def judge(self) -> JudgeProcess:
@@ -157,7 +157,7 @@ class Lane:
 
     def __init__(
         self,
-        start: Starter,
+        start: LaneStarter,
         state: DeviceState,
         timeout_s: float,
     ) -> None:

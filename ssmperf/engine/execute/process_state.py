@@ -64,7 +64,7 @@ _CONSTANTS = (int, float, complex, str, bytes, tuple, frozenset)
 _MISSING = object()
 
 
-class Kind(enum.StrEnum):
+class DifferenceKind(enum.StrEnum):
     """The kind of a difference: a restart cures it, or the results since are wrong."""
 
     RESTART = "restart"
@@ -74,9 +74,9 @@ class Kind(enum.StrEnum):
 class Difference(str):
     """A difference between two snapshots in plain words, with its kind."""
 
-    kind: Kind
+    kind: DifferenceKind
 
-    def __new__(cls, text: str, kind: Kind = Kind.RESTART) -> Difference:
+    def __new__(cls, text: str, kind: DifferenceKind = DifferenceKind.RESTART) -> Difference:
         made = super().__new__(cls, text)
         made.kind = kind
         return made
@@ -139,12 +139,12 @@ class Snapshot:
             *self._entries(later),
             *self._running(later),
         ]
-        return sorted(dict.fromkeys(found), key=lambda each: each.kind is not Kind.WRONG)
+        return sorted(dict.fromkeys(found), key=lambda each: each.kind is not DifferenceKind.WRONG)
 
     def _settings(self, later: Snapshot) -> Iterator[Difference]:
         for words, before in self.settings.items():
             after = later.settings[words]
-            kind = Kind.WRONG if words in MODES else Kind.RESTART
+            kind = DifferenceKind.WRONG if words in MODES else DifferenceKind.RESTART
             if isinstance(before, Mapping) and isinstance(after, Mapping):
                 for key in dict.fromkeys([*before, *after]):
                     old, new = before.get(key, _MISSING), after.get(key, _MISSING)
@@ -156,7 +156,7 @@ class Snapshot:
     def _replaced(self, later: Snapshot) -> Iterator[Difference]:
         for label, before in self.modules.items():
             if later.modules[label] is not before:
-                yield Difference(f"the module {label} was replaced or removed", Kind.WRONG)
+                yield Difference(f"the module {label} was replaced or removed", DifferenceKind.WRONG)
         for label, names in self.names.items():
             after = later.names[label]
             if names.keys() != after.keys() or not all(map(operator.is_, names.values(), after.values())):
@@ -167,15 +167,15 @@ class Snapshot:
             after = later.codes.get(function)
             if after is not None and not _identical(before, after):
                 where = f"{function.__module__}.{function.__qualname__}"
-                yield Difference(f"the code of {where} was replaced", Kind.WRONG)
+                yield Difference(f"the code of {where} was replaced", DifferenceKind.WRONG)
 
     def _entries(self, later: Snapshot) -> Iterator[Difference]:
         for label, before in self.entries.items():
             after = later.entries.get(label)
             if after is None:
-                yield Difference(f"the {label} is registered no more", Kind.WRONG)
+                yield Difference(f"the {label} is registered no more", DifferenceKind.WRONG)
             elif not _identical(before, after):
-                yield Difference(f"the {label} was changed after it was registered", Kind.WRONG)
+                yield Difference(f"the {label} was changed after it was registered", DifferenceKind.WRONG)
 
     def _running(self, later: Snapshot) -> Iterator[Difference]:
         for identifier, name in later.threads.items():
@@ -193,8 +193,12 @@ def _replaced_names(label: str, before: Mapping[str, Any], after: Mapping[str, A
     """Compare the values of the names in one module or class."""
     suite = label.startswith("ssmperf.")
 
-    def kind(name: str) -> Kind:
-        return Kind.WRONG if suite or label in CLOCKS or name in _used_names() else Kind.RESTART
+    def kind(name: str) -> DifferenceKind:
+        return (
+            DifferenceKind.WRONG
+            if suite or label in CLOCKS or name in _used_names()
+            else DifferenceKind.RESTART
+        )
 
     for name, old in before.items():
         new = after.get(name, _MISSING)

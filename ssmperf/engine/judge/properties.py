@@ -72,7 +72,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ProbedOperands:
     """A backend on a probe's operands. bound: operands -> the error bound that it declares, or None."""
 
     backend: Backend
@@ -128,7 +128,7 @@ def results_of(result: tuple[Tensor, Tensor | None]) -> dict[str, Tensor]:
 
 def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[Checked]:
     """Test every property in turn; a property whose calls the backend refuses does not apply."""
-    trial = Trial(backend, probe, bound)
+    trial = ProbedOperands(backend, probe, bound)
     for name, measure in PROPERTIES.items():
         try:
             yield measure(trial)
@@ -136,7 +136,7 @@ def check_properties(backend: Backend, probe: Probe, bound: Bound) -> Iterator[C
             yield Checked(name, reason=str(error))
 
 
-def lengths(trial: Trial) -> Checked:
+def lengths(trial: ProbedOperands) -> Checked:
     """Test that outputs, states and gradients are right at many lengths, also around the sizes of tiles."""
     found = []
     for T, verdict in each_part(LENGTHS, lambda T: _judged_at(trial, T)):
@@ -147,7 +147,7 @@ def lengths(trial: Trial) -> Checked:
     return worst("lengths", found)
 
 
-def _judged_at(trial: Trial, T: int) -> Verdict:
+def _judged_at(trial: ProbedOperands, T: int) -> Verdict:
     """Judge one call of some length. Raises Unsupported where the backend refuses it."""
     refused = trial.backend.lengths(T) if trial.backend.lengths is not None else None
     if refused:
@@ -165,7 +165,7 @@ def _judged_at(trial: Trial, T: int) -> Verdict:
     )
 
 
-def state_passing(trial: Trial) -> Checked:
+def state_passing(trial: ProbedOperands) -> Checked:
     """Test that two runs, the second from the first's final state, equal one run, gradients included."""
     if not trial.probe.recurrence.has_state:
         raise DoesNotApply("the recurrence has no state")
@@ -186,7 +186,7 @@ def state_passing(trial: Trial) -> Checked:
     return worst("state_passing", found)
 
 
-def causality(trial: Trial) -> Checked:
+def causality(trial: ProbedOperands) -> Checked:
     """Test that changing the inputs from some step on leaves all earlier outputs unchanged."""
     if trial.backend.causal == "none":
         raise DoesNotApply("it declares causal='none'")
@@ -205,13 +205,13 @@ def causality(trial: Trial) -> Checked:
     return worst("causality", found)
 
 
-def prefix(trial: Trial) -> Checked:
+def prefix(trial: ProbedOperands) -> Checked:
     """Test that a shorter run gives the first outputs of the longer one."""
     short = trial.forward(steps(trial.operands, 0, 19, LENGTH))["output"]
     return worst("prefix", [(relative_error(short, trial.whole["output"][:, :19]), trial.limit())])
 
 
-def batch_independence(trial: Trial) -> Checked:
+def batch_independence(trial: ProbedOperands) -> Checked:
     """Test that changing one batch item leaves the results of the others unchanged."""
     limit = 0.0 if trial.backend.batches == "bitwise" else trial.limit()
     other = trial.probe.values(number=1).operands
@@ -228,7 +228,7 @@ def batch_independence(trial: Trial) -> Checked:
     )
 
 
-def determinism(trial: Trial) -> Checked:
+def determinism(trial: ProbedOperands) -> Checked:
     """Test that two runs give the same bits, gradients included."""
     if not trial.backend.deterministic:
         raise DoesNotApply("it declares deterministic=False")
@@ -237,7 +237,7 @@ def determinism(trial: Trial) -> Checked:
     return worst("determinism", [(relative_error(second[name], first[name]), 0.0) for name in first])
 
 
-def linearity(trial: Trial) -> Checked:
+def linearity(trial: ProbedOperands) -> Checked:
     """Test that f(2x − 3y) = 2 f(x) − 3 f(y), for the output and the final state."""
     inputs = trial.probe.recurrence.linear
     if not inputs:
@@ -251,7 +251,7 @@ def linearity(trial: Trial) -> Checked:
     return worst("linearity", [(e, 3 * limit) for e, limit in differences(trial.forward(mixed), sums, trial)])
 
 
-def delay(trial: Trial) -> Checked:
+def delay(trial: ProbedOperands) -> Checked:
     """Test that zeros before the inputs, without a state, delay the outputs and change nothing else."""
     if not trial.probe.recurrence.linear:
         raise DoesNotApply("zeros may change the state of a recurrence that is not linear")
@@ -267,7 +267,7 @@ def delay(trial: Trial) -> Checked:
     return worst("delay", differences(delayed, trial.forward(operands), trial))
 
 
-def reset(trial: Trial) -> Checked:
+def reset(trial: ProbedOperands) -> Checked:
     """Test that a gate of zero at one step makes all later results independent of earlier ones."""
     gates = [
         name for name in trial.probe.recurrence.gates if name.startswith("log_") and name in trial.operands
@@ -300,7 +300,7 @@ def reset(trial: Trial) -> Checked:
     return worst("reset", differences(after, alone, trial))
 
 
-PROPERTIES: dict[str, Callable[[Trial], Checked]] = {
+PROPERTIES: dict[str, Callable[[ProbedOperands], Checked]] = {
     function.__name__: function
     for function in (
         lengths,
@@ -337,7 +337,7 @@ def evaluate(function: Callable[..., Any], values: Values, gradients: bool) -> d
 
 
 def differences(
-    got: dict[str, Tensor], expected: dict[str, Tensor], trial: Trial
+    got: dict[str, Tensor], expected: dict[str, Tensor], trial: ProbedOperands
 ) -> Iterable[tuple[float, float]]:
     """List the error of each result with its limit."""
     return [

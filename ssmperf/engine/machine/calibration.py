@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CalibrationSession:
     """Rounds by case id, measured in one go.
 
     created: when, in ISO format.
@@ -101,7 +101,7 @@ class Session:
     cases: Mapping[str, Rounds]
 
     @classmethod
-    def of(cls, rounds: Mapping[str, Sequence[Record]], software: str | None, created: str = "") -> Session:
+    def of(cls, rounds: Mapping[str, Sequence[Record]], software: str | None, created: str = "") -> Self:
         """Collect the rounds of each case that was measured at least twice.
 
         Raises:
@@ -138,7 +138,7 @@ class Session:
         return {"created": self.created, "software": self.software, "cases": cases}
 
     @classmethod
-    def from_json(cls, data: Any) -> Session:
+    def from_json(cls, data: Any) -> CalibrationSession:
         """Read a session.
 
         Raises:
@@ -169,7 +169,7 @@ class Calibration:
     device: str
     created: str
     kinds: Mapping[str, Spread]
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[CalibrationSession, ...] = ()
 
     @classmethod
     def of_rounds(
@@ -180,10 +180,10 @@ class Calibration:
         Raises:
             UsageError: no case was measured in two rounds.
         """
-        return cls.of_sessions(device, [Session.of(rounds, software)])
+        return cls.of_sessions(device, [CalibrationSession.of(rounds, software)])
 
     @classmethod
-    def of_sessions(cls, device: str, sessions: Sequence[Session]) -> Calibration:
+    def of_sessions(cls, device: str, sessions: Sequence[CalibrationSession]) -> Calibration:
         """Estimate the spread of every kind from the last sessions.
 
         A case has the kind of its last session.
@@ -249,7 +249,7 @@ class Calibration:
             _text(fields.get("device")),
             _text(fields.get("created")),
             kinds,
-            tuple(Session.from_json(session) for session in sessions),
+            tuple(CalibrationSession.from_json(session) for session in sessions),
         )
 
 
@@ -336,7 +336,7 @@ def save(calibration: Calibration) -> Calibration:
     return merged
 
 
-def _groups(sessions: Sequence[Session], members: Sequence[str]) -> list[list[Array]]:
+def _groups(sessions: Sequence[CalibrationSession], members: Sequence[str]) -> list[list[Array]]:
     """Arrange sessions as arrays (rounds, members), grouped by software."""
     groups: dict[object, list[Array]] = {}
     for place, session in enumerate(sessions):

@@ -24,7 +24,7 @@ _now = time.monotonic
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadReading:
     """The counts at one moment.
 
     all_s: CPU seconds that our cores have worked. own_s: CPU seconds of each of our own processes.
@@ -56,7 +56,7 @@ class HostLoad:
     ) -> None:
         self.proc, self.cgroup, self.now = proc, cgroup, now
         self.own_s = own_s or _family_s
-        self.readings: list[Reading] = []
+        self.readings: list[LoadReading] = []
         self.read()
 
     def read(self) -> None:
@@ -80,15 +80,15 @@ class HostLoad:
         self._keep(last)
         return _compared(before[-1], last) if before else []
 
-    def _keep(self, reading: Reading) -> None:
+    def _keep(self, reading: LoadReading) -> None:
         self.readings = [*self.readings[1 - MOST_READINGS :], reading]
 
-    def _reading(self) -> Reading | None:
+    def _reading(self) -> LoadReading | None:
         at_s, own_s = self.now(), self.own_s()
         counted = _working_s(self.proc / "stat")
         if counted is None:
             return None
-        return Reading(at_s, counted[0], own_s, _throttled(self.cgroup), counted[1])
+        return LoadReading(at_s, counted[0], own_s, _throttled(self.cgroup), counted[1])
 
 
 def _family_s() -> dict[int, float]:
@@ -96,7 +96,7 @@ def _family_s() -> dict[int, float]:
     return {pid: used_s for pid, used_s in found.items() if used_s is not None}
 
 
-def _compared(first: Reading, last: Reading) -> list[str]:
+def _compared(first: LoadReading, last: LoadReading) -> list[str]:
     seconds = last.at_s - first.at_s
     # a process that has ended since the first reading is missing in the last one
     own_s = sum(used_s - first.own_s.get(pid, 0.0) for pid, used_s in last.own_s.items())

@@ -33,7 +33,7 @@ LEAST_ENERGY_STEPS = 20  # of the energy counter within a window: its resolution
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DeviceReading:
     """The device's state at one moment of the sampling clock; None where NVML has no answer."""
 
     at_s: float
@@ -64,7 +64,7 @@ class Telemetry:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.device, self.period_s, self.now = torch.device(device), period_s, now
-        self.readings: list[Reading] = []
+        self.readings: list[DeviceReading] = []
         self.reason: str | None = None
         self.others = 0  # processes on the device that are not of this run
         self.largest_sm_clock_hz: float | None = None
@@ -104,7 +104,7 @@ class Telemetry:
         nvml, handle = self._nvml, self._handle
         bits = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0)
         self.readings.append(
-            Reading(
+            DeviceReading(
                 at_s=self.now(),
                 sm_clock_hz=_times(self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
                 memory_clock_hz=_times(self._ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM), 1e6),
@@ -203,7 +203,7 @@ class Telemetry:
             return None  # this device does not report it
 
 
-def throttled(taken_at_s: Sequence[tuple[float, float]], readings: Sequence[Reading]) -> list[bool]:
+def throttled(taken_at_s: Sequence[tuple[float, float]], readings: Sequence[DeviceReading]) -> list[bool]:
     """Mark the samples that a throttle may have slowed, given when each began and ended.
 
     Between two readings the device may have been in the state of either, so a throttled reading covers the
@@ -216,7 +216,7 @@ def throttled(taken_at_s: Sequence[tuple[float, float]], readings: Sequence[Read
     return [any(start <= last and first <= end for first, last in bad) for start, end in taken_at_s]
 
 
-def energy(readings: Sequence[Reading]) -> tuple[float | None, str | None]:
+def energy(readings: Sequence[DeviceReading]) -> tuple[float | None, str | None]:
     """Compute the joules between the first and last reading by its counter, or None with the reason."""
     counts = [reading.energy_j for reading in readings]
     known = [count for count in counts if count is not None]
@@ -232,7 +232,7 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _median(readings: Sequence[Reading], name: str) -> float | None:
+def _median(readings: Sequence[DeviceReading], name: str) -> float | None:
     values = [getattr(reading, name) for reading in readings]
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None

@@ -32,7 +32,7 @@ MOST_SEED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class CallSecret:
     """The secret of one call.
 
     weights: of the first and the second base in the varied tensors. scale: of the gradient at the output
@@ -49,7 +49,7 @@ class Draw:
         return self.weights[0] * self.scale, self.weights[1] * self.scale
 
 
-FIRST, SECOND = Draw((1.0, 0.0)), Draw((0.0, 1.0))  # the bases
+FIRST, SECOND = CallSecret((1.0, 0.0)), CallSecret((0.0, 1.0))  # the bases
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class Variation:
     def _varied(self) -> tuple[str, ...]:
         return tuple(name for name in self.linear if name in self.second.tensors)
 
-    def draw(self, secret: random.Random, *, mixed: bool = False) -> Draw:
+    def draw(self, secret: random.Random, *, mixed: bool = False) -> CallSecret:
         """Draw a secret that no other call is likely to get.
 
         mixed: a mixture, even where answers combine.
         """
         if mixed or not self.combines:
-            return Draw(seed=secret.randrange(MOST_SEED), scale=_signed(secret))
+            return CallSecret(seed=secret.randrange(MOST_SEED), scale=_signed(secret))
         if self.pass_ == BOTH:  # the gradients of linear operands ignore their values: weights add up to 1
             share = secret.uniform(-0.5, 1.5)
-            return Draw((share, 1.0 - share), _signed(secret))
-        return Draw((_signed(secret), _signed(secret)))
+            return CallSecret((share, 1.0 - share), _signed(secret))
+        return CallSecret((_signed(secret), _signed(secret)))
 
     def base(self) -> Values:
         """Make the values that belong to the first base."""
@@ -106,13 +106,13 @@ class Variation:
         operands = {**self.second.operands, **{name: self.first.operands[name] for name in self._varied}}
         return replace(self.second, operands=operands)
 
-    def values(self, drawn: Draw) -> Values:
+    def values(self, drawn: CallSecret) -> Values:
         """Make the values of a call in new memory."""
         made = self.second.clone()
         self.write(drawn, made)
         return made
 
-    def write(self, drawn: Draw, buffers: Values) -> None:
+    def write(self, drawn: CallSecret, buffers: Values) -> None:
         """Write the values of a call into buffers that hold the second base, or those of another call.
 
         After a mixture, `restore` comes first.
@@ -136,7 +136,7 @@ class Variation:
             for name in with_time(self.second.operands, self.length):
                 write(self.second.operands[name], buffers.operands[name])
 
-    def _mix(self, drawn: Draw, buffers: Values) -> None:
+    def _mix(self, drawn: CallSecret, buffers: Values) -> None:
         """Blend the two bases, at each time step in one of two secret proportions; states in one of them.
 
         Joint operands are those of the base that has the larger proportion at the step. Where the times of
@@ -169,7 +169,7 @@ class Variation:
             write(first * share + second * (1 - share), into)  # legal wherever both are: log gates stay ≤ 0
 
     @staticmethod
-    def _less(drawn: Draw) -> float:
+    def _less(drawn: CallSecret) -> float:
         """Get the smaller of a mixture's two proportions."""
         return random.Random(drawn.seed).uniform(0.05, 0.45)
 
@@ -198,12 +198,12 @@ def _signed(secret: random.Random) -> float:
     return secret.choice((-1, 1)) * secret.uniform(0.5, 1.5)
 
 
-def as_json(drawn: Draw) -> dict[str, Any]:
+def as_json(drawn: CallSecret) -> dict[str, Any]:
     """Write a draw as plain data."""
     return {"weights": list(drawn.weights), "scale": drawn.scale, "seed": drawn.seed}
 
 
-def from_json(data: Mapping[str, Any]) -> Draw:
+def from_json(data: Mapping[str, Any]) -> CallSecret:
     """Read the output of `as_json`."""
     first, second = data["weights"]
-    return Draw((float(first), float(second)), float(data["scale"]), data["seed"])
+    return CallSecret((float(first), float(second)), float(data["scale"]), data["seed"])

@@ -289,7 +289,7 @@ def _installed_copy(file: Path) -> bool:
     return any(each == file or each.read_bytes() == file.read_bytes() for each in loaded)
 
 
-def _origin(kind: str, label: str) -> tables.Origin | None:
+def _origin(kind: str, label: str) -> tables.Definition | None:
     """Find where an entry is defined: one with options or a code, by the part before the colon."""
     base = label.partition(":")[0]
     found = tables.origins.get((kind, label)) or tables.origins.get((kind, base))

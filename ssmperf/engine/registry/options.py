@@ -22,7 +22,7 @@ WORDS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ModelOption:
     """A keyword of a model or task; its help is its text in the docstring, or in that of a base class."""
 
     name: str
@@ -41,7 +41,7 @@ class Option:
             raise UsageError(f"option {self.name}: {text!r} is not {wanted}") from None
 
 
-def options_of(make: Callable[..., Any]) -> dict[str, Option]:
+def options_of(make: Callable[..., Any]) -> dict[str, ModelOption]:
     """The options of a class or function by name, in the order of its parameters."""
     hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
     said: dict[str, str] = {}
@@ -55,7 +55,7 @@ def options_of(make: Callable[..., Any]) -> dict[str, Option]:
         kinds = [kind for kind in TYPES if kind in (hint, *typing.get_args(hint))]
         if kinds:
             name = parameter.name
-            found[name] = Option(name, kinds[0], parameter.default, said.get(name, ""))
+            found[name] = ModelOption(name, kinds[0], parameter.default, said.get(name, ""))
     return found
 
 

@@ -28,13 +28,13 @@ CLAIM_NAME = re.compile(r"[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")  # the paper and its
 FORMS = {"model": MODEL_NAME, "claim": CLAIM_NAME}  # of other kinds, IDENTIFIER
 
 entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # by label: a name, or "of/name"
-origins: dict[tuple[str, str], Origin] = {}
+origins: dict[tuple[str, str], Definition] = {}
 additions = [0]  # the number of calls of `add`
 loading: list[str] = []  # the modules and plug-ins being imported by the registry, innermost last
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Definition:
     """Definition of an entry, and the module or plug-in that the registry was loading then, or None."""
 
     module: str
@@ -65,7 +65,7 @@ def add(kind: str, name: str, entry: Any, code: Any, *, of: str | None = None) -
     additions[0] += 1
     entries[kind][label] = entry
     module, defined = getattr(code, "__module__", None) or "?", getattr(code, "__qualname__", "?")
-    origins[kind, label] = Origin(module, defined, loading[-1] if loading else None)
+    origins[kind, label] = Definition(module, defined, loading[-1] if loading else None)
 
 
 def check_name(kind: str, name: str) -> None:

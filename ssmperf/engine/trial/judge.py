@@ -35,7 +35,7 @@ from ssmperf.engine.operands import variation
 from ssmperf.engine.operands.dtypes import dtype_of, widen
 from ssmperf.engine.operands.subject import Subject, subject_of
 from ssmperf.engine.operands.values import Values
-from ssmperf.engine.operands.variation import Draw, Variation
+from ssmperf.engine.operands.variation import CallSecret, Variation
 from ssmperf.errors import UnknownName, Unsupported
 
 # Bytes of references and values kept beyond those of the last case. On a GPU it is a share of the memory,
@@ -65,7 +65,7 @@ class Question:
     gradients: bool = False
     bound: float | None = None
     equivalent: bool = True
-    drawn: Draw | None = None
+    drawn: CallSecret | None = None
     ends: tuple[int, ...] = ()
     distance: bool = False
     counts: bool = True

@@ -32,7 +32,7 @@ from ssmperf.engine.measure.answers import Projection, copied, norm, projected, 
 from ssmperf.engine.measure.passes import TimedPass
 from ssmperf.engine.operands.contract import Contract, malformed
 from ssmperf.engine.operands.values import Values
-from ssmperf.engine.operands.variation import FIRST, SECOND, Draw, Variation
+from ssmperf.engine.operands.variation import FIRST, SECOND, CallSecret, Variation
 from ssmperf.errors import BrokenContract
 
 # How many times the error that an untimed call shows, in the norm, a product may be off. Products of rounding
@@ -49,7 +49,7 @@ SURE = 1e-5  # probability below which that is no chance; which calls are of whi
 # in the first.
 STRETCHES = ((0, 5), (5, 15), (15, 45), (45, 135))
 
-Ask = Callable[[Draw, Answer], Verdict]
+Ask = Callable[[CallSecret, Answer], Verdict]
 
 
 class TimedAnswers:
@@ -69,7 +69,7 @@ class TimedAnswers:
         variation: Variation,
         ask: Ask,
         *,
-        shared: Sequence[Draw],
+        shared: Sequence[CallSecret],
         eps: float,
         bound: float | None,
         contract: Contract | None = None,
@@ -79,7 +79,7 @@ class TimedAnswers:
         self.eps, self.bound = eps, bound or 0.0
         self.secret = random.SystemRandom()
         self.drawn = SECOND
-        self.draws: list[Draw] = []
+        self.draws: list[CallSecret] = []
         self.products: list[list[Tensor]] = []
         self.probe, *mixtures = shared
         stretches = STRETCHES[: 1 if variation.combines else None]
@@ -87,8 +87,8 @@ class TimedAnswers:
         self._shared = list(zip(places, mixtures, strict=False))  # by place; the next one is the first
         self._kinds: list[bool] = []  # of the calls that are left of a group
         self._keeps = False  # whether the call's result is kept, to be judged in full
-        self._mixtures: list[tuple[Draw, Any]] = []
-        self._combination: tuple[Draw, Any] | None = None
+        self._mixtures: list[tuple[CallSecret, Any]] = []
+        self._combination: tuple[CallSecret, Any] | None = None
         self.problem: str | None = None
         self.uneven: str | None = None  # a doubt that may be chance, and needs more calls
         self._combinations = 0
@@ -171,7 +171,7 @@ class TimedAnswers:
         self._mixtures, self._combination = [], None
         return verdict
 
-    def _calibrate(self, probe: Draw, rest: list[Tensor]) -> Verdict:
+    def _calibrate(self, probe: CallSecret, rest: list[Tensor]) -> Verdict:
         """Measure the results of the bases, and how exactly the probe's answer is their combination.
 
         rest: the probe's answer; what the bases explain of it is taken away here, in place of a copy.
@@ -300,11 +300,11 @@ class TimedAnswers:
             self._kinds = self.secret.sample(KINDS, len(KINDS))
         return self._kinds.pop()
 
-    def _call(self, drawn: Draw) -> Any:
+    def _call(self, drawn: CallSecret) -> Any:
         self._write(drawn)
         return self.timed.call()
 
-    def _write(self, drawn: Draw) -> None:
+    def _write(self, drawn: CallSecret) -> None:
         if self.drawn.seed is not None and drawn.seed is None:
             self.variation.restore(self.buffers)
         self.drawn = drawn

@@ -183,8 +183,8 @@ def _until_ended(
     checkpoint: Path | None,
     on_step: Callable[[str], None],
     blocks: dict[int, Block] | None,
-) -> Generator[None, None, _State]:
-    state = _State()
+) -> Generator[None, None, _TrainingState]:
+    state = _TrainingState()
     if checkpoint is not None:
         state = _load(checkpoint, job, network, updates)
     if state.diverged:
@@ -257,7 +257,7 @@ def _validation(job: Job) -> Draw:
 
 
 @dataclass
-class _State:
+class _TrainingState:
     """The state of a training beside its parameters and those of its optimiser."""
 
     updates: int = 0
@@ -277,7 +277,7 @@ def has_ended(path: Path, job: Job) -> bool:
     return bool(kept["job"] == job.fingerprint and kept["state"]["ended"])
 
 
-def _save(path: Path, job: Job, state: _State, network: nn.Module, updates: Updates) -> None:
+def _save(path: Path, job: Job, state: _TrainingState, network: nn.Module, updates: Updates) -> None:
     """Write a checkpoint; the file is always a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
@@ -286,14 +286,14 @@ def _save(path: Path, job: Job, state: _State, network: nn.Module, updates: Upda
     temporary.replace(path)
 
 
-def _load(path: Path, job: Job, network: nn.Module, updates: Updates) -> _State:
+def _load(path: Path, job: Job, network: nn.Module, updates: Updates) -> _TrainingState:
     """Read a checkpoint of this job; a file of another one, or none, means the beginning."""
     if not path.exists():
-        return _State()
+        return _TrainingState()
     # runs no code of the file; on the CPU, from where each part goes to the device that it needs
     kept = torch.load(path, map_location="cpu", weights_only=True)
     if kept["job"] != job.fingerprint:
-        return _State()
+        return _TrainingState()
     network.load_state_dict(kept["network"])
     updates.load(kept["updates"])
-    return _State(**kept["state"])
+    return _TrainingState(**kept["state"])

@@ -37,10 +37,10 @@ def new(
     The gate installs ssmperf from where this one came, or from what $SSMPERF_INSTALL says. Nothing is
     overwritten without --force.
     """
-    from ssmperf.authors.starter.repository import Starter, create
+    from ssmperf.authors.starter.repository import StarterRepository, create
     from ssmperf.authors.starter.source import find_source
 
-    starter = Starter(recurrence, name, triton=triton, package=package)
+    starter = StarterRepository(recurrence, name, triton=triton, package=package)
     source = find_source()
     written = create(starter, folder, force=force, install=source.words)
     for file in written:

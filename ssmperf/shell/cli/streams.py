@@ -11,11 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ssmperf.errors import UsageError
-
-
-class OutputFailed(UsageError):
-    """Standard output cannot be written, though somebody may still want to read it."""
+from ssmperf.errors import OutputFailed
 
 
 class Outlet(io.RawIOBase):

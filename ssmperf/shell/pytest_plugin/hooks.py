@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ssmperf.shell.pytest_plugin.recorder import Recorder
+    from ssmperf.shell.pytest_plugin.recorder import SessionRecorder
     from ssmperf.shell.pytest_plugin.session import SsmperfSession
 
 CLOCK = "ssmperf_clock(device=..., cache=...): which device and cache state `ssmperf_benchmark` measures."
@@ -16,7 +16,7 @@ XDIST = (
     "measure without -n (verifying works with it)"
 )
 NEEDS_BENCHMARK = "ssmperf_benchmark needs pytest-benchmark: pip install pytest-benchmark"
-_RECORDER = pytest.StashKey["Recorder"]()
+_RECORDER = pytest.StashKey["SessionRecorder"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +104,7 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def _recorder(config: pytest.Config) -> Recorder:
+def _recorder(config: pytest.Config) -> SessionRecorder:
     """Get the session's recorder; the first call makes it.
 
     Raises:
@@ -112,11 +112,11 @@ def _recorder(config: pytest.Config) -> Recorder:
     """
     if _RECORDER not in config.stash:
         from ssmperf.errors import SsmperfError
-        from ssmperf.shell.pytest_plugin.recorder import Recorder
+        from ssmperf.shell.pytest_plugin.recorder import SessionRecorder
 
         options = {name: config.getoption(f"ssmperf_{name}") for name in ("out", "baseline", "nonce")}
         try:
-            config.stash[_RECORDER] = Recorder(
+            config.stash[_RECORDER] = SessionRecorder(
                 **options,
                 threshold=config.getoption("ssmperf_threshold"),
                 unsure=config.getoption("ssmperf_unsure"),

@@ -42,7 +42,7 @@ SUITE = "throughput"
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class MeasureOptions:
     """The choices about a measurement, beside its sizes.
 
     pass_: forward, backward, forward_backward or decode.
@@ -71,7 +71,7 @@ class Choices:
     name: str | None = None
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Choices))
+FIELDS = tuple(field.name for field in dataclasses.fields(MeasureOptions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class Facts:
 
 
 def wanted(of: str, function: Callable[..., Any] | str, **given: Any) -> Wanted:
-    """Describe the wanted measurement. given: fields of `Choices`, and sizes by letter.
+    """Describe the wanted measurement. given: fields of `MeasureOptions`, and sizes by letter.
 
     Raises:
         UsageError: a name, letter or value is illegal. Unsupported: a backend cannot be imported here.
     """
-    choices = Choices(**{name: value for name, value in given.items() if name in FIELDS})
+    choices = MeasureOptions(**{name: value for name, value in given.items() if name in FIELDS})
     sizes = {name: value for name, value in given.items() if name not in FIELDS}
     selection, device = selection_of(
         of,

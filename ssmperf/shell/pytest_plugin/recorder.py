@@ -35,7 +35,7 @@ ASKED_FOR_ITS_PLAN: dict[str, Any] = {
 }
 
 
-class Recorder:
+class SessionRecorder:
     """Keeps the records of a test session in a run folder, which is made when the first case is measured.
 
     out: the folder; None for a new one under `runs/`. baseline: the run to compare with at the end, if any.

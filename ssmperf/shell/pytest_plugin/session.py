@@ -14,7 +14,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.plan.nonce import as_text
 from ssmperf.errors import UsageError
 from ssmperf.shell.pytest_plugin.measuring import measured, wanted
-from ssmperf.shell.pytest_plugin.recorder import Recorder
+from ssmperf.shell.pytest_plugin.recorder import SessionRecorder
 
 # Exceptions in a test's process that are not the kernel's: of pytest.skip, a timeout, or Ctrl-C.
 PASSED_ON = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt)
@@ -27,7 +27,7 @@ class SsmperfSession:
         measure. refusal: why it must not.
     """
 
-    def __init__(self, node_id: str, recorder: Recorder | None, refusal: str) -> None:
+    def __init__(self, node_id: str, recorder: SessionRecorder | None, refusal: str) -> None:
         self.node_id, self._recorder, self._refusal = node_id, recorder, refusal
         self._own: set[str] = set()  # ids of the cases that this test has measured
 

@@ -12,7 +12,7 @@ from ssmperf.engine.machine.calibration import Calibration, path_for
 from ssmperf.engine.machine.spread import WITNESSED_CASES
 
 if TYPE_CHECKING:
-    from ssmperf.comparison.versions.calibrate import Calibrated
+    from ssmperf.comparison.versions.calibrate import WrittenCalibration
 
 HEADINGS = ("kind", "cases", "rounds", "spread", "largest", "1 case", f"{WITNESSED_CASES} cases")
 MEANING = f"""\
@@ -39,7 +39,7 @@ def as_table(found: Calibration) -> str:
     return tabulate(rows, headers=HEADINGS, tablefmt="simple", colalign=align, disable_numparse=True)
 
 
-def as_text(done: Calibrated) -> str:
+def as_text(done: WrittenCalibration) -> str:
     """Show a new calibration: its table, what it means, and whether the machine was busy meanwhile."""
     found, busy = done.calibration, busy_line(done.run.records)
     lines = [found.device, "", as_table(found), "", MEANING, ""]
@@ -52,7 +52,7 @@ def as_text(done: Calibrated) -> str:
     )
 
 
-def as_json(done: Calibrated) -> dict[str, Any]:
+def as_json(done: WrittenCalibration) -> dict[str, Any]:
     """Return a new calibration with its thresholds, its file and its run, as plain JSON."""
     found = done.calibration.to_json()
     for kind, spread in done.calibration.kinds.items():

@@ -25,7 +25,7 @@ from ssmperf.errors import UsageError
 
 if TYPE_CHECKING:
     from ssmperf.comparison.versions.search.candidates import Commit
-    from ssmperf.comparison.versions.search.verdicts import Judgement
+    from ssmperf.comparison.versions.search.verdicts import CommitVerdict
     from ssmperf.engine.execute.request import Request
 
 FINE = (Status.OK, Status.UNSUPPORTED)
@@ -189,7 +189,7 @@ def bisection_step(commit: Commit, left: int, judgements: int) -> None:
     print(f"bisecting: {commits} left, about {steps}; now {what}", file=sys.stderr, flush=True)
 
 
-def bisection_judged(commit: Commit, found: Judgement) -> None:
+def bisection_judged(commit: Commit, found: CommitVerdict) -> None:
     """Print what was found out about a commit."""
     text = f"{commit.name[:SHORT]} is {found.word}: {brief(found.text)} {found.change}".rstrip()
     print(text, file=sys.stderr, flush=True)

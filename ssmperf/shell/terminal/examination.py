@@ -18,7 +18,7 @@ from ssmperf.errors import UsageError
 
 if TYPE_CHECKING:
     from ssmperf.engine.diagnosis.examination import Condition, Examination
-    from ssmperf.engine.diagnosis.findings import Finding
+    from ssmperf.engine.diagnosis.findings import ObjectFault
     from ssmperf.engine.runs.store import Run
 
 COMPARED = (Status.OK, Status.WRONG, Status.NAN)  # statuses of cases whose numbers can be compared
@@ -109,7 +109,7 @@ def _promises(record: Record, found: Examination) -> Iterator[str]:
             yield f"{name}, which was wrong in the run, holds here"
 
 
-def _object(finding: Finding) -> Iterator[str]:
+def _object(finding: ObjectFault) -> Iterator[str]:
     from ssmperf.engine.diagnosis.examination import along
 
     yield f"{finding.label}: {finding.text}"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ssmperf
-from ssmperf.authors.starter.repository import Starter, create
+from ssmperf.authors.starter.repository import StarterRepository, create
 from ssmperf.suitekit import registry
 
 if reason := registry.backend("scan", "triton").missing("cuda" if torch.cuda.is_available() else "cpu"):
@@ -18,7 +18,7 @@ if reason := registry.backend("scan", "triton").missing("cuda" if torch.cuda.is_
 
 @pytest.fixture
 def written(tmp_path: Path, own_registrations: None) -> Iterator[Path]:
-    create(Starter("scan", "written_kernel", triton=True), tmp_path)
+    create(StarterRepository("scan", "written_kernel", triton=True), tmp_path)
     return tmp_path / "written_kernel.py"
 
 

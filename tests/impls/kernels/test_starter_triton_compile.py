@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.without_gpu.compiled import Usage, launched
 
-from ssmperf.authors.starter.repository import Starter, create
+from ssmperf.authors.starter.repository import StarterRepository, create
 from ssmperf.suitekit import registry
 
 pytest.importorskip("triton")
@@ -33,7 +33,7 @@ if knobs.runtime.interpret:
 def test_it_compiles_without_spills(
     arch: int, dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    create(Starter("scan", "written_kernel", triton=True), tmp_path)
+    create(StarterRepository("scan", "written_kernel", triton=True), tmp_path)
     registry.load_plugin(tmp_path / "written_kernel.py")
     function = registry.backend("scan", "written_kernel").function
     gate_dtype = torch.promote_types(dtype, torch.float32)

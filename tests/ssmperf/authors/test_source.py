@@ -17,7 +17,7 @@ from support.versions.repositories import git
 
 from ssmperf import UsageError
 from ssmperf.authors.starter import source
-from ssmperf.authors.starter.repository import Starter
+from ssmperf.authors.starter.repository import StarterRepository
 from ssmperf.authors.starter.source import find_source, source_of, without_secrets
 from ssmperf.shell import cli
 
@@ -241,7 +241,7 @@ def texts() -> Iterator[tuple[str, str]]:
 def test_nothing_installs_a_name_that_is_not_ours() -> None:
     found = {name: match[0] for name, text in texts() if (match := NAME.search(text))}
     assert found == {}
-    package = Starter("scan", "mine", package=True).texts()["pyproject.toml"]
+    package = StarterRepository("scan", "mine", package=True).texts()["pyproject.toml"]
     assert not NAME.search(package) and '"ssmperf"' not in package
 
 

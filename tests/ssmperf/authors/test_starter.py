@@ -20,7 +20,7 @@ import ssmperf
 from ssmperf import DuplicateName, Status, UnknownName, UsageError
 from ssmperf.authors.starter import repository
 from ssmperf.authors.starter.contract import contract
-from ssmperf.authors.starter.repository import MODELS, Starter, create
+from ssmperf.authors.starter.repository import MODELS, StarterRepository, create
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.shell import cli
 from ssmperf.shell.terminal import listing
@@ -40,7 +40,7 @@ def built_in() -> list[str]:
 
 
 def plugin(folder: Path, recurrence: str, name: str = "mine", **choices: bool) -> Path:
-    create(Starter(recurrence, name, **choices), folder)
+    create(StarterRepository(recurrence, name, **choices), folder)
     return folder / f"{name}.py"
 
 
@@ -93,7 +93,7 @@ class TestEveryRecurrence:
         """The printed command plans cases of the new backend, none of which it refuses."""
         registry.load_plugin(plugin(tmp_path, recurrence))
         (line,) = re.findall(
-            r"^ +(ssmperf run .*)$", Starter(recurrence, "mine").next_steps(Path()), re.MULTILINE
+            r"^ +(ssmperf run .*)$", StarterRepository(recurrence, "mine").next_steps(Path()), re.MULTILINE
         )
         line = line.replace("correctness,throughput", "throughput")
         cases = [case for case in repeated(line) if case.backend == "mine"]
@@ -152,27 +152,27 @@ def test_the_contract_follows_the_registry() -> None:
     assert "odd and even" in text.replace("\n", " ")
     assert "decode" not in text
     with pytest.raises(UsageError, match="no template for planted, which a plug-in has registered"):
-        Starter("planted", "mine")
+        StarterRepository("planted", "mine")
 
 
 def test_a_docstring_keeps_backslashes_and_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = "a \\ and \\n, \"\"\" and '''"
     monkeypatch.setattr(repository, "contract", lambda name: odd)
-    text = Starter("scan", "mine").texts()["mine.py"]
+    text = StarterRepository("scan", "mine").texts()["mine.py"]
     assert odd in (ast.get_docstring(ast.parse(text)) or "")
 
 
 @pytest.mark.parametrize("choices", [{}, {"triton": True, "package": True}], ids=["torch", "triton"])
 def test_no_mark_is_left(choices: dict[str, bool]) -> None:
-    for path, text in Starter("scan", "mine", **choices).texts().items():
+    for path, text in StarterRepository("scan", "mine", **choices).texts().items():
         assert re.findall(r"(?<!\$)\{\{.*?\}\}", text) == [], path
 
 
 def test_the_files_are_in_ruffs_usual_form(tmp_path: Path) -> None:
     ruff = shutil.which("ruff", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert ruff
-    starters = [Starter(recurrence, "mine") for recurrence in built_in()]
-    starters.append(Starter("scan", "mine", triton=True))
+    starters = [StarterRepository(recurrence, "mine") for recurrence in built_in()]
+    starters.append(StarterRepository("scan", "mine", triton=True))
     for number, starter in enumerate(starters):
         create(starter, tmp_path / str(number))
         for check in (["check"], ["format", "--diff"]):
@@ -195,7 +195,7 @@ class TestFiles:
         monkeypatch.setattr(repository, "TEMPLATES", folder)
 
     def test_all_are_written(self, tmp_path: Path) -> None:
-        written = create(Starter("scan", "mine", package=True), tmp_path / "new" / "folder")
+        written = create(StarterRepository("scan", "mine", package=True), tmp_path / "new" / "folder")
         paths = {str(file.relative_to(tmp_path / "new" / "folder")) for file in written}
         assert paths == {
             "mine.py",
@@ -216,19 +216,19 @@ class TestFiles:
         (tmp_path / "ci").mkdir()
         (tmp_path / "ci" / "gate").write_text("precious")
         with pytest.raises(UsageError, match=r"^test_mine\.py, ci/gate exist in .*--force"):
-            create(Starter("scan", "mine"), tmp_path)
+            create(StarterRepository("scan", "mine"), tmp_path)
         assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["gate", "test_mine.py"]
         assert (tmp_path / "test_mine.py").read_text() == "precious"
-        create(Starter("scan", "mine"), tmp_path, force=True)
+        create(StarterRepository("scan", "mine"), tmp_path, force=True)
         assert "precious" not in (tmp_path / "test_mine.py").read_text()
 
     def test_the_same_text_is_left_alone(self, tmp_path: Path) -> None:
-        first = create(Starter("scan", "mine"), tmp_path)
+        first = create(StarterRepository("scan", "mine"), tmp_path)
         assert len(first) == 4
-        assert create(Starter("scan", "mine"), tmp_path) == []
+        assert create(StarterRepository("scan", "mine"), tmp_path) == []
         (tmp_path / "mine.py").write_text("changed")
         with pytest.raises(UsageError, match=r"^mine\.py exists"):
-            create(Starter("scan", "mine"), tmp_path)
+            create(StarterRepository("scan", "mine"), tmp_path)
 
     @pytest.mark.parametrize("in_the_way", ["a file", "a folder"])
     def test_a_place_that_cannot_be_written(self, tmp_path: Path, in_the_way: str) -> None:
@@ -237,7 +237,7 @@ class TestFiles:
         else:
             (tmp_path / "mine.py").mkdir()
         with pytest.raises(UsageError):
-            create(Starter("scan", "mine"), tmp_path, force=True)
+            create(StarterRepository("scan", "mine"), tmp_path, force=True)
 
 
 BAD_NAMES = {
@@ -262,33 +262,33 @@ BAD_NAMES = {
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_in_the_way_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"cannot be used: .*{BAD_NAMES[name]}"):
-        create(Starter("scan", name), tmp_path)
+        create(StarterRepository("scan", name), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_the_template_imports_is_refused(tmp_path: Path) -> None:
-    create(Starter("scan", "tl"), tmp_path)
+    create(StarterRepository("scan", "tl"), tmp_path)
     with pytest.raises(UsageError, match="the file imports something as it"):
-        create(Starter("scan", "tl", triton=True), tmp_path, force=True)
+        create(StarterRepository("scan", "tl", triton=True), tmp_path, force=True)
 
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_plugin_that_is_loaded_may_be_written_again(tmp_path: Path) -> None:
     registry.load_plugin(plugin(tmp_path, "scan"))
-    create(Starter("scan", "mine"), tmp_path, force=True)
+    create(StarterRepository("scan", "mine"), tmp_path, force=True)
     with pytest.raises(UsageError, match="a backend of that name is registered"):
-        create(Starter("scan", "mine"), tmp_path / "other")
+        create(StarterRepository("scan", "mine"), tmp_path / "other")
 
 
 def test_what_cannot_be_begun() -> None:
     with pytest.raises(
         UnknownName, match=r"unknown recurrence 'scam'; did you mean scan\?.*known: delta_rule"
     ):
-        Starter("scam", "mine")
+        StarterRepository("scam", "mine")
     with pytest.raises(UsageError, match=r"hgrn is a model: .* scan, .*ssmperf new scan mine"):
-        Starter("hgrn", "mine")
+        StarterRepository("hgrn", "mine")
     with pytest.raises(UsageError, match="no template in Triton for rnn"):
-        Starter("rnn", "mine", triton=True)
+        StarterRepository("rnn", "mine", triton=True)
 
 
 def test_the_verb(

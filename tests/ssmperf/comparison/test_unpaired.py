@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssmperf.comparison.unpaired import Change, Side, Timed, compare, error_of, error_of_interval, exact
+from ssmperf.comparison.unpaired import CaseSide, Change, Timed, compare, error_of, error_of_interval, exact
 
 THRESHOLD = 0.05
 
@@ -29,7 +29,7 @@ def families(
         base, new = np.exp(logs)
         sides = [
             [
-                Side(float(np.median(side[:, i])), 0.002, tuple(side[:, i]) if rounds > 1 else ())
+                CaseSide(float(np.median(side[:, i])), 0.002, tuple(side[:, i]) if rounds > 1 else ())
                 for i in range(cases)
             ]
             for side in (base, new)
@@ -87,8 +87,8 @@ def test_slow_downs_are_found(effect: float, cases: int, options: dict[str, Any]
 
 
 def test_noise_that_could_hide_twice_the_threshold_is_no_sameness() -> None:
-    (quiet,), _ = compare([Timed(Side(1.0, 0.0), Side(1.0, 0.0), 0.02)], THRESHOLD)
-    (noisy,), _ = compare([Timed(Side(1.0, 0.0), Side(1.0, 0.0), 0.06)], THRESHOLD)
+    (quiet,), _ = compare([Timed(CaseSide(1.0, 0.0), CaseSide(1.0, 0.0), 0.02)], THRESHOLD)
+    (noisy,), _ = compare([Timed(CaseSide(1.0, 0.0), CaseSide(1.0, 0.0), 0.06)], THRESHOLD)
     assert (quiet.verdict, noisy.verdict) == ("same", "ambiguous")
     assert quiet.least_change is not None and quiet.least_change <= 2 * THRESHOLD
     assert noisy.least_change is not None and noisy.least_change > 2 * THRESHOLD
@@ -96,7 +96,7 @@ def test_noise_that_could_hide_twice_the_threshold_is_no_sameness() -> None:
 
 def test_a_verdict_needs_the_threshold_and_the_noise() -> None:
     def verdict(ratio: float, spread: float) -> str:
-        return compare([Timed(Side(1.0, 0.001), Side(ratio, 0.001), spread)], THRESHOLD)[0][0].verdict
+        return compare([Timed(CaseSide(1.0, 0.001), CaseSide(ratio, 0.001), spread)], THRESHOLD)[0][0].verdict
 
     assert verdict(1.04, 0.001) == "same"  # certain, and small
     assert verdict(1.06, 0.001) == "slower"
@@ -106,15 +106,15 @@ def test_a_verdict_needs_the_threshold_and_the_noise() -> None:
 
 
 def test_the_least_change_is_where_slower_begins() -> None:
-    (found,), _ = compare([Timed(Side(1.0, 0.01), Side(1.0, 0.01), 0.03)], THRESHOLD)
+    (found,), _ = compare([Timed(CaseSide(1.0, 0.01), CaseSide(1.0, 0.01), 0.03)], THRESHOLD)
     assert found.least_change is not None
     for factor, verdict in ((0.999, "ambiguous"), (1.001, "slower")):
-        new = Side(1 + factor * found.least_change, 0.01)
-        assert compare([Timed(Side(1.0, 0.01), new, 0.03)], THRESHOLD)[0][0].verdict == verdict
+        new = CaseSide(1 + factor * found.least_change, 0.01)
+        assert compare([Timed(CaseSide(1.0, 0.01), new, 0.03)], THRESHOLD)[0][0].verdict == verdict
 
 
 def test_more_cases_ask_for_more_evidence() -> None:
-    one = Timed(Side(1.0, 0.001), Side(1.06, 0.001), 0.02)
+    one = Timed(CaseSide(1.0, 0.001), CaseSide(1.06, 0.001), 0.02)
     alone, among = compare([one], THRESHOLD)[0][0], compare([one] * 5, THRESHOLD)[0][0]
     assert alone.p is not None and among.p == pytest.approx(5 * alone.p)
     assert (alone.verdict, among.verdict) == ("slower", "ambiguous")
@@ -123,7 +123,7 @@ def test_more_cases_ask_for_more_evidence() -> None:
 
 def test_the_noise_of_one_sample_is_unknown() -> None:
     assert error_of([1.0]) is None
-    (found,), _ = compare([Timed(Side(1.0, None), Side(3.0, 0.01), 0.02)], THRESHOLD)
+    (found,), _ = compare([Timed(CaseSide(1.0, None), CaseSide(3.0, 0.01), 0.02)], THRESHOLD)
     assert (found.verdict, found.ratio, found.low) == ("ambiguous", 3.0, None)
 
 
@@ -137,10 +137,10 @@ def test_the_error_of_a_median_shrinks_with_its_samples() -> None:
 
 
 def test_rounds_are_compared_by_their_geometric_mean() -> None:
-    base, new = Side(1.0, None, (1.0, 1.0, 1.21)), Side(1.1, None, (1.1, 1.1, 1.331))
+    base, new = CaseSide(1.0, None, (1.0, 1.0, 1.21)), CaseSide(1.1, None, (1.1, 1.1, 1.331))
     (found,), _ = compare([Timed(base, new, 0.02)], THRESHOLD)
     assert found.ratio == pytest.approx(1.1) and found.rounds == 3
-    single, _ = compare([Timed(Side(1.0, 0.01), new, 0.02)], THRESHOLD)
+    single, _ = compare([Timed(CaseSide(1.0, 0.01), new, 0.02)], THRESHOLD)
     assert single[0].rounds == 1  # one side has no rounds
 
 

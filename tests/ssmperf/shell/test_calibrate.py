@@ -150,14 +150,16 @@ def test_the_verb(
 ) -> None:
     given: dict[str, Any] = {}
 
-    def fake(**options: Any) -> work.Calibrated:
+    def fake(**options: Any) -> work.WrittenCalibration:
         given.update(options)
         rounds = {
             made.case.id: tuple(record(1, 1e-4 * (1 + i / 50), round=i) for i in range(4))
             for made in [record(1, 1e-4)]
         }
         run = store.Run(tmp_path / "run", {}, [record(1, 1e-4, busy=["throttled: power cap"])], [], rounds)
-        return work.Calibrated(Calibration.of_rounds("A GPU", run.rounds), tmp_path / "file.json", run)
+        return work.WrittenCalibration(
+            Calibration.of_rounds("A GPU", run.rounds), tmp_path / "file.json", run
+        )
 
     monkeypatch.setattr(work, "calibrate", fake)
     words = [

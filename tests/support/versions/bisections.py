@@ -14,7 +14,7 @@ from ssmperf.comparison.versions.search.bisected import Bisected
 from ssmperf.comparison.versions.search.bisection import bisect
 from ssmperf.comparison.versions.search.candidates import Commit
 from ssmperf.comparison.versions.search.looks import Ratio, Settled
-from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, judged_end
+from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, CommitVerdict, Followed, judged_end
 
 THRESHOLD = 0.05
 
@@ -36,7 +36,7 @@ class Knowing:
 
     def follow(self, folder: Path) -> Followed:
         found = self.ratio(0, len(self.names) - 1)
-        end = Judgement(SKIP, found) if isinstance(found, str) else judged_end(found, 1 + THRESHOLD)
+        end = CommitVerdict(SKIP, found) if isinstance(found, str) else judged_end(found, 1 + THRESHOLD)
         end = end if self.timed else self.answer(len(self.names) - 1)
         return Followed("3f2a", "throughput", "a case", self.timed, False, 0, end)
 
@@ -54,15 +54,15 @@ class Knowing:
         assert followed.case_id == "3f2a"
         return self.ratio(self.names.index(base), self.names.index(new))
 
-    def judge(self, followed: Followed, commit: str, folder: Path) -> Judgement:
+    def judge(self, followed: Followed, commit: str, folder: Path) -> CommitVerdict:
         number = self.names.index(commit)
         self.asked.append((number, number))
         return self.answer(number)
 
-    def answer(self, number: int) -> Judgement:
+    def answer(self, number: int) -> CommitVerdict:
         if isinstance(odd := self.odd.get(number), str):
-            return Judgement(SKIP, odd)
-        return Judgement(BAD, "wrong: by 3.0") if self.times[number] > 1 else Judgement(GOOD, "ok")
+            return CommitVerdict(SKIP, odd)
+        return CommitVerdict(BAD, "wrong: by 3.0") if self.times[number] > 1 else CommitVerdict(GOOD, "ok")
 
     @property
     def candidates(self) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.comparison.versions.search.candidates import Commit
-from ssmperf.comparison.versions.search.verdicts import BAD, Followed, Judgement
+from ssmperf.comparison.versions.search.verdicts import BAD, CommitVerdict, Followed
 from ssmperf.errors import ExitCode
 
 DIGITS = 10  # of a commit, in texts and names of folders
@@ -23,7 +23,7 @@ class Direct:
 
     base: Commit
     new: Commit
-    found: Judgement
+    found: CommitVerdict
 
     def to_json(self) -> dict[str, Any]:
         return {"base": self.base.name, "new": self.new.name, **self.found.to_json()}
@@ -40,7 +40,7 @@ class Further:
     base: Commit
     new: Commit
     commits: int
-    found: Judgement
+    found: CommitVerdict
     shown: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Bisected:
     first: tuple[Commit, ...]
     named: Commit | None
     followed: Followed
-    judged: Mapping[str, Judgement]
+    judged: Mapping[str, CommitVerdict]
     direct: tuple[Direct, ...]
     further: tuple[Further, ...]
     widened: bool
@@ -79,7 +79,7 @@ class Bisected:
         return ExitCode.OK if self.named else ExitCode.UNSURE
 
     @property
-    def judgement(self) -> Judgement:
+    def judgement(self) -> CommitVerdict:
         """The judgement of the named commit, or of the bad one if there is none."""
         return self.judged[(self.named or self.bad).name]
 

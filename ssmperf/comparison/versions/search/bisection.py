@@ -24,7 +24,15 @@ from ssmperf.comparison.versions.procedure import Versions
 from ssmperf.comparison.versions.search.bisected import DIGITS, Bisected, Direct, Further
 from ssmperf.comparison.versions.search.candidates import Candidates, Commit, ancestor, path_in_tree
 from ssmperf.comparison.versions.search.looks import Ratio
-from ssmperf.comparison.versions.search.verdicts import BAD, GOOD, SKIP, Followed, Judgement, Measured, Meter
+from ssmperf.comparison.versions.search.verdicts import (
+    BAD,
+    GOOD,
+    SKIP,
+    CommitVerdict,
+    Followed,
+    MeasuringJudge,
+    Meter,
+)
 from ssmperf.comparison.versions.sides import kind_of, shallow_words
 from ssmperf.comparison.versions.state import write_state
 from ssmperf.engine.execute.run import Progress
@@ -42,7 +50,7 @@ class Undecided(SsmperfError):
 
 
 OnStep = Callable[[Commit, int, int], None]  # candidate, commits left, judgements left
-OnJudged = Callable[[Commit, Judgement], None]
+OnJudged = Callable[[Commit, CommitVerdict], None]
 
 
 def bisect(
@@ -62,7 +70,7 @@ def bisect(
 
     out: folder of the search: `bisect.json`, and a comparison per candidate.
     resume: continue that search; judgements are not repeated.
-    meter: measures commits; None for `Measured`. progress: receives that of its measuring.
+    meter: measures commits; None for `MeasuringJudge`. progress: receives that of its measuring.
 
     Raises:
         UsageError: an end is no commit, both are the same, the good one is no ancestor of the bad one, the
@@ -80,14 +88,14 @@ def bisect(
     wanted = replace(
         wanted, base=good, new=bad, plugins=tuple(path_in_tree(file, bad) for file in wanted.plugins)
     )
-    state = _State(out, wanted, resume=resume)
-    meter = meter or Measured(wanted, state.secret, progress)
+    state = _SearchState(out, wanted, resume=resume)
+    meter = meter or MeasuringJudge(wanted, state.secret, progress)
     with Candidates(good, bad) as candidates:
         search = _Search(wanted, texts, state, candidates, meter, on_step, on_judged)
         return search.run()
 
 
-class _State:
+class _SearchState:
     """All that a search has found out, in a file after each step.
 
     secret: the nonce of its judgements. judged: by the commit's name. direct: comparisons of two commits.
@@ -109,8 +117,8 @@ class _State:
         try:
             self.secret = str(kept["nonce"])
             self.followed = Followed.from_json(kept["followed"]) if kept.get("followed") else None
-            self.judged = {name: Judgement(**each) for name, each in kept.get("judged", {}).items()}
-            self.direct = {name: Judgement(**each) for name, each in kept.get("direct", {}).items()}
+            self.judged = {name: CommitVerdict(**each) for name, each in kept.get("judged", {}).items()}
+            self.direct = {name: CommitVerdict(**each) for name, each in kept.get("direct", {}).items()}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise UnreadableRun(f"{file} is damaged ({error!r}): pass another --out") from error
         self.write()
@@ -159,7 +167,7 @@ class _Search:
         self,
         wanted: Versions,
         texts: tuple[str, str],
-        state: _State,
+        state: _SearchState,
         candidates: Candidates,
         meter: Meter,
         on_step: OnStep | None,
@@ -208,7 +216,7 @@ class _Search:
             followed = self.meter.follow(state.out / self.bad[:DIGITS])
             state.followed, state.judged[self.bad] = followed, followed.found
             if not followed.timed:
-                state.judged[self.good] = Judgement(GOOD, "ok")
+                state.judged[self.good] = CommitVerdict(GOOD, "ok")
             state.write()
             self._tell(end, followed.found)
         followed, found = state.followed, state.followed.found
@@ -224,7 +232,7 @@ class _Search:
             raise UsageError(f"{new} is not slower than {base}{limit}: {why}")
         return followed
 
-    def _judgement(self, commit: str) -> Judgement:
+    def _judgement(self, commit: str) -> CommitVerdict:
         """Judge a commit, unless that was done."""
         judged = self.state.judged
         if commit not in judged:
@@ -235,12 +243,14 @@ class _Search:
                 for file in self.wanted.plugins
                 if self.candidates.has(self.bad, file) and not self.candidates.has(commit, file)
             ]
-            judged[commit] = Judgement(SKIP, f"it has no {missing[0]}") if missing else self._judge(commit)
+            judged[commit] = (
+                CommitVerdict(SKIP, f"it has no {missing[0]}") if missing else self._judge(commit)
+            )
             self.state.write()
             self._tell(described, judged[commit])
         return judged[commit]
 
-    def _judge(self, commit: str) -> Judgement:
+    def _judge(self, commit: str) -> CommitVerdict:
         folder = self.state.out / commit[:DIGITS]
         if not self.followed.timed:
             return self.meter.judge(self.followed, commit, folder)
@@ -249,13 +259,13 @@ class _Search:
             self.followed, self.good, commit, folder, lambda at: at.high < middle or at.low > middle
         )
         if isinstance(found, str):
-            return Judgement(SKIP, found)
+            return CommitVerdict(SKIP, found)
         text = f"the midpoint {middle:.3f}×"
         if found.high < middle:
-            return Judgement.of(GOOD, f"below {text}", found)
+            return CommitVerdict.of(GOOD, f"below {text}", found)
         if found.low > middle:
-            return Judgement.of(BAD, f"above {text}", found)
-        return Judgement.of(SKIP, f"{found.pairs} pairs do not tell it from {text}", found)
+            return CommitVerdict.of(BAD, f"above {text}", found)
+        return CommitVerdict.of(SKIP, f"{found.pairs} pairs do not tell it from {text}", found)
 
     def _shown(self, left: list[str]) -> tuple[list[str], list[Direct]]:
         """Compare the newest commit of a range with the range's parents, and widen it until it is slower.
@@ -289,11 +299,11 @@ class _Search:
         if not self.followed.timed:  # one judgement of either is all there is
             before, found = self._judgement(base), self._judgement(new)
             if before.code != GOOD:
-                found = Judgement(SKIP, f"its parent {base[:DIGITS]} is {before.word}: {before.text}")
+                found = CommitVerdict(SKIP, f"its parent {base[:DIGITS]} is {before.word}: {before.text}")
             return Direct(describe(base), describe(new), found)
         return Direct(describe(base), describe(new), self._compared(base, new, lambda at: at.low > 1))
 
-    def _compared(self, base: str, new: str, settled: Callable[[Ratio], bool]) -> Judgement:
+    def _compared(self, base: str, new: str, settled: Callable[[Ratio], bool]) -> CommitVerdict:
         """Compare two commits in pairs that no other judgement rests on, unless that was done."""
         key = f"{base[:DIGITS]}..{new[:DIGITS]}"
         direct = self.state.direct
@@ -303,11 +313,11 @@ class _Search:
             found = self.meter.compare(self.followed, base, new, self.state.out / key, settled)
             against = f"than {base[:DIGITS]}"
             if isinstance(found, str):
-                direct[key] = Judgement(SKIP, found)
+                direct[key] = CommitVerdict(SKIP, found)
             elif found.low > 1:
-                direct[key] = Judgement.of(BAD, f"slower {against}", found)
+                direct[key] = CommitVerdict.of(BAD, f"slower {against}", found)
             else:
-                direct[key] = Judgement.of(SKIP, f"not shown to be slower {against}", found)
+                direct[key] = CommitVerdict.of(SKIP, f"not shown to be slower {against}", found)
             self.state.write()
             self._tell(described, direct[key])
         return direct[key]
@@ -338,18 +348,18 @@ class _Search:
         if self.on_step:
             self.on_step(commit, *(self.candidates.left() if left is None else (left, 1)))
 
-    def _tell(self, commit: Commit, found: Judgement) -> None:
+    def _tell(self, commit: Commit, found: CommitVerdict) -> None:
         if self.on_judged:
             self.on_judged(commit, found)
 
 
-def _quotient(end: Judgement, culprit: Judgement) -> Judgement:
+def _quotient(end: CommitVerdict, culprit: CommitVerdict) -> CommitVerdict:
     """Divide two ratios against the same commit. Each end of the interval takes the worse ends of both."""
     if None in (end.ratio, end.low, end.high, culprit.ratio, culprit.low, culprit.high):
-        return Judgement(SKIP, "unknown")
+        return CommitVerdict(SKIP, "unknown")
     assert end.ratio and end.low and end.high and culprit.ratio and culprit.low and culprit.high
     numbers = end.ratio / culprit.ratio, end.low / culprit.high, end.high / culprit.low
-    return Judgement(SKIP, "from both ratios against the good commit", *numbers)
+    return CommitVerdict(SKIP, "from both ratios against the good commit", *numbers)
 
 
 def _commit(text: str) -> str:

@@ -32,7 +32,7 @@ FEWEST_EXACT = 2  # pairs of numbers without noise
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class CommitVerdict:
     """The verdict on a commit.
 
     code: GOOD, BAD or SKIP. text: the verdict and its reason in words.
@@ -48,7 +48,7 @@ class Judgement:
     pairs: int | None = None
 
     @classmethod
-    def of(cls, code: int, text: str, found: Ratio) -> Judgement:
+    def of(cls, code: int, text: str, found: Ratio) -> CommitVerdict:
         known = found.low > 0 and math.isfinite(found.high)
         low, high = (found.low, found.high) if known else (None, None)
         return cls(code, text, found.ratio, low, high, found.pairs)
@@ -85,7 +85,7 @@ class Followed:
     timed: bool
     exact: bool
     others: int
-    found: Judgement
+    found: CommitVerdict
 
     @property
     def midpoint(self) -> float:
@@ -97,11 +97,11 @@ class Followed:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Followed:
-        return cls(**{**data, "found": Judgement(**data["found"])})
+        return cls(**{**data, "found": CommitVerdict(**data["found"])})
 
 
 class Meter(Protocol):
-    """Measures commits. `Measured` does; tests make up times."""
+    """Measures commits. `MeasuringJudge` does; tests make up times."""
 
     def follow(self, folder: Path) -> Followed:
         """Compare the ends, and choose the case to follow. Its judgement says whether there is a search."""
@@ -111,13 +111,13 @@ class Meter(Protocol):
         """Measure the case in pairs until a question is settled; a text says why it cannot be measured."""
         ...
 
-    def judge(self, followed: Followed, commit: str, folder: Path) -> Judgement:
+    def judge(self, followed: Followed, commit: str, folder: Path) -> CommitVerdict:
         """Judge a commit by the answer of the case."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuringJudge:
     """Measures commits by `ab`, and by single judgements.
 
     wanted: the ends. secret: the nonce of all judgements, so that each commit sees the same values.
@@ -152,7 +152,7 @@ class Measured:
             return _nothing(found)
         pair = max(timed, key=lambda pair: pair.ratio or 0.0)
         others = max(0, len(slower) - 1)
-        end = Judgement(BAD if slower else SKIP, pair.verdict, pair.ratio, pair.low, pair.high)
+        end = CommitVerdict(BAD if slower else SKIP, pair.verdict, pair.ratio, pair.low, pair.high)
         followed = _of_pair(pair, timed=True, others=others, found=end)
         if followed.exact:
             return followed
@@ -173,7 +173,7 @@ class Measured:
                 raise
             return f"cannot be measured: {error}"
 
-    def judge(self, followed: Followed, commit: str, folder: Path) -> Judgement:
+    def judge(self, followed: Followed, commit: str, folder: Path) -> CommitVerdict:
         added = {"suite": followed.suite, "nonce": self.secret, "judged_at": self.wanted.judged_at}
         arguments = {**self.wanted.arguments, **added}
         try:
@@ -181,7 +181,7 @@ class Measured:
                 commit, self.wanted.plugins, arguments, followed.case_id, folder, self.progress
             )
         except (VersionFailed, VersionEnded) as error:
-            return Judgement(SKIP, f"cannot be judged: {error}")
+            return CommitVerdict(SKIP, f"cannot be judged: {error}")
         return of_record(record)
 
     def _measured(
@@ -211,10 +211,10 @@ class Measured:
                 f"{broken[0].case} is not right at the good commit already ({state}): pass an earlier --good"
             )
         others = len(broken) - 1 + len(found.slower)
-        return _of_pair(pair, timed=False, others=others, found=Judgement(BAD, pair.reason or "wrong"))
+        return _of_pair(pair, timed=False, others=others, found=CommitVerdict(BAD, pair.reason or "wrong"))
 
 
-def _of_pair(pair: Pair, *, timed: bool, others: int, found: Judgement) -> Followed:
+def _of_pair(pair: Pair, *, timed: bool, others: int, found: CommitVerdict) -> Followed:
     exact = timed and pair.rounds is None
     return Followed(pair.case.id, pair.case.suite, str(pair.case), timed, exact, others, found)
 
@@ -225,9 +225,9 @@ def _nothing(found: RunComparison) -> Followed:
     worst = max(rated, key=lambda pair: pair.ratio or 0.0, default=None) or next(iter(found.pairs), None)
     code = GOOD if found.ok else SKIP
     if worst is None:
-        return Followed("", "", "", False, False, 0, Judgement(code, found.conclusion))
+        return Followed("", "", "", False, False, 0, CommitVerdict(code, found.conclusion))
     text = ": ".join(filter(None, (worst.verdict, worst.reason)))
-    judgement = Judgement(code, text, worst.ratio, worst.low, worst.high, worst.rounds)
+    judgement = CommitVerdict(code, text, worst.ratio, worst.low, worst.high, worst.rounds)
     return _of_pair(worst, timed=worst.ratio is not None, others=0, found=judgement)
 
 
@@ -236,21 +236,21 @@ def shows_end(found: Ratio, limit: float) -> bool:
     return found.low > max(1.0, math.sqrt(found.ratio)) or found.high <= limit
 
 
-def judged_end(found: Ratio | str, limit: float) -> Judgement:
+def judged_end(found: Ratio | str, limit: float) -> CommitVerdict:
     """Judge the bad end. limit: the least ratio that is a slow-down."""
     if isinstance(found, str):
-        return Judgement(SKIP, found)
+        return CommitVerdict(SKIP, found)
     if found.low > 1 and found.ratio > limit:
-        return Judgement.of(BAD, "slower", found)
-    return Judgement.of(*((GOOD, "same") if found.high <= limit else (SKIP, "ambiguous")), found)
+        return CommitVerdict.of(BAD, "slower", found)
+    return CommitVerdict.of(*((GOOD, "same") if found.high <= limit else (SKIP, "ambiguous")), found)
 
 
-def of_record(record: Record) -> Judgement:
+def of_record(record: Record) -> CommitVerdict:
     """Judge a commit by the record of its case: right is good, a wrong answer or a crash is bad."""
     if record.status is Status.OK:
-        return Judgement(GOOD, "ok")
+        return CommitVerdict(GOOD, "ok")
     code = BAD if record.status in WRONG_STATUSES else SKIP
-    return Judgement(code, f"{record.status}: {record.reason}")
+    return CommitVerdict(code, f"{record.status}: {record.reason}")
 
 
 def judge_case(

@@ -37,7 +37,7 @@ def check_calls(
 
     few_shapes: leave out the forms with other shapes, for a backend that is compiled for each.
     """
-    return Trials(backend, probe, bound).findings(few_shapes)
+    return ProbedCalls(backend, probe, bound).findings(few_shapes)
 
 
 def at_taken_sizes(check: Callable[[bool], Sequence[Checked]]) -> Sequence[Checked]:
@@ -49,7 +49,7 @@ def at_taken_sizes(check: Callable[[bool], Sequence[Checked]]) -> Sequence[Check
     return check(True) if len(found) == 1 and found[0].error is None else found
 
 
-class Trials:
+class ProbedCalls:
     """A backend on a probe's cases. bound: operands -> the error bound that it declares, or None."""
 
     def __init__(self, backend: Backend, probe: CallProbe, bound: Bound) -> None:

@@ -27,7 +27,7 @@ from ssmperf.engine.judge.loops.segments import (
     Definition,
     Gradients,
     Loop,
-    Step,
+    LoopStep,
     sequential_segments,
 )
 from ssmperf.engine.operands.dtypes import differentiable
@@ -49,7 +49,7 @@ class Inseparable(Exception):
 
 
 def segment_length(
-    step: Step | None, length: int, device: torch.device, definition: Definition | None = None
+    step: LoopStep | None, length: int, device: torch.device, definition: Definition | None = None
 ) -> int | None:
     """Choose the steps per segment for a loop of some length, or return None if the loop would not gain."""
     if step is None or step.grows:
@@ -80,7 +80,7 @@ class ParallelSegments:
     segment: steps per row.
     """
 
-    def __init__(self, loop: Loop, segment: int, step: Step) -> None:
+    def __init__(self, loop: Loop, segment: int, step: LoopStep) -> None:
         self.loop, self.segment, self.step = loop, segment, step
         self.count, remaining = divmod(loop.length, segment)
         self.parallel_length = loop.length - remaining

@@ -62,7 +62,7 @@ class Pass(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoopStep:
     """The cost of one step of a loop: elements of its state, and bytes that autograd keeps for the step.
 
     grows: whether the state has a row for every step before it; then this is the cost of the last step.
@@ -79,7 +79,7 @@ class Step:
 
 def measure_step(
     definition: Definition, operands: Mapping[str, Any], timed: Collection[str], state: Tensor | None
-) -> Step | None:
+) -> LoopStep | None:
     """Measure the cost of a step on the first two steps, or return None if these cannot run on their own."""
     length = min(operands[name].shape[1] for name in timed)
     count = min(2, length)
@@ -91,13 +91,13 @@ def measure_step(
             # the last step keeps the most; tensors kept once for all steps are left out
             full = after.new_zeros(after.shape[0], rows + length - count, *after.shape[2:])
             of_one, of_two = (_kept(definition, operands, timed, full, steps)[0] for steps in (1, 2))
-            return Step(full.numel(), max(of_two - of_one, 1), grows=True)
+            return LoopStep(full.numel(), max(of_two - of_one, 1), grows=True)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, UsageError):
         return None
     state_bytes = after.numel() * after.element_size()
-    return Step(after.numel(), max(kept_bytes // count, state_bytes, 1))
+    return LoopStep(after.numel(), max(kept_bytes // count, state_bytes, 1))
 
 
 def _kept(
@@ -219,7 +219,7 @@ class SequentialSegments:
         return dict(zip(leaves, found, strict=True))
 
 
-def sequential_segments(loop: Loop, step: Step) -> SequentialSegments:
+def sequential_segments(loop: Loop, step: LoopStep) -> SequentialSegments:
     """Choose how long sequential segments are, and whether one is recorded for all others."""
     fitting = step.fit(SEGMENT_BYTES[loop.device.type])
     recorded = min(fitting, LONGEST_RECORDED, math.isqrt(loop.length))

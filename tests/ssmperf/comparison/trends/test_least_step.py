@@ -16,7 +16,7 @@ from support.results.pages import Page
 import ssmperf
 from ssmperf.comparison.trends.least_step import FEWEST_RUNS, least_steps
 from ssmperf.comparison.trends.noise import Shuffles
-from ssmperf.comparison.trends.steps import Findings, find_changes
+from ssmperf.comparison.trends.steps import HistorySteps, find_changes
 from ssmperf.suitekit import registry
 
 Array = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ def drawn(cases: int, runs: int, *seed: int, tails: bool = False) -> Array:
     return random.normal(0, NOISE, (cases, runs))
 
 
-def found(logs: Array) -> Findings:
+def found(logs: Array) -> HistorySteps:
     runs = logs.shape[1]
     return find_changes(list(logs), [np.arange(runs)] * len(logs), Shuffles(runs))
 

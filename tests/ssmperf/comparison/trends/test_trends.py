@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from ssmperf.comparison.trends.creep import LEAST_RUNS, Creep, find_creeps
-from ssmperf.comparison.trends.noise import Noise, Shuffles
-from ssmperf.comparison.trends.steps import Change, find_changes
+from ssmperf.comparison.trends.noise import SharedNoise, Shuffles
+from ssmperf.comparison.trends.steps import ChangePoint, find_changes
 
 Array = npt.NDArray[np.float64]
 CASES, RUNS, THRESHOLD = 20, 30, 0.05
@@ -43,7 +43,7 @@ def numbers(logs: Array) -> list[npt.NDArray[np.intp]]:
     return [np.arange(logs.shape[1])] * len(logs)
 
 
-def changes_of(logs: Array) -> list[list[Change]]:
+def changes_of(logs: Array) -> list[list[ChangePoint]]:
     return find_changes(list(logs), numbers(logs), Shuffles(logs.shape[1])).changes
 
 
@@ -57,7 +57,7 @@ def steps_of(logs: Array) -> dict[int, list[int]]:
 
 
 def creeps_of(logs: Array, start: int = 0) -> dict[int, Creep]:
-    noise = Noise.of([np.diff(each) for each in logs])
+    noise = SharedNoise.of([np.diff(each) for each in logs])
     nothing: Sequence[Sequence[int]] = [[]] * len(logs)
     shuffles = Shuffles(logs.shape[1])
     found = find_creeps(list(logs), numbers(logs), [start] * len(logs), nothing, noise, shuffles, THRESHOLD)

@@ -12,7 +12,7 @@ import pytest
 from support.processes.process_changes import CHANGES, HONEST
 from support.processes.quick_processes import command
 
-from ssmperf.engine.execute.process_state import Difference, Kind, Snapshot
+from ssmperf.engine.execute.process_state import Difference, DifferenceKind, Snapshot
 from ssmperf.engine.machine.activity import MOST_IDLE_SHARE, idle_share
 from ssmperf.engine.machine.process_settings import Unreadable, name_triton_cache, read_settings
 
@@ -132,8 +132,8 @@ def test_the_graver_kind_comes_first() -> None:
     settings = {**before.settings, "the default dtype": None, "torch's function mode": {"Twice": True}}
     after = Snapshot(**{**{name: getattr(before, name) for name in Snapshot.__slots__}, "settings": settings})
     assert [(str(each), each.kind) for each in before.difference(after)] == [
-        ("torch's function mode Twice is on", Kind.WRONG),
-        ("the default dtype is None, not torch.float32", Kind.RESTART),
+        ("torch's function mode Twice is on", DifferenceKind.WRONG),
+        ("the default dtype is None, not torch.float32", DifferenceKind.RESTART),
     ]
     assert isinstance(before.difference(after)[0], Difference)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ssmperf import Shape
 from ssmperf.engine.judge.loops import parallel_segments as batched
 from ssmperf.engine.judge.loops.parallel_segments import ParallelSegments
-from ssmperf.engine.judge.loops.segments import SEGMENT_BYTES, SLACK, Loop, Step, measure_step
+from ssmperf.engine.judge.loops.segments import SEGMENT_BYTES, SLACK, Loop, LoopStep, measure_step
 from ssmperf.engine.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.engine.judge.tolerance import relative_error
 from ssmperf.engine.operands.build import sample_state
@@ -151,7 +151,7 @@ def test_groups_of_segments_bound_the_memory() -> None:
     definition, taken = counted(registry.recurrence("scan").definition)
     expected = whole(registry.recurrence("scan").definition, given)
     state = given.pop("initial_state")
-    step = Step(6, SEGMENT_BYTES["cpu"] // SLACK // 50)  # three segments of 16 steps fit, not four
+    step = LoopStep(6, SEGMENT_BYTES["cpu"] // SLACK // 50)  # three segments of 16 steps fit, not four
     part = ParallelSegments(Loop(definition, given, ["log_a", "b"], 128), 16, step)
     output, final = part.forward(state)
     before = len(taken)

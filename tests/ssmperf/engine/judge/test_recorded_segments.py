@@ -14,7 +14,7 @@ from torch import Tensor
 from ssmperf import Shape
 from ssmperf.engine.judge.loops import parallel_segments, recording, segments
 from ssmperf.engine.judge.loops.recording import CannotRecord, Recorder, Repeated, Results
-from ssmperf.engine.judge.loops.segments import Loop, SequentialSegments, Step, sequential_segments
+from ssmperf.engine.judge.loops.segments import Loop, LoopStep, SequentialSegments, sequential_segments
 from ssmperf.engine.judge.oracle import evaluate
 from ssmperf.engine.operands.build import sample_state
 from ssmperf.engine.operands.dtypes import widen
@@ -208,14 +208,14 @@ def test_long_loops_of_many_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) 
     for length in (16, 1024, 16384):
         for size, kept in kept_bytes.items():
             operands = {"b": torch.zeros(1, length, 1)}
-            loop = sequential_segments(Loop(_never, operands, {"b"}, length), Step(1, kept))
+            loop = sequential_segments(Loop(_never, operands, {"b"}, length), LoopStep(1, kept))
             found[length, size] = loop.segment, loop.recorder is not None
     assert found[16, "small"] == (2**16, False)
     assert found[1024, "small"] == (32, True) == found[1024, "large"]
     assert found[16384, "small"] == (64, True)
     assert found[16384, "large"] == (32, True)
     long = Loop(_never, {"b": torch.zeros(1, 1024, 1)}, {"b"}, 1024)
-    grows = sequential_segments(long, Step(1, 8, grows=True))
+    grows = sequential_segments(long, LoopStep(1, 8, grows=True))
     assert grows.recorder is None
 
 
@@ -227,7 +227,7 @@ def test_a_recorded_state_need_not_be_as_small_to_run_alone(monkeypatch: pytest.
     monkeypatch.setattr(parallel_segments, "memory_budget", lambda _: 2**30)
     definition, cuda = registry.recurrence("scan").definition, torch.device("cuda")
     for elements, parallel, alone in ((2**16, True, True), (2**19, True, False), (2**21, False, False)):
-        step = Step(elements, elements * 8)
+        step = LoopStep(elements, elements * 8)
         assert (parallel_segments.segment_length(step, 4096, cuda, _never) is not None) == parallel
         assert (parallel_segments.segment_length(step, 4096, cuda, definition) is not None) == alone
 

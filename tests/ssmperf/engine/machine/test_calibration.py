@@ -17,7 +17,7 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.machine import calibration, spread
-from ssmperf.engine.machine.calibration import Calibration, Session, kind_of
+from ssmperf.engine.machine.calibration import Calibration, CalibrationSession, kind_of
 from ssmperf.engine.machine.spread import LEAST_OF_ONE_SESSION, estimate
 from ssmperf.errors import UnreadableRun, UsageError
 
@@ -219,10 +219,10 @@ def test_rounds_become_kinds() -> None:
 def test_a_failed_round_is_left_out_and_one_round_is_not_enough() -> None:
     (case_id, good), *_ = rounds(measured(3e-4)).items()
     bad = Record(case(1), Status.WRONG, "off", "e", {"round": 4})
-    session = Session.of({case_id: (*good[:4], bad, *good[5:])}, "s")
+    session = CalibrationSession.of({case_id: (*good[:4], bad, *good[5:])}, "s")
     assert [math.isnan(x) for x in session.cases[case_id].logs] == [i == 4 for i in range(10)]
     with pytest.raises(UsageError, match="two rounds"):
-        Session.of({case_id: (good[0], bad)}, "s")
+        CalibrationSession.of({case_id: (good[0], bad)}, "s")
 
 
 def test_a_kind_that_was_not_measured_has_a_neighbours_spread() -> None:

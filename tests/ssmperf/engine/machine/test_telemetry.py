@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ssmperf.engine.machine import telemetry
-from ssmperf.engine.machine.telemetry import Reading, Telemetry
+from ssmperf.engine.machine.telemetry import DeviceReading, Telemetry
 from ssmperf.engine.measure.sampling import Samples
 
 
@@ -110,7 +110,7 @@ def test_without_a_throttle_nothing_is_marked(gpu: None) -> None:
 
 
 def test_a_throttle_at_the_edges_and_a_span_across_it() -> None:
-    readings = [Reading(0.0, throttles=("power cap",)), Reading(1.0), Reading(2.0)]
+    readings = [DeviceReading(0.0, throttles=("power cap",)), DeviceReading(1.0), DeviceReading(2.0)]
     assert telemetry.throttled([(0.1, 0.2), (1.2, 1.9), (-1.0, 3.0)], readings) == [True, False, True]
 
 

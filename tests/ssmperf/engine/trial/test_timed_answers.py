@@ -18,7 +18,7 @@ import ssmperf
 from ssmperf import Case, Record, Shape, Status
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.worker import run_case
-from ssmperf.engine.operands.variation import Draw
+from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.trial.timed_answers import STRETCHES, TimedAnswers
 from ssmperf.suitekit import registry
 
@@ -181,13 +181,13 @@ FEWEST_TIMED = 7  # a pilot of one sample, and six more
 
 def kinds_drawn(timed: int, seed: int) -> list[bool]:
     """Draw which of so many timed calls are on mixtures, where answers combine; and check the shared one."""
-    drawn: list[Draw] = []
+    drawn: list[CallSecret] = []
     answers = TimedAnswers.__new__(TimedAnswers)
     answers.variation = SimpleNamespace(  # type: ignore[assignment]
-        combines=True, draw=lambda secret, mixed: Draw(seed=1 if mixed else None)
+        combines=True, draw=lambda secret, mixed: CallSecret(seed=1 if mixed else None)
     )
     answers.secret, answers.draws, answers._kinds = random.Random(seed), drawn, []  # type: ignore[assignment]
-    answers._shared = [(seed % STRETCHES[0][1], Draw(seed=7))]
+    answers._shared = [(seed % STRETCHES[0][1], CallSecret(seed=7))]
     answers._write, answers._spoil = drawn.append, lambda: None  # type: ignore[method-assign]
     for _ in range(timed):
         answers.before(timed=True)
@@ -205,7 +205,7 @@ def test_the_fewest_timed_calls_have_both_kinds_in_any_order() -> None:
 def test_the_fewest_timed_calls_are_compared() -> None:
     for mixed in ([0, 2, 4], [1, 2, 4, 6]):
         few = TimedAnswers.__new__(TimedAnswers)
-        few.draws = [Draw(seed=each if each in mixed else None) for each in range(FEWEST_TIMED)]
+        few.draws = [CallSecret(seed=each if each in mixed else None) for each in range(FEWEST_TIMED)]
         assert few._combining([1.0 if each in mixed else 0.1 for each in range(FEWEST_TIMED)]) is None
         assert few.uneven is not None
 
@@ -214,7 +214,7 @@ def test_the_fewest_timed_calls_are_compared() -> None:
 def test_equal_sums_of_two_mixtures_are_found_only_if_an_answer_is_not_its_own(stale: bool) -> None:
     """A thousand pairs of float32 sums hold two equal ones by chance, once in some ten thousand cases."""
     answers = TimedAnswers.__new__(TimedAnswers)
-    answers.draws = [Draw(seed=each) for each in range(30)]
+    answers.draws = [CallSecret(seed=each) for each in range(30)]
     answers.variation = SimpleNamespace(combines=True)  # type: ignore[assignment]
     answers.secret = random.Random(0)  # type: ignore[assignment]
     answers._repeats = lambda index, _: not stale or index != 17  # type: ignore[method-assign]
@@ -227,7 +227,7 @@ def test_equal_sums_of_two_mixtures_are_found_only_if_an_answer_is_not_its_own(s
 def draws_in_turn(count: int) -> TimedAnswers:
     """Make an observer that has seen calls on combinations and mixtures in turn."""
     answers = TimedAnswers.__new__(TimedAnswers)
-    answers.draws = [Draw(seed=None if index % 2 else index) for index in range(count)]
+    answers.draws = [CallSecret(seed=None if index % 2 else index) for index in range(count)]
     return answers
 
 

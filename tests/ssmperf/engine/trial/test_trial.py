@@ -20,7 +20,7 @@ from ssmperf.engine.judge.answer import Answer, call_backend, contract_of
 from ssmperf.engine.judge.reference import small_results
 from ssmperf.engine.judge.tolerance import tolerance
 from ssmperf.engine.operands.subject import subject_of
-from ssmperf.engine.operands.variation import Draw
+from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
 from ssmperf.engine.processes.children import Nursery
 from ssmperf.engine.trial.arena import Arena, Mappings
@@ -91,7 +91,7 @@ def test_the_driver_hears_of_each_verdict_under_its_number(
 
 
 def test_a_combination_is_judged_by_the_bases(remote: RemoteJudge) -> None:
-    drawn = Draw((0.5, -1.25))
+    drawn = CallSecret((0.5, -1.25))
     parts = []
     for number in (0, 1):
         subject = subject_of(CASE, "cpu")

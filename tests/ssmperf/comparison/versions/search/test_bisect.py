@@ -23,9 +23,9 @@ from ssmperf.comparison.versions.search.verdicts import (
     BAD,
     GOOD,
     SKIP,
+    CommitVerdict,
     Followed,
-    Judgement,
-    Measured,
+    MeasuringJudge,
     of_record,
 )
 from ssmperf.engine.cases.case import Case
@@ -262,8 +262,8 @@ def test_a_failing_candidate_is_skipped_and_a_failing_base_ends_the_search(
     def compare(base: str) -> Ratio | str:
         return measured.compare(followed, base, "b", tmp_path, lambda at: True)
 
-    measured = Measured(Versions("a", "c", {}), "0")
-    followed = Followed("3f2a", "throughput", "a case", True, False, 0, Judgement(BAD, "slower", 1.2))
+    measured = MeasuringJudge(Versions("a", "c", {}), "0")
+    followed = Followed("3f2a", "throughput", "a case", True, False, 0, CommitVerdict(BAD, "slower", 1.2))
     monkeypatch.setattr(verdicts, "measure_case", failing("new"))
     assert compare("a") == "cannot be measured: cannot install it"
     monkeypatch.setattr(verdicts, "measure_case", failing("base"))
