@@ -78,10 +78,12 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page.")
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="markdown, csv, parquet or json. Default: a table.")
+        str | None,
+        typer.Option("--format", help="markdown, csv, parquet, json or a plug-in's. Default: a table."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
+    plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
     """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures.
@@ -95,6 +97,7 @@ def report(
 
     if out and not format_:
         raise UsageError(f"--out needs --format, which says what to write into {out}")
+    load_plugins(plugin)
     of = "claims" if any(map(is_folder, runs)) else None
     if of and len(runs) > 1:
         raise UsageError(f"a folder of `reproduce` is shown alone, got {len(runs)} paths: pass one")

@@ -10,7 +10,9 @@ import typer
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(
-        "--plugin", metavar="FILE", help="Python file with more backends, models or suites. Its code is run."
+        "--plugin",
+        metavar="FILE",
+        help="Python file with more backends, models, suites or reports. Its code is run.",
     ),
 ]
 VersionPlugins = Annotated[
