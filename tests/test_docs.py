@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import ssmperf
-from ssmperf import Shape, Status
+from ssmperf import Status
 from ssmperf.engine.tune import tables as configurations
 from ssmperf.suitekit import registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-SOURCES = ("ssmperf", "impls", "suites", "reports", "tests", "ci")
+SOURCES = ("ssmperf", "impls", "suites", "reports", "examples", "tests", "ci")
 LARGEST = 3_000_000  # bytes of docs/, of which whole runs of suites are the most
 
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
@@ -41,75 +40,6 @@ def example(registered: str) -> str:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
     (block,) = [block for block in blocks if re.search(rf'@\S+\([^)]*"{registered}"', block)]
     return str(block)
-
-
-@pytest.mark.parametrize("plugin", ["my_loop"], indirect=True)
-def test_the_example_backend_computes_its_recurrence(plugin: Path) -> None:
-    registry.load_plugin(plugin)
-    scan = registry.recurrence("scan")
-    operands = {
-        "log_a": torch.nn.functional.logsigmoid(torch.randn(2, 7, 3, dtype=torch.float64)),
-        "b": torch.randn(2, 7, 3, dtype=torch.float64),
-        "initial_state": torch.randn(2, 3, dtype=torch.float64),
-    }
-    output, state = registry.backend("scan", "my_loop").function(**operands)
-    torch.testing.assert_close((output, state), scan.definition(**operands))
-
-
-def built_in(model: str) -> list[str]:
-    """Its backends that run here; not those that other tests planted."""
-    return [
-        backend.name
-        for backend in registry.backends(model)
-        if backend.function.__module__.startswith("ssmperf.")
-        and backend.refusal(device="cpu", gate_kind="data") is None
-    ]
-
-
-def test_the_example_model_is_one_short_file() -> None:
-    assert len(example("qrnn").splitlines()) < 60
-
-
-@pytest.mark.parametrize("plugin", ["parity"], indirect=True)
-def test_the_example_task_gives_what_it_says(plugin: Path) -> None:
-    registry.load_plugin(plugin)
-    task = registry.task("parity:modulus=3")
-    found = task.sample(ssmperf.Draw(2, 9, trained=9, seed=1))
-    assert found.targets[0].tolist() == [sum(found.tokens[0, : end + 1].tolist()) % 3 for end in range(9)]
-    assert (task.name, task.classes, task.chance(9)) == ("parity:modulus=3", 3, 1 / 3)
-
-
-@pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
-def test_the_example_model_runs_on_every_backend_and_trains(plugin: Path) -> None:
-    registry.load_plugin(plugin)
-    torch.manual_seed(0)
-    layer = registry.model("qrnn").cls(Shape(B=2, T=9, C=4)).double()
-    x = torch.randn(2, 9, 4, dtype=torch.float64)
-    expected = layer.definition(x)
-    runnable = built_in("qrnn")
-    assert {"sequential", "blelloch", "logspace"} <= set(runnable)
-    for name in runnable:
-        y, state = layer(x, backend=name)
-        torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-10)
-        halfway, between = layer(x[:, :5], backend=name)
-        rest, after = layer(x[:, 5:], backend=name, state=between)
-        torch.testing.assert_close(torch.cat([halfway, rest], dim=1), y)
-        torch.testing.assert_close(after, state)
-        layer.zero_grad()
-        y.square().sum().backward()
-        assert all(parameter.grad.abs().max() > 0 for parameter in layer.parameters())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("plugin", ["qrnn"], indirect=True)
-def test_the_example_model_passes_the_suites(plugin: Path, tmp_path: Path) -> None:
-    registry.load_plugin(plugin)
-    done = ssmperf.run(
-        "correctness,throughput", models="qrnn", preset="smoke", device="cpu", axis="T=16",
-        backends=built_in("qrnn"), out=tmp_path / "run",
-    )  # fmt: skip
-    assert {record.status for record in done.records} <= {Status.OK, Status.UNSUPPORTED}
-    assert sum(record.status is Status.OK for record in done.records) >= 10
 
 
 @pytest.mark.parametrize("plugin", ["gla:parameters"], indirect=True)
@@ -214,7 +144,7 @@ def test_a_dead_citation_is_found() -> None:
 def test_documents_name_files_that_exist(document: Path) -> None:
     """Paths in code spans that start with a folder of the repository."""
     text = document.read_text()
-    paths = re.findall(r"`((?:ssmperf|impls|suites|reports|tests|ci|docs)/[\w./-]+)`", text)
+    paths = re.findall(r"`((?:ssmperf|impls|suites|reports|examples|tests|ci|docs)/[\w./-]+)`", text)
     missing = [path for path in paths if not (ROOT / path).exists() and "my_" not in path]
     assert missing == []
 

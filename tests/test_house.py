@@ -14,13 +14,14 @@ from ssmperf import authoring, suitekit
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("impls", "suites", "reports")
-SOURCE = ("ssmperf", *ROOMS)
+SOURCE = ("ssmperf", *ROOMS, "examples")
 FACADES = {facade.__name__: set(facade.__all__) for facade in (ssmperf, authoring, suitekit)}
-# the façades from which each room takes what it needs of the core, as a plug-in does
+# the façades from which each room, and each example, takes what it needs of the core
 PUBLIC = {
     "impls": ("ssmperf", "ssmperf.authoring"),
     "suites": tuple(FACADES),
     "reports": tuple(FACADES),
+    "examples": tuple(FACADES),
 }
 BESIDE_BACKENDS = ("__init__", "common", "scans", "peers", "analytic")
 # what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers' declarations
@@ -192,6 +193,9 @@ PLANTED = {
         None,
     ),
     "suites/claims/deeper.py": ("from ssmperf.papers.reproduction import agreement", "no public name"),
+    "examples/public.py": ("from ssmperf import Status\nfrom ssmperf.authoring import backend", None),
+    "examples/deeper.py": ("from ssmperf.engine.layers.model import Model", "no public name"),
+    "examples/from_room.py": ("from ssmperf.impls.scan import scan", "only the core"),
     "reports/bare.py": ("import suites.throughput", "no importable name"),
     "ssmperf/downward.py": ("from ssmperf.reports import tables", "only the core"),
     "ssmperf/engine/measure/aside.py": ("from ssmperf.case import Case\nfrom ..case import Shape", None),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,15 @@ def test_files_that_are_not_python_are_package_data(monkeypatch: pytest.MonkeyPa
     left_out = {file for file in files() if file.suffix != ".py"} - covered
     assert left_out == set()
     assert ROOT / "ssmperf" / "py.typed" in covered
+
+
+def test_examples_are_in_the_sdist_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(listed, cwd=ROOT, check=True, capture_output=True)
+    sources = (tmp_path / "ssmperf.egg-info" / "SOURCES.txt").read_text().split()
+    examples = {str(file.relative_to(ROOT)) for file in (ROOT / "examples").glob("*.py")}
+    assert examples and examples <= set(sources)
+    assert not any("examples" in name for name in computed(ROOT, monkeypatch)["packages"])
 
 
 def test_every_dependency_is_pinned() -> None:

@@ -1,10 +1,9 @@
-"""The example suite of docs/extending.md needs what the façades export, and no other name of the core."""
+"""The suite of examples/ needs what the façades export, and no other name of the core."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +23,10 @@ PLANTED = {
 
 
 def example_suite(name: str) -> str:
-    """Give the code of docs/extending.md that registers a suite, with another name."""
-    document = (TESTS.parent / "docs" / "extending.md").read_text()
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "@suite(" in b]
-    assert block.count('"repetition"') == 1
-    return str(block).replace('"repetition"', f'"{name}"')
+    """Give the code of the example with another name."""
+    code = (TESTS.parent / "examples" / "suite.py").read_text()
+    assert code.count('"repetition"') == 1
+    return code.replace('"repetition"', f'"{name}"')
 
 
 @pytest.fixture(scope="module")

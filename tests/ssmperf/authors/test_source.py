@@ -229,7 +229,7 @@ NAME = re.compile(r"""(?x)
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    folders = ("docs", "ci", ".github", "ssmperf", "impls", "suites", "reports")
+    folders = ("docs", "ci", ".github", "ssmperf", "impls", "suites", "reports", "examples")
     for file in [*ROOT.glob("*"), *(each for folder in folders for each in (ROOT / folder).rglob("*"))]:
         if file.suffix in (".md", ".py", ".sh", ".yml", ".txt", ".toml", "") and file.is_file():
             text = file.read_text(errors="ignore")
