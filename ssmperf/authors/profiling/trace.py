@@ -224,7 +224,7 @@ def _spills() -> dict[str, int]:
 
     found: dict[str, int] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, CompiledKernel) and isinstance(getattr(thing, "n_spills", None), int):
+        if issubclass(type(thing), CompiledKernel) and isinstance(getattr(thing, "n_spills", None), int):
             found[thing.name] = max(thing.n_spills, found.get(thing.name, 0))
     return found
 
