@@ -66,7 +66,7 @@ def lists_every_model(repository: Path) -> None:
 
 def runs_and_reports() -> None:
     ssmperf("run", "--suite", "correctness,throughput", "--preset", "smoke", "--models", "gla,mingru",
-            "--device", "cpu", "--out", "run")  # fmt: skip
+            "--backends", "blelloch,chunkwise,sequential", "--device", "cpu", "--out", "run")  # fmt: skip
     found = records("run")
     check({record["model"] for record in found} == {"gla", "mingru"}, "the run lacks a model")
     check({record["suite"] for record in found} == {"correctness", "throughput"}, "the run lacks a suite")

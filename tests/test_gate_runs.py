@@ -134,6 +134,7 @@ def test_a_gradient_that_is_wrong_at_odd_lengths_fails_whatever_t_is_named(
     assert not [*found["throughput.hgrn"].iter("failure")]
 
 
+@pytest.mark.slow
 def test_a_baseline_is_judged_at_odd_lengths_too(kernels: Place, tmp_path: Path) -> None:
     kept = ("--baseline", str(tmp_path / "kept"), "--write-baseline")
     cases = ("--", *CASES, "--suite", "correctness", "--pass", "forward")

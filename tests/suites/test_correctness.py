@@ -346,6 +346,7 @@ def test_operands_are_moved_without_making_infinite_ones_no_number() -> None:
     assert moved[1] != value[1]
 
 
+@pytest.mark.slow
 def test_in_half_precision_one_regime_stands_for_all() -> None:
     cases = [item.case for item in plan(device=Device("cuda", capability=(9, 0))).cases]
     halves = {split_source(c.operand_source)[0] for c in cases if c.model is None and c.dtype == "bfloat16"}
@@ -353,6 +354,7 @@ def test_in_half_precision_one_regime_stands_for_all() -> None:
     assert max(c.shape["T"] for c in cases if c.model is None) < 100 < max(c.shape["T"] for c in cases)
 
 
+@pytest.mark.slow
 def test_models_keep_the_sizes_of_a_head_and_the_length_of_their_preset() -> None:
     """Sequences and heads are few, since all are computed alike."""
     on_gpu = Device("cuda", capability=(9, 0))

@@ -93,6 +93,7 @@ def test_a_case_that_ran_out_of_time_goes_on_when_it_has_kept_something(run: ssm
     assert not (run.path / "unfinished").exists()
 
 
+@pytest.mark.slow
 def test_a_record_says_how_it_was_learned(run: ssmperf.Run) -> None:
     found = run.records[0].numbers
     assert found["test_lengths"] == [16, 32, 64, 128, 256]

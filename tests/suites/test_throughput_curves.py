@@ -76,6 +76,7 @@ def test_lengths_around_a_shape(B: int, T: int, expected: list[tuple[int, int]])
     assert curve(found, None) == found
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_refused_does_not_take_the_place_of_one_that_runs() -> None:
     """On a CPU, kernels for a GPU are refused, and every model has something that runs at each length."""
     selection, _ = select(device="cpu")

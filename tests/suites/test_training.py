@@ -109,6 +109,7 @@ def planned(selection: Selection) -> list[Case]:
     return [item.case for item in make_plan(selection, ["training"]).cases]
 
 
+@pytest.mark.slow
 def test_ordinary_models_and_few_backends_are_the_default() -> None:
     cases = planned(select(device="cpu")[0])
     found = {(case.model, case.backend) for case in cases}

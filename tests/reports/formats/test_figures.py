@@ -23,6 +23,7 @@ def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> 
     assert "2 figures" in message
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_files(fake: Any, tmp_path: Path) -> None:
     run = fake.plausible(models=("gla",), lengths=(256, 512), passes=("forward",), samples=2)
     for name in ("one", "two"):

@@ -115,6 +115,7 @@ LOOK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to press the page's buttons")
 def test_sorting_filtering_and_the_chart_work_in_a_browser(found: RunComparison, tmp_path: Path) -> None:
     file = tmp_path / "page.html"

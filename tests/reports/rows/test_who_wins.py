@@ -130,6 +130,7 @@ def test_a_beside_cell_of_the_heat_map_has_its_number_without_a_colour(fake: Any
     assert all("bound 0.999" in cell.text and "×" in cell.text for cell in cells)
 
 
+@pytest.mark.slow
 def test_a_figure_lists_them_last_with_their_marks(fake: Any, tmp_path: Path) -> None:
     records = [*quick(fake, "wrong"), *quick(fake, "loose"), *quick(fake, "other"), *honest(fake)]
     registry.report("figures")([fake.run(records)], tmp_path)

@@ -335,6 +335,7 @@ def site(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestPackage:
+    @pytest.mark.slow
     def test_it_registers_by_itself(self, site: Path, tmp_path: Path) -> None:
         """In a fresh process, and in the workers that such a process starts."""
         found = fresh(

@@ -209,6 +209,7 @@ def test_launches_of_a_replayed_update_cost_less(monkeypatch: pytest.MonkeyPatch
     assert chosen() == "hillis_steele"
 
 
+@pytest.mark.slow
 def test_trainings_that_take_turns_are_those_one_after_another(tmp_path: Path) -> None:
     """On a GPU they are in one process. The first has ended before; one diverges; two share their rows."""
     jobs = [replace(JOB, seed=seed, updates=4) for seed in (0, 1)]

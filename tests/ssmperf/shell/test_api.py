@@ -94,6 +94,7 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones(given: Any) -> None:
         select(device="cpu", dtype=given)
 
 
+@pytest.mark.slow
 def test_records_carry_the_full_name(tmp_path: Path) -> None:
     run = ssmperf.run(
         "correctness",

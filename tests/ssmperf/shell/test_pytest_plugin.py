@@ -340,6 +340,7 @@ def blocks() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_document_pass(run: Run, pytester: pytest.Pytester) -> None:
     examples = blocks()
     assert set(examples) == {"test_my_scan.py", "test_add.py"}

@@ -253,6 +253,7 @@ def test_a_missing_kernel_is_named_and_nothing_is_told() -> None:
     assert [each.agreement for each in beside] == [YES]
 
 
+@pytest.mark.slow
 def test_a_kernel_is_timed_by_the_throughput_suite(tmp_path: Path) -> None:
     setting = ClaimSetting(preset="smoke", folder=tmp_path)
     choices: dict[str, Any] = {"models": "mingru", "axis": ["B=1", "T=8", "C=2"], "pass_": "forward"}

@@ -70,6 +70,7 @@ def test_a_case_can_be_followed_alone(folder: Path) -> None:
         ssmperf.history(folder, models="gal")
 
 
+@pytest.mark.slow
 def test_the_threshold_decides_which_steps_are_reported(folder: Path) -> None:
     assert len(ssmperf.history(folder, threshold="10%").steps) == 0
     assert len(ssmperf.history(folder, threshold=0.07).steps) == 3  # their intervals reach it

@@ -190,6 +190,7 @@ def test_without_debug_only_the_reason_is_printed(capsys: pytest.CaptureFixture[
         assert ("Traceback" in capsys.readouterr().err) == debug
 
 
+@pytest.mark.slow
 def test_the_words_of_an_earlier_case_are_no_reason(tmp_path: Path) -> None:
     result = ssmperf.run(
         "correctness",

@@ -77,6 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_each_case_has_a_record_under_its_own_name(folder: Path) -> None:
     run = ssmperf.load(folder)
     records = {record.case.id: record for record in run.records}

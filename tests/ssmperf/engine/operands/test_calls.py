@@ -226,6 +226,7 @@ def test_a_record_from_outside_opens_no_file(tmp_path: Path) -> None:
         Case("correctness", "scan", "x", Shape(T=1), packing=f"@{tmp_path / 'lengths.json'}")
 
 
+@pytest.mark.slow
 def test_packed_grouped_calls_are_timed(tmp_path: Path) -> None:
     run = ssmperf.run(
         "throughput", models="gated_deltanet", backends="chunkwise,sequential", device="cpu", time=0.02,

@@ -47,6 +47,7 @@ def test_a_built_in_backend_s_name_is_taken_even_before_its_file_is_imported(nam
         ssmperf.backend("scan", name=name)(lambda log_a, b: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["linear_attention/logspace", "scan/fla_hgrn"])
 def test_a_name_in_a_file_of_several_backends_is_taken_before_its_file_is_imported(
     label: str, tmp_path: Path

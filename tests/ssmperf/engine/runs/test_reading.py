@@ -153,7 +153,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.slow(but=("one line-run.json", "records-records.jsonl"))
+@pytest.mark.slow(but=("one line-run.json",))
 @pytest.mark.parametrize("name", [RECORDS_FILE, RUN_FILE])
 @pytest.mark.parametrize("content", ["one line", "empty lines", "records"])
 def test_an_archive_is_not_unpacked_without_end(name: str, content: str, pair: Path) -> None:

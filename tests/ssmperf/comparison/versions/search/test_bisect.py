@@ -88,6 +88,7 @@ def test_the_first_slow_commit_is_found(number: int, history: list[str], tmp_pat
     assert 4 <= steps[0][2] <= 5
 
 
+@pytest.mark.slow
 def test_a_commit_without_the_plugin_is_skipped_and_never_judged(history: list[str], tmp_path: Path) -> None:
     """The user's own file has the plug-in, but it is not that of this commit."""
     for number in (8, 10, 11):
@@ -100,6 +101,7 @@ def test_a_commit_without_the_plugin_is_skipped_and_never_judged(history: list[s
             assert found.judged[history[9]].text == f"it has no {PLUGIN}"
 
 
+@pytest.mark.slow(but=("Knowing",))
 @pytest.mark.parametrize("kind", [Knowing, Answering])
 def test_commits_that_cannot_be_judged_are_skipped(
     kind: type[Knowing], history: list[str], tmp_path: Path

@@ -108,6 +108,7 @@ def fake_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_each_candidate_is_measured_with_the_plugin_of_its_tree(
     repository: Path, tmp_path: Path, fake_processes: None
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_commit_that_does_not_build_stays_in_the_range(
     assert f"{names[3][:10]} is slower than {names[1][:10]}: 1.3" in found.conclusion
 
 
+@pytest.mark.slow
 def test_one_case_is_followed_throughout(repository: Path, tmp_path: Path, fake_processes: None) -> None:
     """Others become slower elsewhere by less, or faster, or are slower for a while only."""
     lines = [(10, 10, 10), (10, 12, 15), (10, 12, 10), (14, 12, 10), (14, 12, 8)]
