@@ -1,4 +1,4 @@
-"""Which file of a package imports which, read off the source."""
+"""What files of the project import, call and register, read off the source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,56 @@ from pathlib import Path
 
 FACE = "__init__"  # of a package, which exports names of all floors
 
+ROOMS = ("impls", "suites", "reports")
+SOURCE = ("ssmperf", *ROOMS, "examples")
+# what backends of every recurrence may use: host code for Triton, derivatives, autocast, peers' declarations
+SHARED = ("_triton", "_autograd", "_autocast", "_peer")
+NO_RECURRENCES = ("models", "identities", *SHARED)
+
 Graph = dict[str, list[str]]
+
+
+def python_files(root: Path, *folders: str) -> list[Path]:
+    return sorted(file for folder in folders for file in (root / folder).rglob("*.py"))
+
+
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), filename=str(file))
+
+
+def called(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def imports(root: Path, file: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of each import; a relative one is resolved to its path from the root."""
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(parse(file)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                kept = package[: len(package) - node.level + 1]
+                if node.level > len(package):
+                    kept = ("..",)
+                base = "/" + ".".join([*kept, *([base] if base else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def registered(file: Path) -> list[tuple[str, str]]:
+    """List the backends that a file registers: recurrence and name."""
+    return [
+        (call.args[0].value, keyword.value.value)
+        for node in ast.walk(parse(file))
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and called(call) == "backend"
+        and isinstance(call.args[0], ast.Constant)
+        for keyword in call.keywords
+        if keyword.arg == "name" and isinstance(keyword.value, ast.Constant)
+    ]  # fmt: skip
 
 
 def modules(package: Path) -> dict[str, ast.Module]:
