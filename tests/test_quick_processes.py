@@ -12,7 +12,7 @@ import pytest
 from support.processes import forks
 from support.processes.quick_processes import command, shell_command
 
-from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.processes.nursery import Nursery
 
 PROGRAM = """
 import atexit, os, sys, threading, time

@@ -33,7 +33,7 @@ from ssmperf.engine.machine.host_memory import available_memory_bytes
 from ssmperf.engine.plan.estimate import parted, workers_for
 from ssmperf.engine.plan.refusal import gate_kind
 from ssmperf.engine.plan.run_options import RunOptions
-from ssmperf.engine.processes.children import Nursery, NurseryEnded
+from ssmperf.engine.processes.nursery import Nursery, NurseryEnded
 from ssmperf.engine.processes.partner import Partner
 from ssmperf.engine.registry.presets import Preset
 from ssmperf.engine.trial.process import JudgeProcess
@@ -101,9 +101,9 @@ class LocalExecutor:
     def session(self) -> Iterator[Session]:
         """Run rounds of cases with the same judges, which end with the session."""
         states = [DeviceState(device) for device in self.devices]
-        lanes = [Lane(Processes(self, state.device), state, self.options.timeout) for state in states]
+        lanes = [Lane(LaneProcesses(self, state.device), state, self.options.timeout) for state in states]
         sharing = [
-            Lane(Processes(self, state.device, number), state, self.options.timeout)
+            Lane(LaneProcesses(self, state.device, number), state, self.options.timeout)
             for number in range(1, self.workers + 1)
             for state in states
         ]
@@ -169,7 +169,7 @@ class Session:
             lane.end()
 
 
-class Processes:
+class LaneProcesses:
     """Starts the processes of one lane. They are forked from a nursery, a process that has imported torch.
 
     The workers of a round have one nursery, which ends with the round: its forks have their memory

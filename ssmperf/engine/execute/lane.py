@@ -16,7 +16,7 @@ from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import SPENT, Record, Status
 from ssmperf.engine.execute.worker_process import WorkerProcess
-from ssmperf.engine.processes.children import NurseryEnded
+from ssmperf.engine.processes.nursery import NurseryEnded
 from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.errors import UnknownName, WorkerFailed
 

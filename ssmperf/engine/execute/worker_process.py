@@ -20,8 +20,8 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import TRACEBACK, Failure, fatal_failure
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.plan.command import command_that_repeats
-from ssmperf.engine.processes.children import Nursery
 from ssmperf.engine.processes.names import signal_name
+from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.processes.partner import Partner
 from ssmperf.errors import UnreadableRun, WorkerFailed
 

@@ -19,7 +19,7 @@ MOST_IDLE_SHARE = 0.2  # of one core; an idle process uses less than a hundredth
 # Parts of the commands of helper processes that torch's compiler and multiprocessing start and keep.
 HELPERS = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
-NURSERY = "ssmperf.engine.processes.nursery"  # in the commands of the nursery and of all that it forks
+NURSERY = "ssmperf.engine.processes.nursery_process"  # in the commands of a nursery and its forks
 SIDE = "ssmperf.versions.serve"  # in the command of a version that is compared with another one
 
 _sleep, _now, _cpu_s, _clock_s = time.sleep, time.monotonic, time.process_time, time.clock_gettime

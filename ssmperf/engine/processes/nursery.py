@@ -1,144 +1,167 @@
-"""The nursery: a process that has imported torch, and from which workers and judges are forked.
-
-It runs nothing in parallel and touches no GPU, since neither survives a fork. It is started as
-`python -m ssmperf.engine.processes.nursery` with a JSON object in argv[1]: `socket`, an inherited descriptor,
-`imports`, the modules to import (MODULE:FUNCTION also calls a function without arguments), and `parent_pid`.
-Requests and replies are JSON objects, one a datagram:
-
-    {"start": MODULE, "config": {...}, "names": [...]} with descriptors  ->  {"pid"}
-    {"reap": PID}, of a process that has ended                           ->  {"code"}
-    {"sweep": [PID, ...]}, the processes to keep                         ->  {"killed"}
-
-A child calls `MODULE.main(config)`; the first descriptor is its stdout and stderr, and the others stand in
-the configuration under their names. Orphans of a dead child become children of this process, in
-whatever session they are; `sweep` kills all but those to keep.
-"""
+"""The driver's side of a nursery: it starts children, watches them, and ends them with all they started."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
-import time
-import traceback
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LONGEST_MESSAGE = 1 << 20
-MOST_DESCRIPTORS = 8
-SWEEP_S = 5.0
+from ssmperf.engine.processes.nursery_process import LONGEST_MESSAGE
+
+NURSERY = "ssmperf.engine.processes.nursery_process"  # the module that the process runs
+REPLY_S = 60.0
 
 
-def main() -> None:
-    """Fork on request, until the driver ends."""
-    config = json.loads(sys.argv[1])
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    if os.getppid() != config["parent_pid"]:
-        sys.exit("the parent process is gone")
-    requests = socket.socket(fileno=config["socket"])
-    for name in config["imports"]:
-        module, _, function = name.partition(":")
-        imported = importlib.import_module(module)
-        if function:
-            getattr(imported, function)()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, LONGEST_MESSAGE, MOST_DESCRIPTORS)
-        if not data:
-            return
-        message = json.loads(data)
-        if "start" in message:
-            reply = {"pid": start(message, descriptors, requests)}
-        elif "reap" in message:
-            reply = {"code": os.waitstatus_to_exitcode(os.waitpid(message["reap"], 0)[1])}
-        else:
-            reply = {"killed": sweep(set(message["sweep"]))}
-        requests.send(json.dumps(reply).encode())
+class NurseryEnded(Exception):
+    """The nursery has ended, or does not answer."""
 
 
-def start(message: dict[str, Any], descriptors: list[int], requests: socket.socket) -> int:
-    """Fork a child that runs a module; return its process id."""
-    nursery = os.getpid()
-    pid = os.fork()
-    if pid:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return pid
-    code = 1
-    try:
-        requests.close()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != nursery:
-            os._exit(code)
-        os.setsid()
-        log, *others = descriptors
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        config = {**message["config"], **dict(zip(message["names"], others, strict=True))}
-        importlib.import_module(message["start"]).main(config)
-        code = 0
-    except SystemExit as ending:
-        code = ending.code if isinstance(ending.code, int) else 1
-        if isinstance(ending.code, str):
-            print(ending.code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(code)
+class Nursery:
+    """A process from which children are forked.
 
+    imports: modules that it imports before the first fork. log: file for its own output.
 
-def sweep(keep: set[int]) -> int:
-    """Kill all processes below this one but those to keep; return how many there were."""
-    killed: set[int] = set()
-    deadline = time.monotonic() + SWEEP_S
-    while time.monotonic() < deadline:
-        found = descendants(os.getpid()) - descendants_of(keep) - keep
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            except ProcessLookupError:
-                continue
-        for pid in children(os.getpid()) - keep:
-            os.waitpid(pid, 0)
-        if not found:
-            break
-    return len(killed)
+    Raises:
+        OSError: the process could not be started.
+    """
 
-
-def children(pid: int) -> set[int]:
-    """List the children of a process."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+    def __init__(self, imports: Sequence[str], log: Path) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self.kept: set[int] = set()
+        config = {"socket": theirs.fileno(), "imports": list(imports), "parent_pid": os.getpid()}
         try:
-            found |= set(map(int, task.read_text().split()))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+            with log.open("ab") as file:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", NURSERY, json.dumps(config)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                    pass_fds=(theirs.fileno(),),
+                )
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until it has imported its modules.
+
+        Raises:
+            NurseryEnded: it has ended, or does not answer in time.
+        """
+        self._request({"sweep": sorted(self.kept)}, timeout_s=timeout_s)
+
+    def start(
+        self,
+        module: str,
+        config: Mapping[str, Any],
+        log: int,
+        descriptors: Mapping[str, int],
+        timeout_s: float = REPLY_S,
+    ) -> Child:
+        """Fork a child that calls `main` of a module.
+
+        config: argument of the call, as plain data. log: descriptor for its output. descriptors: those that
+            it inherits, by the names under which the configuration has them there.
+
+        Raises:
+            NurseryEnded: the nursery has ended, or does not answer in time.
+        """
+        message = {"start": module, "config": dict(config), "names": list(descriptors)}
+        reply = self._request(message, [log, *descriptors.values()], timeout_s)
+        try:
+            child = Child(self, int(reply["pid"]))
+        except OSError as error:
+            raise NurseryEnded(f"its child cannot be watched: {error}") from error
+        self.kept.add(child.pid)
+        return child
+
+    def reap(self, pid: int) -> int:
+        """Get the exit code of a child that has ended; negative for a signal."""
+        return int(self._request({"reap": pid})["code"])
+
+    def sweep(self) -> None:
+        """Kill whatever ended children have left behind."""
+        self._request({"sweep": sorted(self.kept)})
+
+    def close(self) -> None:
+        """End the process and all children."""
+        self.kept.clear()
+        with contextlib.suppress(NurseryEnded):
+            self.sweep()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        self._socket.close()
+
+    def _request(
+        self, message: Mapping[str, Any], descriptors: Sequence[int] = (), timeout_s: float = REPLY_S
+    ) -> Any:
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+                ready, _, _ = select.select([self._socket], [], [], timeout_s)
+                data = self._socket.recv(LONGEST_MESSAGE) if ready else None
+            except OSError as error:
+                raise NurseryEnded(str(error)) from error
+        if data is None:
+            raise NurseryEnded(f"it was not ready within {timeout_s:g} s")
+        if not data:
+            raise NurseryEnded("it has ended")
+        return json.loads(data)
 
 
-def descendants(pid: int) -> set[int]:
-    """List the children of a process, their children, and so on."""
-    found: set[int] = set()
-    fresh = children(pid)
-    while fresh:
-        found |= fresh
-        fresh = {below for each in fresh for below in children(each)} - found
-    return found
+class Child:
+    """A forked process, as far as the driver is concerned."""
 
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.nursery, self.pid = nursery, pid
+        self.descriptor = os.pidfd_open(pid)  # readable when it has ended
+        self.code: int | None = None
 
-def descendants_of(pids: set[int]) -> set[int]:
-    """List the descendants of several processes."""
-    return {below for pid in pids for below in descendants(pid)}
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Wait until it has ended, for at most so many seconds."""
+        if self.code is not None:
+            return True
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1e3))
 
+    def exit_code(self, timeout_s: float = 5.0) -> int | None:
+        """Wait for its end and get its exit code, negative for a signal; None if it has not ended."""
+        if self.code is None and self.ended(timeout_s):
+            try:
+                self.code = self.nursery.reap(self.pid)
+            except NurseryEnded:
+                self.code = -signal.SIGKILL
+        return self.code
 
-if __name__ == "__main__":
-    main()
+    def kill(self) -> None:
+        """Kill it."""
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it and all that it has started."""
+        self.kill()
+        self.exit_code()
+        self.nursery.kept.discard(self.pid)
+        with contextlib.suppress(NurseryEnded):
+            self.nursery.sweep()
+        os.close(self.descriptor)

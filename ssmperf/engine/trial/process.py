@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.processes.nursery import Nursery
 
 SERVER = "ssmperf.engine.trial.server"  # the module that the process runs
 REPLY_S = 60.0

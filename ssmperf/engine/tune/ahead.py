@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.processes.children import Child, Nursery, NurseryEnded
+from ssmperf.engine.processes.nursery import Child, Nursery, NurseryEnded
 from ssmperf.engine.tune import tables
 from ssmperf.errors import UnknownName
 

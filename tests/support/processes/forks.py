@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any
 
 LONGEST_MESSAGE, LONGEST_WAIT_S = 1 << 20, 120.0
-NURSERY = "ssmperf.engine.processes.nursery"
+NURSERY = "ssmperf.engine.processes.nursery_process"
 COMMAND = "ssmperf.shell.cli"
 SIDE = "ssmperf.versions.serve"
 TRAINING = "ssmperf.papers.learn.process"
 STARTERS = (
-    "ssmperf.engine.processes.children",
+    "ssmperf.engine.processes.nursery",
     "ssmperf.comparison.versions.side_process",
 )  # of nurseries and sides
 # How the names of variables begin that are read while modules are imported.

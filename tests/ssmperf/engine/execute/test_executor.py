@@ -25,7 +25,7 @@ from ssmperf.engine.execute.executor import LocalExecutor
 from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.execute.process_state import Snapshot
 from ssmperf.engine.plan.run_options import RunOptions
-from ssmperf.engine.processes import children
+from ssmperf.engine.processes import nursery
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.errors import WorkerFailed
 from ssmperf.suitekit import registry
@@ -154,7 +154,7 @@ def test_a_worker_that_does_not_restart_costs_a_case(folder: Path, monkeypatch: 
 def test_a_first_worker_that_does_not_start_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "subprocess", subprocess)  # a forked nursery might be ready by then
+    monkeypatch.setattr(nursery, "subprocess", subprocess)  # a forked nursery might be ready by then
     monkeypatch.setattr(worker_process, "START_TIMEOUT_S", 0.01)
     with pytest.raises(WorkerFailed, match=r"not ready within 0\.01 s"):
         run([case("right")], folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ssmperf.engine.processes.children import Child, Nursery, NurseryEnded
+from ssmperf.engine.processes.nursery import Child, Nursery, NurseryEnded
 
 CHILDREN = """
 import os, sys, time

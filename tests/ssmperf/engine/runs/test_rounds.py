@@ -113,13 +113,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("judge", "worker"):
-            original = getattr(executor.Processes, name)
+            original = getattr(executor.LaneProcesses, name)
 
             def counting(self: Any, *args: Any, _made: Any = original, _name: str = name) -> Any:
                 started.append(_name)
                 return _made(self, *args)
 
-            patch.setattr(executor.Processes, name, counting)
+            patch.setattr(executor.LaneProcesses, name, counting)
         patch.setattr(executor.Nursery, "__init__", nursery)
         run = ssmperf.run("throughput", rounds=3, out=folder, **SMALL)
     return Measured(run, folder, started)

@@ -22,7 +22,7 @@ from ssmperf.engine.judge.tolerance import tolerance
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.variation import CallSecret
 from ssmperf.engine.plan import nonce
-from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.trial.arena import Arena, Mappings
 from ssmperf.engine.trial.client import RemoteJudge
 from ssmperf.engine.trial.judge import Judge, Question

@@ -17,7 +17,7 @@ from ssmperf.engine.execute.lane import Events
 from ssmperf.engine.judge import answer
 from ssmperf.engine.judge.answer import Answer, call_backend
 from ssmperf.engine.plan.run_options import RunOptions
-from ssmperf.engine.processes.children import Nursery
+from ssmperf.engine.processes.nursery import Nursery
 from ssmperf.engine.registry.presets import PRESETS
 from ssmperf.engine.tune import ahead
 
