@@ -41,7 +41,7 @@ REPORTS = (("delivery",), ("rows",), ("views",), ("pages", "formats"))
 MOST_FILES = 12  # of a folder, its __init__ included
 MOST_WITH_REASON = 14
 REASONS = {"impls/scan": "one file per backend, and the plain scan has the most"}
-LISTS = ("impls/models", "suites/claims", "suites/workloads")  # one file per item
+LISTS = ("impls/models", "suites/claims")  # one file per item
 NOT_YET = {
     "impls/linear_attention/_triton": "until its kernels are grouped: walk, chunks, pairs, rotation, values",
     "impls/selective_scan/_triton": "until its kernels are grouped by phase",

@@ -1,1 +1,1 @@
-"""Runs on disk, and the comparison of two runs."""
+"""Runs on disk: their records, rounds and scope, which backends compete, and files of other programs."""
