@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.judge.properties import has_properties as has_properties
     from ssmperf.engine.judge.properties import widest as widest
     from ssmperf.engine.judge.reference import make_reference as make_reference
+    from ssmperf.engine.judge.tolerance import ROUNDED_INSIDE as ROUNDED_INSIDE
     from ssmperf.engine.judge.tolerance import relative_error as relative_error
     from ssmperf.engine.judge.verdict import Verdict as Verdict
     from ssmperf.engine.judge.verdict import judge_answer as judge_answer

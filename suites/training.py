@@ -9,6 +9,7 @@ from typing import Any
 
 from ssmperf import Case, Record, Selection, Status, Unsupported
 from ssmperf.suitekit import (
+    ROUNDED_INSIDE,
     Chart,
     Context,
     Judging,
@@ -185,7 +186,9 @@ class TrainingMeasurement:
             subject = self.subject(which)
             made = make_reference(subject, self.definition, subject.values(), gradients=True, draws=draws)
             return replace(
-                made, low_errors=_doubled(made.low_errors), low_row_errors=_doubled(made.low_row_errors)
+                made,
+                low_errors=_with_inner_rounding(made.low_errors),
+                low_row_errors=_with_inner_rounding(made.low_row_errors),
             )
 
         key = ("network", which, draws, self.layers, self.definition)
@@ -313,10 +316,6 @@ class TrainingMeasurement:
         return self.context.record(self.case, verdict, **found)
 
 
-def _doubled(errors: Mapping[str, float]) -> dict[str, float]:
-    """Double the errors of a low-precision evaluation, which rounds operands and results of each layer.
-
-    A fused kernel rounds values inside, too, such as the weights of attention. In one layer the rounding
-    band of a tolerance covers that; here what all layers round adds up.
-    """
-    return {name: 2 * error for name, error in errors.items()}
+def _with_inner_rounding(errors: Mapping[str, float]) -> dict[str, float]:
+    """Enlarge the errors of a low-precision evaluation for what fused kernels round inside."""
+    return {name: ROUNDED_INSIDE * error for name, error in errors.items()}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.record import Status
-from ssmperf.engine.judge.tolerance import perturb, relative_error, tolerance
+from ssmperf.engine.judge.tolerance import TWO_RESULTS, perturb, relative_error, tolerance
 from ssmperf.engine.judge.verdict import Verdict
 from ssmperf.engine.operands.contract import well_formed, wrong_shape
 from ssmperf.engine.operands.dtypes import widen
@@ -216,7 +216,7 @@ def judge_identity(
     compute = ComputeUnderTest(entry.of, backend.function, dtype, device, layout, check, bound)
     errors = _gaps(entry, compute)
     limits = {
-        label: 2
+        label: TWO_RESULTS
         * tolerance(low_errors[label], dtype, gradient=dtype == torch.float64, bound=compute.worst_bound)
         for label in errors
     }

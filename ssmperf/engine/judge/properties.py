@@ -21,7 +21,7 @@ from ssmperf.engine.cases.record import Status
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.judge.checked import Checked, DoesNotApply, each_part, worst
 from ssmperf.engine.judge.reference import Reference, make_reference
-from ssmperf.engine.judge.tolerance import relative_error, tolerance
+from ssmperf.engine.judge.tolerance import LINEAR_COMBINATION, TWO_RESULTS, relative_error, tolerance
 from ssmperf.engine.judge.verdict import Verdict, judge_call
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.subject import OperationSubject
@@ -98,14 +98,11 @@ class ProbedOperands:
         return self.forward(self.operands)
 
     def limit(self, *, gradient: bool = False) -> float:
-        """Compute the largest allowed difference of two results that should agree.
-
-        Each result may err by its tolerance, so the limit is twice the tolerance of one.
-        """
+        """Compute the largest allowed difference of two results that should agree."""
         low = self.probe.reference(LENGTH, self.gradients).low_errors
         worst = max(e for name, e in low.items() if (name not in ("output", "final_state")) == gradient)
         bound = self.bound(self.operands)
-        return 2 * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
+        return TWO_RESULTS * tolerance(worst, self.probe.dtype, gradient=gradient, bound=bound)
 
 
 def has_properties(case: Case) -> bool:
@@ -248,7 +245,10 @@ def linearity(trial: ProbedOperands) -> Checked:
     mixed = {**kept, **{name: 2 * parts[0][name] - 3 * parts[1][name] for name in inputs}}
     one, two = (trial.forward(part) for part in parts)
     sums = {name: 2 * one[name] - 3 * two[name] for name in one}
-    return worst("linearity", [(e, 3 * limit) for e, limit in differences(trial.forward(mixed), sums, trial)])
+    return worst(
+        "linearity",
+        [(e, LINEAR_COMBINATION * limit) for e, limit in differences(trial.forward(mixed), sums, trial)],
+    )
 
 
 def delay(trial: ProbedOperands) -> Checked:

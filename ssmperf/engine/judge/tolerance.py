@@ -1,7 +1,8 @@
-"""Tolerances: how far a result may be from float64. They are decided here and nowhere else.
+"""Tolerances: how far a result may be from float64. Their formula and its factors are here.
 
 A tolerance is derived from the rounding of the case's dtype and the error of an independent low-precision
-evaluation; an approximate backend may declare a larger error bound.
+evaluation; an approximate backend may declare a larger error bound. Some judges compare with a multiple of a
+tolerance: the factors have their reasons below.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ OPERANDS = 1000  # more than a call has; each has random numbers of its own
 GATE_UNITS = 4  # units in the last place of which `gate_noise` consists
 SHORTEST_ROW = 16  # elements; the rounding errors of fewer do not average out
 SMALLEST_ROW = 2.0**-10  # of the largest row; smaller ones count as having this size
+
+# Factors by which judges multiply a tolerance.
+# Two results of a backend are compared: each may err by its tolerance.
+TWO_RESULTS = 2.0
+# 2 f(x) − 3 f(y) is compared with f(2x − 3y): the combination scales an error by 3 at most.
+LINEAR_COMBINATION = 3.0
+# A second derivative is judged by the tolerance of a first one: it sums products of three factors.
+SECOND_DERIVATIVE = 4.0
+# A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
+ROUNDED_AGAIN = 2.0
+# The low-precision evaluation of a network rounds operands and results of each layer, and its errors are
+# multiplied. A fused kernel rounds values inside, too, such as the weights of attention. In one layer the
+# rounding band covers that rounding; in a network the rounding of all layers adds up.
+ROUNDED_INSIDE = 2.0
 
 LONG_SPAN = 1e6  # a decay span longer than any that is measured: a million steps with a gate of 1/e
 

@@ -29,7 +29,7 @@ from ssmperf.engine.judge.reference import (
     small_results,
     steadied,
 )
-from ssmperf.engine.judge.tolerance import relative_error
+from ssmperf.engine.judge.tolerance import ROUNDED_AGAIN, relative_error
 from ssmperf.engine.judge.verdict import Verdict, judge_answer, label_of
 from ssmperf.engine.operands import variation
 from ssmperf.engine.operands.dtypes import dtype_of, widen
@@ -41,8 +41,6 @@ from ssmperf.errors import UnknownName, Unsupported
 # Bytes of references and values kept beyond those of the last case. On a GPU it is a share of the memory,
 # so that rounds of many cases need not make them again.
 KEPT_BYTES, KEPT_SHARE = 1 << 30, 0.3
-# A timed call's values are rounded once more than a draw's, and its tolerance is that of another draw.
-ROUNDED_AGAIN = 2.0
 SMALLEST_CHANNEL = 1e-6  # of the largest one's energy; the phase of less is that of rounding errors
 
 

@@ -18,7 +18,7 @@ from ssmperf.engine.judge.calls import second
 from ssmperf.engine.judge.calls.causes import alone, cause, explained, words_of
 from ssmperf.engine.judge.calls.probe import LENGTHS, CallProbe, forms
 from ssmperf.engine.judge.checked import Checked, worst
-from ssmperf.engine.judge.tolerance import relative_error
+from ssmperf.engine.judge.tolerance import SECOND_DERIVATIVE, relative_error
 from ssmperf.engine.judge.verdict import Verdict, judge_call
 from ssmperf.engine.operands.contract import well_formed
 from ssmperf.engine.operands.dtypes import dtype_of
@@ -138,7 +138,7 @@ class ProbedCalls:
             return Checked(second.NAME, reason=failure_of(error).reason)
         errors = {name: relative_error(found[name], value) for name, value in expected.items()}
         bound = self.bound(values.operands) or 0.0
-        limits = {name: max(limit, second.MORE * bound) for name, limit in limits.items()}
+        limits = {name: max(limit, SECOND_DERIVATIVE * bound) for name, limit in limits.items()}
         name = max(
             errors, key=lambda each: errors[each] / limits[each] if errors[each] == errors[each] else math.inf
         )

@@ -1,4 +1,7 @@
-"""Second derivatives: the gradient of a penalty on gradients. A backward pass is right for it, or refuses."""
+"""Second derivatives: the gradient of a penalty on gradients. A backward pass is right for it, or refuses.
+
+A loss that is linear in the results is the trap: its gradient at them needs no gradient itself.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.engine.judge.tolerance import perturb, relative_error, tolerance
+from ssmperf.engine.judge.tolerance import SECOND_DERIVATIVE, perturb, relative_error, tolerance
 from ssmperf.engine.operands.dtypes import dtype_of, widen
 from ssmperf.engine.operands.values import Values
 
 Exact = tuple[Mapping[str, Tensor], Mapping[str, float]]  # second derivatives, and the tolerance of each
 
 NAME = "second derivatives"
-# A loss that is linear in the results is the trap: its gradient at them needs no gradient itself.
-MORE = 4.0  # tolerance of a second derivative, in those of a first one: it sums products of three factors
 
 
 def second_derivatives(function: Callable[..., Any], values: Values) -> dict[str, Tensor]:
@@ -62,7 +63,8 @@ def exact_second(definition: Callable[..., Any], values: Values, dtype: str) -> 
     exact = second_derivatives(definition, _cast(values, values.operands, torch.float64))
     moved = second_derivatives(definition, _cast(values, perturb(values.operands, low), low))
     limits = {
-        name: MORE * tolerance(relative_error(moved[name], value), dtype_of(dtype), gradient=True)
+        name: SECOND_DERIVATIVE
+        * tolerance(relative_error(moved[name], value), dtype_of(dtype), gradient=True)
         for name, value in exact.items()
     }
     return exact, limits
