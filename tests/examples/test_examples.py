@@ -56,7 +56,10 @@ def commands(file: Path) -> list[str]:
 def records(file: Path, line: str, **others: object) -> list[Record]:
     """Run the small cases of a command in this process, with a file as its plug-in."""
     suites, choices = chosen(line)
-    choices |= {"axis": SMALL, **others}
+    # not the backends that other tests registered in this process, which may end it
+    names = [each.name for each in registry.backends("scan")]
+    own = [name for name in names if not registry.foreign("backend", f"scan/{name}")]
+    choices = {"backends": ",".join(own), **choices, "axis": SMALL, **others}
     return [each for suite in suites for each in records_of(suite, file, training=TRAINING, **choices)]
 
 
