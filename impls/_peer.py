@@ -1,4 +1,4 @@
-"""What backends around other packages' kernels have in common: their declarations and refusals."""
+"""Declarations and refusals that all backends around other packages' kernels share."""
 
 from __future__ import annotations
 

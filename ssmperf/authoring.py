@@ -1,4 +1,4 @@
-"""What backends, models, recurrences and tasks need of the core."""
+"""Names of the core for authors of backends, models, recurrences and tasks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What suites, reports and claims need of the core.
+"""Names of the core for suites, reports and claims.
 
 Cases, records, runs and errors are in `ssmperf` itself.
 """

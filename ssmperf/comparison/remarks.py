@@ -1,4 +1,4 @@
-"""What a reader must know beside the verdicts: contradictions, what is left out, a busy machine."""
+"""Remarks that a reader needs next to the verdicts: contradictions, what is left out, a busy machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass
 class Alarms:
-    """What a reader must know before the verdicts on two runs.
+    """Remarks that a reader needs before the verdicts on two runs.
 
     doubted: cases whose records contradict themselves, by the side, each in words.
     unasked: cases of the base run that the new run was not asked for.

@@ -14,6 +14,7 @@ from support.processes.command_line import Call, caller
 from support.processes.commands import chosen
 from support.processes.in_process import records_of
 from support.processes.quick_processes import command
+from support.registrations import built_in_backends
 
 import ssmperf
 from ssmperf import Record, Status
@@ -57,9 +58,8 @@ def records(file: Path, line: str, **others: object) -> list[Record]:
     """Run the small cases of a command in this process, with a file as its plug-in."""
     suites, choices = chosen(line)
     # not the backends that other tests registered in this process, which may end it
-    names = [each.name for each in registry.backends("scan")]
-    own = [name for name in names if not registry.foreign("backend", f"scan/{name}")]
-    choices = {"backends": ",".join(own), **choices, "axis": SMALL, **others}
+    own = ",".join(backend.name for backend in built_in_backends("scan"))
+    choices = {"backends": own, **choices, "axis": SMALL, **others}
     return [each for suite in suites for each in records_of(suite, file, training=TRAINING, **choices)]
 
 

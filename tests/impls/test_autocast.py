@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.kernels.second_derivatives import drawn, leaves_of, shared_keys, tensors
 from support.kernels.table import random_like
+from support.registrations import built_in_backends
 from torch import Tensor
 
 from ssmperf import Backend, Unsupported
@@ -19,18 +20,12 @@ T = 20  # more than a sub-chunk
 HALF = torch.bfloat16
 
 
-def own(recurrence: str) -> list[Backend]:
-    """The package's own backends."""
-    found = registry.backends(recurrence)
-    return [each for each in found if not registry.foreign("backend", f"{recurrence}/{each.name}")]
-
-
 def by_kind(device: str) -> list[Any]:
     """(recurrence, backend, gate kind) of the backends for a device."""
     return [
         pytest.param(recurrence, backend, kind, id=f"{recurrence}-{backend.name}-{kind}")
         for recurrence in RECURRENCES
-        for backend in own(recurrence)
+        for backend in built_in_backends(recurrence)
         for kind in backend.gates or registry.recurrence(recurrence).gate_kinds
         if device in backend.devices
     ]

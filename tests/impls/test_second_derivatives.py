@@ -20,6 +20,7 @@ from support.kernels.second_derivatives import (
     tensors,
 )
 from support.kernels.table import error, random_like
+from support.registrations import built_in_backends
 from torch import Tensor
 
 from ssmperf import Backend, Unsupported
@@ -35,10 +36,8 @@ def own(recurrence: str) -> list[Backend]:
     """The package's own backends that the CPU can run in float64."""
     return [
         each
-        for each in registry.backends(recurrence)
-        if each.missing("cpu") is None
-        and "float64" in each.dtypes
-        and not registry.foreign("backend", f"{recurrence}/{each.name}")
+        for each in built_in_backends(recurrence)
+        if each.missing("cpu") is None and "float64" in each.dtypes
     ]
 
 

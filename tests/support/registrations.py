@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from ssmperf import Backend
 from ssmperf.engine.registry import discovery, tables
 from ssmperf.engine.tune import tables as configurations
 from ssmperf.suitekit import registry
+
+
+def built_in_backends(recurrence: str) -> list[Backend]:
+    """List the package's own backends: neither peers nor those that other tests registered here."""
+    found = registry.backends(recurrence)
+    return [each for each in found if not registry.foreign("backend", f"{recurrence}/{each.name}")]
 
 
 def keep_apart(monkeypatch: pytest.MonkeyPatch) -> None:

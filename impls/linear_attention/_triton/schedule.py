@@ -104,12 +104,12 @@ class Schedule:
 
     @property
     def sizes(self) -> tuple[int, int, int, Slot | None]:
-        """What kernels over all chunks take to find theirs."""
+        """Arguments by which kernels over all chunks find their chunk."""
         return self.T, self.H, self.chunks, self.packing and self.packing.places
 
     @property
     def walk_sizes(self) -> tuple[int, int, int, Slot | None]:
-        """What kernels that take the chunks of a sequence in order take to find it."""
+        """Arguments by which kernels that walk the chunks of a sequence in order find the sequence."""
         return self.T, self.H, self.chunks, self.packing and self.packing.bounds
 
     width = staticmethod(width_of)

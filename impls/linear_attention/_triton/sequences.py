@@ -59,7 +59,7 @@ def chunk_sequence(chunk, bh, H, NT, places, C: tl.constexpr):
 
 @triton.jit
 def sequence_of(bh, T, H, NT, bounds, C: tl.constexpr):
-    """Of (sequence, head) bh: row of step 0, steps, chunks, and first chunk's row in tensors per chunk."""
+    """For (sequence, head) bh: row of step 0, steps, chunks, and first chunk's row in tensors per chunk."""
     if bounds is None:
         return head_offset(bh, T, H), T, NT, bh * NT
     else:

@@ -1,1 +1,1 @@
-"""What does a call cost beside its device time? Kernels, the host's part, first calls, hardware counters."""
+"""The cost of a call next to its device time: kernels, the host's part, first calls, hardware counters."""

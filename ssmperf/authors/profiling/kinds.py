@@ -10,10 +10,10 @@ from tabulate import tabulate
 
 from ssmperf.authors.profiling import counters, first_call, host, measurement
 from ssmperf.authors.profiling.measurement import Measurement as Measurement
-from ssmperf.authors.profiling.measurement import ProfileProgress
 from ssmperf.authors.profiling.trace import shortened
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.run import Progress
 from ssmperf.engine.plan import Selection
 from ssmperf.errors import UsageError
 
@@ -51,7 +51,7 @@ def the_kind(named: Sequence[str], timeout_s: float | None) -> str | None:
     return kind
 
 
-def measure(found: Measurement, selection: Selection, timeout_s: float, progress: ProfileProgress) -> None:
+def measure(found: Measurement, selection: Selection, timeout_s: float, progress: Progress) -> None:
     """Measure the cases of a selection; see `measurement.measure` for the exceptions."""
     kind = KINDS[found.kind]
     measurement.measure(

@@ -6,23 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.execute.run import Progress
 from ssmperf.engine.execute.worker import ended_by
 from ssmperf.engine.machine import environment
 from ssmperf.engine.plan import Selection, refusal
 from ssmperf.errors import CannotMeasure, Unsupported, UsageError
-
-
-class ProfileProgress(Protocol):
-    """What is told while cases are measured, as a run tells it."""
-
-    def begin(self, total: int, done: int) -> None: ...
-    def start(self, case: Case, device: str) -> None: ...
-    def finish(self, record: Record) -> None: ...
-    def end(self) -> None: ...
 
 
 @dataclass
@@ -64,7 +56,7 @@ def measure(
     cases: Sequence[Case],
     selection: Selection,
     numbers_of: Callable[[Case], Mapping[str, Any]],
-    progress: ProfileProgress,
+    progress: Progress,
 ) -> None:
     """Measure cases in order; whatever a case raises becomes the status of its record.
 

@@ -26,7 +26,6 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.execute.worker import ended_by, warm_up
 
-MODULE = __name__ if __name__ != "__main__" else "ssmperf.authors.profiling.process"
 FIRST_CALL, WATCHED = "first call", "watched call"
 LATER_CALLS, LATER_S = 20, 2.0
 LONGEST_OUTPUT = 2000  # characters of the output's end
@@ -58,7 +57,7 @@ def run(
             "plugins": list(registry.plugins()),
             "answer": str(answer),
         }
-        words = [*under, sys.executable, "-P", "-m", MODULE, json.dumps(job)]
+        words = [*under, sys.executable, "-P", "-m", __name__, json.dumps(job)]
         code = _run(words, {**os.environ, **(variables or {})}, log, timeout_s)
         output = log.read_text(errors="replace")
         if code is None:

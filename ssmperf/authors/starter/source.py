@@ -31,7 +31,7 @@ GIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class InstallSource:
-    """What pip installs to get this ssmperf.
+    """The requirement by which pip installs this ssmperf.
 
     words: the arguments of pip install, separated by spaces. remarks: what may keep another machine from it.
     """

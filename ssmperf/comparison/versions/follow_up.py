@@ -1,4 +1,4 @@
-"""What leads on from a comparison: since which commit a case is as it is, and the commands to type next.
+"""Next steps after a comparison: since which commit a case is as it is, and the commands to type next.
 
 Only commands that can work are given.
 """

@@ -97,7 +97,7 @@ def _path(option: str, value: Any) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Choices(Options):
-    """What decides which cases a run has, beside the axes of a case. `run.json` has it as `selection`."""
+    """Choices that decide which cases a run has. `run.json` has them as `selection`."""
 
     models: tuple[str, ...] | None = option(
         None,

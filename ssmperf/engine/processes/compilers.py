@@ -1,4 +1,4 @@
-"""Where compilers of kernels keep what they have compiled."""
+"""The folders in which compilers store compiled kernels."""
 
 from __future__ import annotations
 

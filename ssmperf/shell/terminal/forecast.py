@@ -1,4 +1,4 @@
-"""What `ab` and `bisect` would measure, and for about how long: `--dry-run`."""
+"""The forecast of `ab --dry-run` and `bisect --dry-run`: cases, and about how long they take."""
 
 from __future__ import annotations
 

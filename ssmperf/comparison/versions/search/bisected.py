@@ -1,4 +1,4 @@
-"""What a bisection has found: the first slow or wrong commit, or the commits among which it is."""
+"""The result of a bisection: the first slow or wrong commit, or the commits among which it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """What is known of a further slow-down, before or after the named commit.
+    """A further slow-down, before or after the named commit.
 
     commits: how many lie between, the new one included. found: the ratio of the new one over the base.
     shown: whether that is a slow-down by more than the threshold.

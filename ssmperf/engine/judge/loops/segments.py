@@ -42,7 +42,7 @@ class Loop:
 
     @property
     def device(self) -> torch.device:
-        """Where the operands are."""
+        """The device of the operands."""
         found: torch.device = next(self.operands[name].device for name in self.timed)
         return found
 
