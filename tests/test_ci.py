@@ -40,6 +40,7 @@ class TestTotals:
         assert total == "tests: 0 passed, 1 failed, 2 skipped"
 
 
+@pytest.mark.slow(but=("ci/resources.py", "tests/proofs/sanitize.py"))
 @pytest.mark.parametrize(
     "script",
     [

@@ -69,6 +69,7 @@ def test_equal_versions_pass(kernels: Place, tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>") and "src=" not in page.split("<script", 1)[0]
 
 
+@pytest.mark.slow
 def test_a_wrong_gradient_ends_with_3_and_its_reason_is_everywhere(kernels: Place, tmp_path: Path) -> None:
     sides = ("--base", "good", "--new", "wrong")
     done = gate(kernels, tmp_path, *sides, *LOOSE, "--", *CASES, "--pass", "backward", "--pairs", "2+5")

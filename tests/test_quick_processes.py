@@ -57,6 +57,7 @@ def test_a_shell_hears_the_exit_code(tmp_path: Path) -> None:
     assert subprocess.run(line, shell=True, capture_output=True, text=True).stdout == "['two words']\n5\n"
 
 
+@pytest.mark.slow
 def test_a_nursery_is_forked_unless_a_variable_forbids_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

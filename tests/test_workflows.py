@@ -174,7 +174,7 @@ def test_the_gate_understands_how_it_is_called(name: str, place: Place) -> None:
         assert "--backends" in place.commands()[-1] or place.commands()[-1][0] == "report"
 
 
-@pytest.mark.slow(but=("False-workflow",))
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["workflow", "starter"])
 @pytest.mark.parametrize("slower", [False, True])
 def test_the_nightly_job_appends_a_run_and_writes_the_page(

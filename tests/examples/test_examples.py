@@ -75,6 +75,7 @@ def test_an_example_is_short(name: str) -> None:
     assert len(EXAMPLES[name].read_text().splitlines()) <= 70
 
 
+@pytest.mark.slow(but=("backend.py", "model.py", "report.py"))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str, call: Call) -> None:
     file = EXAMPLES[name]

@@ -305,7 +305,7 @@ def test_what_must_be_ok_is_planned(device: str) -> None:
         assert wanted <= {(case.backend, case.dtype) for case in planned.to_run}, (recurrence, kind)
 
 
-@pytest.mark.slow(but=("long_conv", "rnn", "scan"))
+@pytest.mark.slow(but=("long_conv", "rnn"))
 @pytest.mark.parametrize("recurrence", sorted({group["recurrence"] for group in MUST_BE_OK}))
 def test_what_must_be_ok_is_ok(recurrence: str) -> None:
     context, problems = new_context(), []

@@ -108,6 +108,7 @@ def test_a_record_says_how_it_was_learned(run: ssmperf.Run) -> None:
     assert found["verdict"].startswith(f"{found['learned']}")
 
 
+@pytest.mark.slow
 def test_the_command_repeats_the_training(run: ssmperf.Run) -> None:
     command = run.records[0].numbers["command"]
     for words in ("--regime task/memory_horizon", f"--updates {UPDATES}", "--seeds 2", "--rates 0.005"):

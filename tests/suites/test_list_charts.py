@@ -77,6 +77,7 @@ def test_models_can_be_lines_each_on_a_backend_of_its_own() -> None:
     assert {name: looks[name] for name in backends} == backends and looks["hgrn"] != looks["mamba"]
 
 
+@pytest.mark.slow
 def test_the_sentence_of_a_record_is_told(tmp_path: Path) -> None:
     section = Section("Learning", "", ("accuracy",), conclusion="verdict", charts=(
         Chart(x="lengths", y="accuracies", log=False, references=("chances",)),))  # fmt: skip

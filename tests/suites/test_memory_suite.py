@@ -165,6 +165,7 @@ def test_the_smoke_preset_keeps_the_longest_shape() -> None:
     assert longest((Shape(B=1, T=8), Shape(B=1, T=32), Shape(B=1, T=16))) == (Shape(B=1, T=32),)
 
 
+@pytest.mark.slow
 def test_the_state_of_attention_grows_with_the_length() -> None:
     """Keys and values of all tokens, and a block of it beside its parameters."""
     sizes = {"B": 1, "H": 2, "K": 8, "V": 8}

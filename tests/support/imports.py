@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,12 @@ def python_files(root: Path, *folders: str) -> list[Path]:
 
 
 def parse(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(), filename=str(file))
+    return parsed(file.read_text())
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def called(call: ast.Call) -> str:
@@ -65,9 +71,7 @@ def modules(package: Path) -> dict[str, ast.Module]:
     found = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
-        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == FACE else parts)] = ast.parse(
-            file.read_text()
-        )
+        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == FACE else parts)] = parse(file)
     return found
 
 

@@ -95,6 +95,9 @@ def flat(kinds: Any, values: Any) -> Iterator[Any]:
             yield value
 
 
+@pytest.mark.slow(
+    but=("* decode", "scan/triton * chain", "scan/triton * time_last", "ratio_scan/triton bf16 spans")
+)
 @pytest.mark.parametrize("case", MAIN, ids=lambda case: f"{case.backend} {case.name}")
 def test_the_driver_gets_what_triton_would_pass(case: TritonCase, driver: RecordingDriver) -> None:
     calls: list[tuple[Together, list[int | None], int]] = []

@@ -27,6 +27,7 @@ def function(own_registrations: None) -> Callable[..., Any]:
     return registry.backend("scan", "my_triton").function
 
 
+@pytest.mark.slow(but=("float64-{'T': 5, 'C': 131}",))
 @pytest.mark.parametrize(
     ("dtype", "sizes"),
     [("float32", {"T": 1, "C": 3}), ("float64", {"T": 5, "C": 131}), ("bfloat16", {"T": 6, "C": 2})],

@@ -40,6 +40,14 @@ LAWS = {
 }
 
 
+@pytest.mark.slow(
+    but=(
+        "* decode sm_90",
+        "scan/triton * chain sm_90",
+        "scan/triton * time_last sm_90",
+        "ratio_scan/triton bf16 spans sm_90",
+    )
+)
 @pytest.mark.parametrize(("case", "arch"), SUBJECTS)
 def test_kernels_need_what_the_table_says(case: TritonCase, arch: int) -> None:
     if reason := case.missing():

@@ -65,6 +65,7 @@ def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
     return [x for x in operands.values() if torch.is_tensor(x)], attention(**operands)[0]
 
 
+@pytest.mark.slow(but=("4096-True-5", "64-False-2"))
 @tiny
 @pytest.mark.parametrize("T", [1, 2, 5, C + 1])
 @pytest.mark.parametrize("state", [True, False])
@@ -100,6 +101,7 @@ def test_widths_that_fill_no_tile(K: int, V: int) -> None:
     assert_matches(before_the_write(9, K=K, V=V))
 
 
+@pytest.mark.slow(but=("64-none", "4096-scalar", "4096-both"))
 @tiny
 @pytest.mark.parametrize("kind", ["none", "const", "scalar", "both", "key_complex"])
 @pytest.mark.usefixtures("steps_of_a_program")
@@ -140,7 +142,7 @@ def test_operands_in_other_orders_of_memory(weighted: bool, monkeypatch: pytest.
     assert_matches(operands | {name: x.requires_grad_() for name, x in given.items()})
 
 
-@pytest.mark.slow(but=("64-0-False",))
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("axis", [0, 2])

@@ -356,6 +356,7 @@ def test_a_process_has_fla_with_its_back_ends_or_without(
         functions["fla"](**given)
 
 
+@pytest.mark.slow
 def test_peers_are_listed_and_no_package_is_imported(tmp_path: Path) -> None:
     """In a process of its own: each has a process of its own, and one kernel per token is for decoding."""
     code = """

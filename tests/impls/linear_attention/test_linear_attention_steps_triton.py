@@ -43,7 +43,7 @@ def test_outputs_and_all_gradients_match_the_definition(kind: str, options: dict
     assert_matches(case(kind=kind, **options), options.get("dtype", "float32"))
 
 
-@pytest.mark.slow(but=("value",))
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize("kind", KINDS)
 def test_walks_and_steps_where_decay_is_mild_in_one_head_and_wild_in_the_other(

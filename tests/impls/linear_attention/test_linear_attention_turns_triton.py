@@ -133,7 +133,7 @@ def test_a_phase_whose_gradient_is_not_wanted(kind: str, walk: int, monkeypatch:
         assert error(value, expected) < 1e-6
 
 
-@pytest.mark.slow(but=("float16",))
+@pytest.mark.slow
 @tiny
 @pytest.mark.parametrize(
     "options", [{}, {"K": 20, "V": 24}, {"dtype": "float16"}], ids=["even", "odd widths", "float16"]
@@ -149,6 +149,7 @@ def test_a_walk_takes_wide_chunks_of_complex_gates(
     assert_matches(operands, options.get("dtype", "float32"))
 
 
+@pytest.mark.slow(but=("shape0",))
 @tiny
 @pytest.mark.parametrize("shape", [(3, 1), (1, 64 * 40 + 7, 3, 1)])
 def test_angles_keep_their_digits_over_many_frames(shape: tuple[int, ...]) -> None:

@@ -22,11 +22,13 @@ def walks(T: int) -> set[bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_single_chunk_is_walked_by_the_kernels_of_several() -> None:
     """A loop that is known to have one step would not be pipelined, and kernels like that have failed."""
     assert walks(64) == walks(640)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("K", "V"), [(160, 36), (160, 100), (80, 36), (192, 132), (256, 64)])
 def test_walks_of_any_rows_fit_into_shared_memory(K: int, V: int) -> None:
     """Rows of states that are no whole vectors are rearranged there; eight warps exchange more than four."""
@@ -38,6 +40,7 @@ def test_walks_of_any_rows_fit_into_shared_memory(K: int, V: int) -> None:
     assert walked and all(kernel.metadata.shared <= SHARED_BYTES[90] for kernel in walked.values())
 
 
+@pytest.mark.slow(but=("16-48-none",))
 @pytest.mark.parametrize(("K", "V", "gate"), [(16, 48, "none"), (16, 48, "const"), (32, 64, "key")])
 def test_gradients_of_narrow_heads_keep_their_loop_over_values(K: int, V: int, gate: str) -> None:
     """Where it was folded, Triton 3.6 has made kernels for Hopper that read outside of shared memory."""

@@ -263,6 +263,7 @@ def test_strided_operands_and_only_wanted_gradients(cut: Callable[..., None]) ->
     torch.testing.assert_close(gradient, torch.autograd.grad(want.sum(), [value])[0])
 
 
+@pytest.mark.slow
 def test_the_shipped_tiles() -> None:
     check(operands(1, 67, 3))
 

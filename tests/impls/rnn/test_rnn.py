@@ -52,6 +52,7 @@ def test_the_definition_is_the_layer_of_torch(cell: str) -> None:
     assert error(final, torch.stack(last, dim=2)[0] if cell == "lstm" else last[0]) < 1e-14
 
 
+@pytest.mark.slow(but=("sequential-gru-33", "sequential-lstm-33"))
 @pytest.mark.parametrize("T", [1, 2, 33, 64, 100])
 @each_cell
 @each_backend

@@ -65,6 +65,7 @@ def test_nothing_spills_and_all_travels_as_vectors(widths: str, few: bool) -> No
             assert "st.shared" not in ptx, f"{name}: data move between threads through shared memory"
 
 
+@pytest.mark.slow(but=("float32",))
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_a_constant_gate_and_a_length_of_no_whole_tiles_do_not_spill(widths: str) -> None:
     for kernels in (compiled(widths, few=False, const=True), compiled(widths, few=False, T=T + 3)):

@@ -32,6 +32,7 @@ def operands(T: int, gate: str) -> dict[str, Any]:
     return {name: x.requires_grad_() for name, x in given.items()} | {"gate": gate}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("T", "gate", "packed"), [(1024, "exp", False), (64, "implicit", False), (64, "exp", True)]
 )

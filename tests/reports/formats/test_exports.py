@@ -102,6 +102,7 @@ def test_binary_formats_need_a_file(fake: Any) -> None:
             registry.report(name)([fake.run([])], None)
 
 
+@pytest.mark.slow(but=("markdown", "csv"))
 @pytest.mark.parametrize("name", ["csv", "json", "markdown", "table", "html"])
 def test_the_same_run_gives_the_same_bytes(run: Any, name: str) -> None:
     assert registry.report(name)([run], None) == registry.report(name)([run], None)

@@ -14,6 +14,7 @@ from ssmperf import UsageError
 from ssmperf.suitekit import Chart
 
 
+@pytest.mark.slow
 def test_each_panel_and_pass_has_a_png_and_an_svg(fake: Any, tmp_path: Path) -> None:
     run = fake.plausible(models=("gla",), lengths=(256, 512), samples=2)
     message = figures.figures([run], tmp_path / "new" / "folder")

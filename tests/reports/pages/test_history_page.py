@@ -27,6 +27,7 @@ def text_of(history: History) -> str:
     return str(registry.report("html", "history")(history, None))
 
 
+@pytest.mark.slow
 def test_every_case_step_and_alarm_is_on_the_page(found: History) -> None:
     page = Page(text_of(found))
     charts = [attributes for _, attributes in page.elements if "data-course" in attributes]

@@ -50,6 +50,7 @@ def look(run: Any, folder: Path, script: str) -> Any:
     return browse(file, TABLE + script)
 
 
+@pytest.mark.slow
 def test_sorting_filtering_and_details_work(fake: Any, tmp_path: Path) -> None:
     numbers = {"command": f"run {HOSTILE}", "samples_s": [3.0, 1.0, 2.0]}
     records = [

@@ -64,6 +64,7 @@ def stands(run: Any) -> dict[tuple[str, str, str], str]:
     }
 
 
+@pytest.mark.slow(but=("wrong", "too_fast"))
 @pytest.mark.parametrize("villain", MARKS)
 def test_no_form_names_it_as_fastest(fake: Any, villain: str) -> None:
     run = fake.run([*quick(fake, villain), *honest(fake)])
@@ -72,6 +73,7 @@ def test_no_form_names_it_as_fastest(fake: Any, villain: str) -> None:
     assert {form: names for form, names in found.items() if "chunkwise" not in names} == {}
 
 
+@pytest.mark.slow(but=("other",))
 @pytest.mark.parametrize("villain", MARKS)
 def test_every_form_says_in_words_why_it_does_not_win(fake: Any, villain: str) -> None:
     run = fake.run([*quick(fake, villain), *honest(fake)])
@@ -85,6 +87,7 @@ def test_every_form_says_in_words_why_it_does_not_win(fake: Any, villain: str) -
     assert MARKS[villain] in marks
 
 
+@pytest.mark.slow(but=("loose",))
 @pytest.mark.parametrize("villain", MARKS)
 def test_without_the_fault_it_would_win(fake: Any, villain: str) -> None:
     """The two tests above cannot pass because the villain is slow or badly placed."""
@@ -160,6 +163,7 @@ def tie(fake: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_tie_is_shared_in_every_form(tie: Any) -> None:
     found = claims([tie])
     first = ("first rows of the page", "charts", "heat map")  # have an order, or no winner
@@ -198,6 +202,7 @@ def test_overlap_with_the_least_shares_the_place(values: Any, expected: list[boo
     assert ssmperf.first_places(values) == expected
 
 
+@pytest.mark.slow
 def test_wrong_in_correctness_excludes_the_model_and_dtype(fake: Any) -> None:
     place = {"suite": "correctness", "backend": "quick", "pass_": "forward_backward"}
     shape = {"B": 2, "T": 131, "C": 64}  # not the shape that is timed

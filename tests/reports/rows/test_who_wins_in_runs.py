@@ -25,6 +25,7 @@ def stands(run: Any) -> dict[tuple[str, str], str]:
     return {(record.case.backend, record.case.pass_): standing.name for record, standing in pairs}
 
 
+@pytest.mark.slow
 def test_the_surrogates_of_linear_attention_stand_beside(fake: Any) -> None:
     records = records_of(
         "throughput",

@@ -131,6 +131,7 @@ class TestHost:
 
 
 class TestFirstCall:
+    @pytest.mark.slow
     def test_the_first_call_is_timed_with_empty_caches(
         self, call: Call, tmp_path: Path, own_registrations: None
     ) -> None:

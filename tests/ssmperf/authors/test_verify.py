@@ -181,6 +181,7 @@ def test_gradients_are_judged_unless_they_are_not_wanted() -> None:
     assert not verify(wrong_from_a_state, initial_state=True)
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_must_be_covered() -> None:
     assert verify(only_real)
     asked = verify(only_real, gates=["data", "data_complex"])
@@ -312,6 +313,7 @@ def test_wrong():
 """
 
 
+@pytest.mark.slow
 def test_in_a_test_of_one_s_own_the_assertion_says_why(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(TEST_FILE)
     words = ("-q", "-p", "no:cacheprovider", "-W", "error", tmp_path)

@@ -47,6 +47,7 @@ def forked_trainings() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ssmperf.papers.learn.training.SAVE_S", 0.0)
     file, steps = tmp_path / "kept" / "one.pt", list[str]()
@@ -176,6 +177,7 @@ def test_several_jobs_are_searched_as_each_alone() -> None:
     assert all(isinstance(each, Diverged) for each in lost)
 
 
+@pytest.mark.slow
 def test_a_job_says_all_that_a_training_depends_on(tmp_path: Path) -> None:
     """Its decay, warm-up and channel mixing change the result and the name of its checkpoint."""
     job = replace(JOB, model="gateloop", updates=3)

@@ -178,6 +178,7 @@ def test_replayed_updates_are_those_made_one_by_one() -> None:
     assert graphs.done == with_3 + with_8 + with_11
 
 
+@pytest.mark.slow(but=("fails",))
 @pytest.mark.parametrize("trouble", ["waits", "fails"])
 def test_a_failed_capture_changes_nothing_and_is_named(trouble: str) -> None:
     graphs = Rerun(waits=trouble == "waits", fails=trouble == "fails")

@@ -125,6 +125,7 @@ def test_one_round_is_too_few(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_file_ends_it_after_the_first_round(tmp_path: Path, own_folder: Path) -> None:
     from ssmperf.engine.machine import environment
 

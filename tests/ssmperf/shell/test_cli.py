@@ -218,6 +218,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_strict_ends_with_3_when_a_case_is_bad(own_registrations: None, tmp_path: Path, call: Call) -> None:
     plugin = Path(__file__).parents[2] / "support" / "plugins" / "planted.py"
     args = (*SMALL, "--backends", "planted_wrong", "--plugin", plugin, "--out", tmp_path / "run")
@@ -253,6 +254,7 @@ def test_a_run_without_times_has_no_best(run: Path, call: Call) -> None:
     assert "no suite of these runs ranks by a time" in call("best", run)[1]
 
 
+@pytest.mark.slow
 def test_a_profile_names_its_trace(tmp_path: Path, call: Call) -> None:
     out = tmp_path / "profile"
     code, text, err = call("profile", "hgrn", "blelloch", "--device", "cpu", "--out", out)

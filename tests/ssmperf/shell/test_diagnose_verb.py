@@ -172,7 +172,7 @@ def in_double(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.slow(but=("sigmoid*",))
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("regime", "repeated"),
     [

@@ -113,6 +113,7 @@ def dry(verb: str, words: Sequence[str]) -> list[str]:
     return [verb, *chosen, *refused.get(verb, ["--device", "tpu"] if verb == "doctor" else [])]
 
 
+@pytest.mark.slow
 @tries(100)
 @given(st.sampled_from(VERBS), st.lists(WORDS, max_size=7))
 @pytest.mark.usefixtures("elsewhere")
@@ -120,6 +121,7 @@ def test_any_words_end_with_a_documented_exit_code(verb: str, words: list[str]) 
     outcome(*dry(verb, words))
 
 
+@pytest.mark.slow
 @tries(60)
 @given(st.lists(st.tuples(st.sampled_from(RUN_OPTIONS), st.sampled_from(VALUES)), max_size=4))
 @pytest.mark.usefixtures("elsewhere")

@@ -152,6 +152,7 @@ def test_what_an_encoding_lacks_becomes_a_question_mark(encoding: str, pair: Pat
     assert (code, "/nowhere-? is not a run folder" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_progress_is_written_in_any_encoding(tmp_path: Path, own_registrations: None) -> None:
     plugin = tmp_path / "failing.py"
     plugin.write_text(
@@ -322,7 +323,7 @@ def read_in_all_ways(pair: Path) -> dict[str, bytes]:
         {"kernels": [{}], "doubts": [["x"], {"y": []}]},
     ],
 )
-@pytest.mark.slow(but=("fields3", "fields0"))
+@pytest.mark.slow(but=("fields3",))
 def test_samples_that_are_no_times_are_not_compared(fields: dict[str, Any], pair: Path) -> None:
     change(pair / "new" / "records.jsonl", 0, **fields)
     read_in_all_ways(pair)
@@ -385,6 +386,7 @@ def test_two_million_samples_are_read_and_shown_in_a_bounded_page(pair: Path) ->
     assert len(found.pairs) == 6 and len(str(registry.report("table", "comparison")(found, None))) < 10_000
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf_8_are_shown(tmp_path: Path) -> None:
     pair = Path(shutil.copytree(PAIRS / "slower", tmp_path / ODD_NAME))
     change(pair / "new" / "run.json", 0, tag=ODD_NAME, argv=["run", "--tag", ODD_NAME], plugins=[ODD_NAME])

@@ -91,6 +91,7 @@ VERDICTS: dict[str, tuple[float, tuple[str, ...], int, str]] = {
 }
 
 
+@pytest.mark.slow(but=("same", "slower"))
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_baseline_decides(name: str, run: Run, pytester: pytest.Pytester, baseline: Path) -> None:
     factor, options, status, text = VERDICTS[name]

@@ -97,6 +97,7 @@ def kept_numbers(name: str) -> dict[str, Mapping[str, Any]]:
     return {piece: file["numbers"] for piece, file in files.items()}
 
 
+@pytest.mark.slow
 def test_counts_of_parameters_are_judged_as_they_are() -> None:
     found = {name: concluded(name, {"counts": counted(name)}) for name in COUNTED}
     assert {name: result.agreement for name, result in found.items()} == {

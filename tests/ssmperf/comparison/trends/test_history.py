@@ -105,12 +105,14 @@ def test_a_slow_down_that_was_repaired_is_not_fresh(tmp_path: Path) -> None:
     assert [each.place for each in found.steps] == [20, 25] and found.ok
 
 
+@pytest.mark.slow
 def test_a_slow_down_before_the_pinned_baseline_was_accepted(folder: Path) -> None:
     number = ids(10)
     found = ssmperf.history(folder, baseline="day 27")
     assert {number[each.case.id] for each in found.behind} == set() and len(found.steps) == 3
 
 
+@pytest.mark.slow
 def test_a_pinned_baseline_counts_from_there(tmp_path: Path) -> None:
     write(tmp_path, count=6, shifts={1: lambda run: 0.004 * max(0, run - 5) if run < 20 else 0.06})
     runs = {"run": tmp_path / "run-005", "tag": "day 5"}

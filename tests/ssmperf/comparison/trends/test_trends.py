@@ -68,7 +68,7 @@ def histories(draw: Draw, count: int, runs: int = RUNS) -> list[Array]:
     return [draw(np.random.default_rng((7, seed)), (CASES, runs)) for seed in range(count)]
 
 
-@pytest.mark.slow(but=("normal",))
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_makes_hardly_any_step(noise: str) -> None:
     """At most 2 % of histories without a change have a step of any size. More than 3 of 20: p < 0.001."""
@@ -96,6 +96,7 @@ def test_planted_steps_are_found_beside_their_run_and_no_others(noise: str, leas
     assert others == 0
 
 
+@pytest.mark.slow
 def test_the_size_of_a_step_lies_in_its_interval() -> None:
     inside = total = 0
     for logs in histories(normal, 10):
@@ -122,6 +123,7 @@ def test_a_single_odd_run_makes_no_step() -> None:
         assert steps_of(logs) == {}
 
 
+@pytest.mark.slow
 def test_a_step_is_placed_by_a_few_runs_after_it() -> None:
     found = 0
     for logs in histories(normal, 20):

@@ -258,6 +258,7 @@ time = type("time", (), dict(sleep=staticmethod(sleep)))
 """
 
 
+@pytest.mark.slow
 def test_two_plugin_files_by_the_command_line(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     for name, seconds in (("base", 0.002), ("new", 0.004)):

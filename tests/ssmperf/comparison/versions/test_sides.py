@@ -71,6 +71,7 @@ def seen(side: sides.Side, code: str = "import a_kernel; print(a_kernel.VALUE)")
     return done.stdout.strip() or done.stderr
 
 
+@pytest.mark.slow
 def test_git_refs_are_installed_apart(repository: Path, tmp_path: Path) -> None:
     base, new = (install(ref) for ref in ("one", "main"))
     assert (base.kind, new.kind) == ("git ref", "git ref")
@@ -130,6 +131,7 @@ def test_a_source_folder_and_a_wheel(tmp_path: Path) -> None:
     assert (side.kind, seen(side)) == ("wheel", "7")
 
 
+@pytest.mark.slow
 def test_plugins_of_a_tree_come_from_the_tree(repository: Path, tmp_path: Path) -> None:
     (repository / "mine.py").write_text("# one\n")
     git(repository, "add", ".")
@@ -236,6 +238,7 @@ def test_a_missing_plugin_is_refused(tmp_path: Path) -> None:
         install(str(file), plugins=("other.py",))
 
 
+@pytest.mark.slow
 def test_a_side_is_started_by_the_name_that_every_version_has() -> None:
     """Versions before and after a move of its code are compared with one another."""
     assert SIDE == "ssmperf.versions.serve"

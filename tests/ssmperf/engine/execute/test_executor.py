@@ -165,6 +165,7 @@ def test_a_first_worker_that_does_not_start_is_an_error(
         run([case("right")], folder)
 
 
+@pytest.mark.slow
 def test_the_reference_has_a_time_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "ORACLE_TIMEOUT_S", 0.0)
     (record,) = run([case("right")], folder)
@@ -179,6 +180,7 @@ def interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_records_nothing_and_leaves_no_thread(folder: Path) -> None:
     started = threading.Semaphore(0)

@@ -98,6 +98,7 @@ def test_a_suite_that_times_has_the_device_to_itself(seen: Seen) -> None:
     assert {thread for each, thread in seen.starts if each.suite == "throughput"} == {threading.get_ident()}
 
 
+@pytest.mark.slow
 def test_a_case_that_lacks_memory_beside_others_is_repeated_alone(seen: Seen) -> None:
     started = Counter(each.backend for each, _ in seen.starts)
     for name, status in zip(STARVED, (Status.OK, Status.OOM), strict=True):

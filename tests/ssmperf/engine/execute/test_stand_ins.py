@@ -117,6 +117,7 @@ def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
     assert not any(record.numbers.get("timed_as") for record in finished)
 
 
+@pytest.mark.slow
 def test_reports_say_as_which_model_it_was_timed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ssmperf.load(folder)
     copy = next(record for record in run.records if record.numbers.get("timed_as"))

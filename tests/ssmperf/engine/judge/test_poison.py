@@ -38,6 +38,7 @@ print(filled, loaded, fresh.isnan().all().item(), under_poison, len(graphs))
 """
 
 
+@pytest.mark.slow
 def test_it_needs_no_compiler_and_is_never_compiled(tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
     done = command(program=str(tmp_path / "driver.py"))

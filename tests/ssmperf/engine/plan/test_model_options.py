@@ -96,6 +96,7 @@ def test_an_option_that_changes_the_operands_changes_their_shape() -> None:
     assert context.operand_shape(replace(case, model="hgrn2")) == shape
 
 
+@pytest.mark.slow
 def test_one_keyword_in_a_plug_in_declares_an_option(tmp_path: Path) -> None:
     """It is listed, planned, identified, repeated, judged and measured."""
     plugin = tmp_path / "twisted.py"

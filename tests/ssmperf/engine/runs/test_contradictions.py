@@ -139,6 +139,7 @@ def test_what_a_suite_writes_is_believed(numbers: dict[str, Any]) -> None:
     assert fault(record, "latency_s") is None and believed(record, "latency_s") is record
 
 
+@pytest.mark.slow
 def test_all_stored_results_are_believed() -> None:
     folders = sorted({file.parent for file in RESULTS.rglob("records.jsonl*")})
     assert len(folders) > 20

@@ -125,6 +125,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return Measured(run, folder, started)
 
 
+@pytest.mark.slow
 def test_a_run_with_rounds(measured: Measured) -> None:
     run = measured.run
     lines = [json.loads(line) for line in (measured.folder / "records.jsonl").read_text().splitlines()]

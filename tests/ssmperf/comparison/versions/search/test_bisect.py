@@ -101,7 +101,7 @@ def test_a_commit_without_the_plugin_is_skipped_and_never_judged(history: list[s
             assert found.judged[history[9]].text == f"it has no {PLUGIN}"
 
 
-@pytest.mark.slow(but=("Knowing",))
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Knowing, Answering])
 def test_commits_that_cannot_be_judged_are_skipped(
     kind: type[Knowing], history: list[str], tmp_path: Path
@@ -162,7 +162,7 @@ class Interrupted(Knowing):
         return super().ratio(base, new)
 
 
-@pytest.mark.slow(but=("1",))
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 3, 5, 6])
 def test_an_interrupted_search_goes_on(count: int, history: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -128,6 +128,7 @@ def test_each_candidate_is_measured_with_the_plugin_of_its_tree(
     assert json.loads((folder / "ab.json").read_text())["base"] == names[4]  # by fresh pairs
 
 
+@pytest.mark.slow
 def test_a_commit_that_does_not_build_stays_in_the_range(
     repository: Path, tmp_path: Path, fake_processes: None
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_wrong_request_ends_the_search(repository: Path, tmp_path: Path, fake_
         ssmperf.bisect("main~1", "main", case="", plugin=PLUGIN, out=tmp_path / "base")
 
 
+@pytest.mark.slow
 def test_by_the_command_line(
     repository: Path,
     tmp_path: Path,

@@ -87,6 +87,7 @@ def outcome(left: Sequence[int] | None, named: bool, steps: Mapping[int, float])
     return "honest range" if set(steps) & set(left) else "DISHONEST"
 
 
+@pytest.mark.slow
 def test_no_innocent_commit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of the histories with one step, 15 to 30 %; the former rule names innocent commits in the same ones."""
     names = line(monkeypatch, COMMITS)
@@ -108,6 +109,7 @@ def test_no_innocent_commit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert former["INNOCENT"] >= 2 and former["right"] <= 50, former
 
 
+@pytest.mark.slow
 def test_nothing_is_named_where_nothing_happened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A commit that the search arrives at by wrong judgements is named in 5 % of the cases at most."""
     names = line(monkeypatch, COMMITS)
