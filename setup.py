@@ -19,6 +19,7 @@ setup(
     package_data={
         "ssmperf": ["py.typed", "authors/starter/files/*"],
         "ssmperf.impls": ["*/_cuda/*.cu*", "_triton/*.c"],
+        "ssmperf.suites": ["workloads/*.toml"],
         "ssmperf.reports": ["pages/templates/*"],
     },
     include_package_data=False,  # package_data is the whole list

@@ -27,8 +27,9 @@ from ssmperf.errors import PluginError, SsmperfError, UnknownName
 IMPLS = "ssmperf.impls"
 MODELS = "ssmperf.impls.models"
 IDENTITIES = "ssmperf.impls.identities"
-TASKS = "ssmperf.suites.tasks"
-CLAIMS = "ssmperf.suites.claims"
+SUITES = "ssmperf.suites"
+TASKS = f"{SUITES}.tasks"
+CLAIMS = f"{SUITES}.claims"
 PEERS = "peers"
 SEVERAL = ("scans", PEERS)  # files that register several backends each
 NOT_BACKENDS = ("common", *SEVERAL, "analytic")  # files that are named after no backend
