@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ssmperf.comparison.trends.history import commit_text as commit_text
     from ssmperf.engine import registry as registry
     from ssmperf.engine.cases.case import DECAY as DECAY
+    from ssmperf.engine.cases.case import GATES as GATES
     from ssmperf.engine.cases.case import RESET as RESET
     from ssmperf.engine.cases.case import axes as axes
     from ssmperf.engine.cases.case import decay_of as decay_of
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.plan.refusal import declared_bytes as declared_bytes
     from ssmperf.engine.plan.refusal import predicted_call_s as predicted_call_s
     from ssmperf.engine.plan.refusal import refusal as refusal
+    from ssmperf.engine.plan.selection import is_own as is_own
     from ssmperf.engine.plan.selection import is_regime as is_regime
     from ssmperf.engine.registry.checks import Claim as Claim
     from ssmperf.engine.registry.cost import Ceilings as Ceilings
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.runs.standings import first_places as first_places
     from ssmperf.engine.runs.standings import standings as standings
     from ssmperf.engine.runs.standings import with_native_parts as with_native_parts
+    from ssmperf.engine.runs.workloads import workloads_of as workloads_of
     from ssmperf.papers.learn.choice import choose_backend as choose_backend
     from ssmperf.papers.learn.choice import quickest as quickest
     from ssmperf.papers.learn.choice import sized as sized

@@ -20,6 +20,7 @@ from ssmperf.suitekit import (
     decay_span,
     has_probe,
     has_properties,
+    is_own,
     is_regime,
     judge_lowering,
     product,
@@ -96,6 +97,7 @@ class Correctness:
             if not (on_cpu or selection.sizes):
                 yield from narrow(case)
         plain = selection.packing is None and selection.call.plain  # known answers have operands of their own
+        plain = plain and selection.use is None
         if selection.level == "op" and selection.passes != ("decode",) and plain:
             yield from known_answer_cases(selection, self.name)
 
@@ -198,7 +200,7 @@ def sampled_subjects(selection: Selection) -> Iterator[PlannedSubject]:
     """List models with their own operands and recurrences under gate regimes, as far as they are chosen."""
     regimes = selection.regimes
     if regimes is not None:
-        sampled = tuple(source for source in regimes if source == "model" or is_regime(source))
+        sampled = tuple(source for source in regimes if is_own(source) or is_regime(source))
         if sampled:
             yield from subjects(selection.choosing(regimes=sampled))
         return

@@ -23,6 +23,7 @@ from ssmperf.suitekit import (
     bare_subjects,
     check_change,
     decay_of,
+    is_own,
     predicted_call_s,
     product,
     registry,
@@ -162,11 +163,6 @@ def model_subjects(selection: Selection) -> Iterator[PlannedSubject]:
                 yield PlannedSubject(entry.recurrence, source, shapes, name)
             elif regime in REGIMES and kind in ("", entry.gate):
                 yield PlannedSubject(entry.recurrence, source, shapes, name)
-
-
-def is_own(source: str) -> bool:
-    """Tell whether a source is a model's own operands, as they are or with another decay."""
-    return source == MODEL or decay_of(source) is not None
 
 
 def model_names(selection: Selection) -> list[str]:

@@ -14,7 +14,8 @@ from rich.text import Text
 from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
-from ..rows import absent, contests, crossings, envelopes, frames, joined, ranking, units
+from ..rows import absent, answers, contests, crossings, envelopes, frames, joined, ranking, units
+from ..views import answers as answer_texts
 from ..views import glance, grids
 from ..views.matrix import Cell, matrix
 from ..views.palette import STATUS_STYLES
@@ -40,6 +41,8 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
             name: (section, ranking.ranked(rows[rows["suite"] == name], section.rank))
             for name, section in frames.sections(runs, rows).items()
         }
+        for part in answer_texts.cards(answers.answers(runs)):
+            console.print(part)
         for section, members in parts.values():
             _suite(console, members, section, runs)
         glance.print_glances(console, joined.glances(parts))

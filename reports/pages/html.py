@@ -13,7 +13,8 @@ import pandas as pd
 from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
-from ..rows import contests, costs, frames, joined, ranking, units
+from ..rows import answers, contests, costs, frames, joined, ranking, units
+from ..views import answers as answer_texts
 from ..views import charts, glance, winners
 from . import details, packing, sections
 
@@ -82,6 +83,7 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
+        "workloads": _workloads(runs),
         "best": _best(found) if found else None,
         "glances": {**glance.views(glances), "charts": [*enumerate(scatters, len(drawn))]}
         if glances
@@ -93,6 +95,19 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
         "costs": costs.costs(table),
         "environments": details.environments(runs),
     }, data
+
+
+def _workloads(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Give the cards of workloads, and their tables over backends and over gates; None without workloads."""
+    found = answers.answers(runs)
+    if not found:
+        return None
+    cards = answer_texts.by_workload(found)
+    return {
+        "cards": [(name, answer_texts.lines(members)) for name, members in cards.items()],
+        "matrix": answer_texts.matrix(found),
+        "gates": answer_texts.against_gates(found),
+    }
 
 
 def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:

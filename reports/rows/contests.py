@@ -64,7 +64,7 @@ def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
         parts = passes.setdefault((*key[:place], *key[place + 1 :]), {})
         parts[contest["pass"]] = contest
         if contest["pass"] in PARTS and parts.keys() >= {*PARTS} and _differ(parts):
-            found.append(_sum(parts))
+            found.append(by_sum(parts))
     return found
 
 
@@ -147,7 +147,7 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
     return _complete(head, entries["competes"], entries["beside"], excluded, None)
 
 
-def _sum(parts: dict[str, Contest]) -> Contest:
+def by_sum(parts: dict[str, Contest]) -> Contest:
     """Make the contest by the sum of forward and backward. The ends of intervals are added too."""
     first, second = (parts[name] for name in PARTS)
 

@@ -30,6 +30,8 @@ from ssmperf.engine.registry.declarations import Backend, ModelEntry
 from ssmperf.engine.runs import store
 from ssmperf.engine.runs.scope import Restriction, narrowed
 from ssmperf.engine.runs.store import Run
+from ssmperf.engine.runs.workloads import of_workloads
+from ssmperf.errors import UsageError
 
 
 def run(
@@ -293,12 +295,18 @@ def history(
 
 
 def best(
-    runs: Run | File | Sequence[Run | File], *, models: Names | None = None, axis: Names = ()
+    runs: Run | File | Sequence[Run | File],
+    *,
+    models: Names | None = None,
+    axis: Names = (),
+    workload: Names | None = None,
 ) -> list[dict[str, Any]]:
     """Name the fastest backend of each comparison: the objects that `ssmperf best --json` prints.
 
     runs: runs, or their folders. models: names of models; None means all. axis: sizes of dimensions, such as
-    "T=1024", to which the comparisons are restricted.
+    "T=1024", to which the comparisons are restricted. workload: names of workloads, as NAME[:PHASE]; the
+    objects are then answers: a form of a phase each, with the comparison as `contest`, `peak_bytes` and
+    `limit_fraction` of the fastest backend, and `right_to` by a stability run among those given.
 
     A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
     only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
@@ -317,6 +325,13 @@ def best(
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
     loaded = [load(each) if isinstance(each, (str, os.PathLike)) else each for each in given]
+    if (workloads := names(workload)) is not None:
+        if models or axis:
+            raise UsageError("a workload has its model and sizes: leave out models and axis")
+        answers: list[dict[str, Any]] = json.loads(
+            registry.report("workloads_json")(of_workloads(loaded, workloads), None)
+        )
+        return answers
     sizes = parse_sizes([axis] if isinstance(axis, str) else axis or ())
     shown = narrowed(loaded, names(models), sizes)
     found: list[dict[str, Any]] = json.loads(registry.report("best_json")(shown, None))

@@ -26,9 +26,17 @@ LEVELS = ("op", "block")  # a recurrence alone, or a model's whole layer
 TIMINGS = ("native", "end-to-end")
 CACHES = ("cold", "hot")
 MODEL = "model"  # the source of a model's own operands
-# begins the source of a model's own operands with another decay: decay/0, decay/10, decay/reset
+# begins the source of a model's own operands with another decay: decay/0, decay/10, decay/reset, decay/steep
 DECAY = "decay"
-RESET = "reset"
+RESET, STEEP, SLOW = "reset", "steep", "slow"
+# short names of sources, by the log gates that a layer has in use
+GATES = {
+    "start": MODEL,
+    "steep": f"{DECAY}/{STEEP}",
+    "slow": f"{DECAY}/{SLOW}",
+    "none": f"{DECAY}/0",
+    "reset": f"{DECAY}/{RESET}",
+}
 SEEDS = 2**63
 JSON_NAMES = {"pass_": "pass"}  # for fields whose name would be a keyword of Python
 

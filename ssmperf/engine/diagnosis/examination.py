@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.cases.case import MODEL, Case, decay_of, split_source
+from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.diagnosis.explain import added, evidence_of, findings_of
@@ -25,7 +25,7 @@ from ssmperf.engine.judge.tolerance import error_bound
 from ssmperf.engine.judge.verdict import Verdict, judge_answer
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.subject import subject_of
-from ssmperf.engine.plan.selection import is_regime
+from ssmperf.engine.plan.selection import is_own, is_regime
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 
 KNOWN = ("analytic", "identity")  # sources of operands whose answers are known
@@ -102,7 +102,7 @@ def examine(case: Case, *, device: str, nonce: int) -> Examination:
     source = case.operand_source
     if split_source(source)[0] in KNOWN:
         return Examination(case, _by_known_answer(case, device), [], [])
-    if not (source == MODEL or decay_of(source) is not None or is_regime(source)):
+    if not (is_own(source) or is_regime(source)):
         raise UsageError(f"{source} is judged by an answer of its suite's own: there is nothing to diagnose")
     verdict, findings = _judged(case, device, nonce, deep=True)
     if verdict.status is not Status.OK:

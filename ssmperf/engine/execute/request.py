@@ -13,13 +13,14 @@ from typing import Any
 from ssmperf.engine import registry
 from ssmperf.engine.cases.axis import Axis
 from ssmperf.engine.cases.calls.packing import read_lengths_file
-from ssmperf.engine.cases.case import chosen_axes
+from ssmperf.engine.cases.case import GATES, chosen_axes
 from ssmperf.engine.machine import devices as devices_
 from ssmperf.engine.measure.paired import FIRST_PAIRS
 from ssmperf.engine.plan.learning import Learning
 from ssmperf.engine.plan.run_options import Choices, Configurations, Names, RunOptions, names
 from ssmperf.engine.plan.selection import NAMED, Selection
 from ssmperf.engine.plan.sizes import parse_sizes
+from ssmperf.engine.plan.workloads.phases import with_workloads
 from ssmperf.engine.registry.presets import Preset
 from ssmperf.engine.tune.files import CURATED, Tuning
 from ssmperf.errors import UsageError
@@ -115,6 +116,10 @@ def select(*, planning: bool = False, **given: Any) -> tuple[Selection, tuple[st
     unknown = [keyword for keyword in given if keyword not in fields]
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r} (axes: {', '.join(fields)})")
+    if chosen.gates is not None:
+        if given.get("regime") is not None:
+            raise UsageError("--gates and --regime both choose the log gates: leave out one")
+        given["regime"] = [GATES[name] for name in chosen.gates]
     sizes, others = _parted(chosen.axis, fields)
     for keyword, text in others.items():
         if given.get(keyword, fields[keyword].argument_default) != fields[keyword].argument_default:
@@ -137,6 +142,8 @@ def select(*, planning: bool = False, **given: Any) -> tuple[Selection, tuple[st
         peers=chosen.peers,
         judged_at=chosen.judged_at,
     )
+    if chosen.workload is not None:
+        selection = with_workloads(selection, chosen.workload)
     return selection, tuple(found)
 
 

@@ -27,7 +27,7 @@ from ssmperf.engine.plan.command import command_that_repeats
 from ssmperf.engine.plan.plan import Plan, make_plan
 from ssmperf.engine.plan.run_options import MOST_ROUNDS
 from ssmperf.engine.processes.partner import Partner
-from ssmperf.engine.runs import scope, store
+from ssmperf.engine.runs import scope, store, workloads
 from ssmperf.engine.runs.rounds import ROUND, round_of
 from ssmperf.engine.runs.store import Run, Writer
 from ssmperf.engine.tune.files import META, resumed, write_configurations
@@ -121,7 +121,7 @@ def open_run(
         )
         own = learning.resumed(request.learning, meta, str(request.out))
         request = replace(request, options=options, learning=own)
-        writer, before = Writer.resume(request.out, _meta(planned, request))
+        writer, before = Writer.resume(request.out, _meta(planned, request, meta))
         earlier = [record for rounds in before.rounds.values() for record in rounds]
     else:
         if request.options.nonce is None:
@@ -301,8 +301,11 @@ def _plugin_options(files: Sequence[str]) -> list[str]:
     return [word for file in files for word in ("--plugin", file)]
 
 
-def _meta(plan: Plan, request: Request) -> dict[str, Any]:
-    """Describe a run for `run.json`, without its environments."""
+def _meta(plan: Plan, request: Request, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Describe a run for `run.json`, without its environments.
+
+    earlier: what `run.json` has, if the run goes on. Its workloads stay.
+    """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tag": request.options.tag,
@@ -315,7 +318,8 @@ def _meta(plan: Plan, request: Request) -> dict[str, Any]:
         learning.META: request.learning.to_json(),
         "sampling": {name: getattr(request.scale, name) for name in SAMPLING},
         "plugins": list(registry.plugins()),
-        scope.META: scope.describe(request.selection, request.suites, plan),
+        scope.META: scope.resumed(scope.describe(request.selection, request.suites, plan), earlier or {}),
+        **workloads.listed(plan, earlier or {}),
         "suites": {name: registry.suite(name).section.to_json() for name in request.suites},
         "plan": {"cases": len(plan.cases), "case_ids": [item.case.id for item in plan.cases]},
     }

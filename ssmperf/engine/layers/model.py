@@ -33,6 +33,8 @@ class Model(nn.Module):
     name: ClassVar[str]
     depends_on_length: ClassVar[bool] = False  # whether operands depend on T, so that a prefix gives other y
     block: ClassVar[type[Block]] = Block
+    # where the formula of its log gates has a least value: that, of gates that never reach it nor 0
+    least_log_gate: float | None = None
     output_width: int | None = None  # of y, once it is known
 
     def __init__(self, shape: Mapping[str, int]) -> None:

@@ -21,7 +21,7 @@ from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.layers.model import Model
 from ssmperf.engine.operands import corpus
 from ssmperf.engine.operands.calls.forms import completed, in_memory
-from ssmperf.engine.operands.decay import change_decay
+from ssmperf.engine.operands.decay import STEEP_AT, change_decay
 from ssmperf.engine.operands.dtypes import differentiable, dtype_of, gate_dtype_of
 from ssmperf.engine.operands.time_axis import laid_out
 from ssmperf.engine.operands.values import contract
@@ -81,8 +81,15 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
     if case.model is not None and (case.operand_source == MODEL or change is not None):
         wide = _model_operands(case, draw, device)
         if change is not None:
-            kind = registry.model(case.model).gate
-            wide = change_decay(recurrence, kind, wide, change, _seed(case, draw))
+            wide = change_decay(
+                recurrence,
+                registry.model(case.model).gate,
+                wide,
+                change,
+                _seed(case, draw),
+                least=_built(case).least_log_gate,
+                start=functools.partial(_at_start, case.model, case.shape.with_(B=1, T=STEEP_AT), device),
+            )
     else:
         wide = _regime_operands(case, recurrence, draw, device)
     wide = completed(case, recurrence, wide, _seed(case, draw))
@@ -125,9 +132,21 @@ def sample_state(
     return torch.randn(size, dtype=state.dtype, device=generator.device, generator=generator)
 
 
-def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
+def _built(case: Case) -> Model:
     assert case.model is not None
-    layer = build_model(case.model, case.shape.with_(B=1, T=1), case.seed).to(device)
+    return build_model(case.model, case.shape.with_(B=1, T=1), case.seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _at_start(model: str, shape: Shape, device: str) -> dict[str, Any]:
+    """Build a model's gates in float32 as they are with seed 0."""
+    case = Case("", registry.recurrence_of(model), "", shape, model)
+    operands = _model_operands(case, 0, device)
+    return {name: value for name, value in operands.items() if name.startswith("log_")}
+
+
+def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
+    layer = _built(case).to(device)
     x = embed_text(case.shape["B"], case.shape["T"], layer.width, seed=case.seed, draw=draw, device=device)
     with torch.no_grad():
         if case.dtype == "float64":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ssmperf.engine.cases.case import RESET
+from ssmperf.engine.cases.case import RESET, SLOW, STEEP
 from ssmperf.engine.operands.time_axis import has_time, length_of
 from ssmperf.engine.registry.declarations import Recurrence
 from ssmperf.errors import UnknownName, Unsupported
@@ -17,6 +17,9 @@ from ssmperf.errors import UnknownName, Unsupported
 # Log gates whose exponential just underflows to zero.
 VANISHING = {torch.float64: -746.0, torch.float32: -104.0, torch.bfloat16: -93.0, torch.float16: -18.0}
 RESET_EVERY = 100  # steps, in the mean
+STEEP_MEAN, STEEP_AT = -2.5, 4096  # log gates of a head in the mean, at that T with seed 0
+SLOW_LOG_GATE, SLOW_ONE_IN = -0.001, 4  # of the heads, or of the key channels where gates have these
+NAMED = (RESET, STEEP, SLOW)
 
 
 def decay_span(recurrence: Recurrence, operands: Mapping[str, Any]) -> float:
@@ -43,31 +46,51 @@ def clamp_resets(recurrence: Recurrence, operands: Mapping[str, Any]) -> dict[st
 
 
 def check_change(change: str) -> float | None:
-    """Read a change of the decay: the factor of the log gates, or None for resets. Raises UnknownName."""
-    if change == RESET:
+    """Read a change of the decay: the factor of the log gates, or None for one that has a name.
+
+    Raises:
+        UnknownName: it is neither.
+    """
+    if change in NAMED:
         return None
     try:
         factor = float(change)
     except ValueError:
         factor = math.nan
     if not 0 <= factor < math.inf:
-        raise UnknownName("change of the decay", change, ("a factor from 0", RESET))
+        raise UnknownName("change of the decay", change, ("a factor from 0", *NAMED))
     return factor
 
 
 def change_decay(
-    recurrence: Recurrence, gate_kind: str, operands: Mapping[str, Any], change: str, seed: int
+    recurrence: Recurrence,
+    gate_kind: str,
+    operands: Mapping[str, Any],
+    change: str,
+    seed: int,
+    *,
+    least: float | None = None,
+    start: Callable[[], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Multiply a model's log gates by a factor, or make some steps exact resets (log gate −∞).
+    """Change a model's log gates.
 
-    change: the factor as text, where 0 leaves no decay at all; or `reset`, for which steps are drawn at
-        random, one in a hundred in the mean, each for all gates of its batch item.
+    change: a factor as text, where 0 leaves no decay at all.
+        `reset` makes some steps exact resets, with the log gate −∞. They are drawn at random, one in a
+        hundred in the mean, each for all gates of its batch item.
+        `steep` multiplies the gates of each head by a factor that makes their mean −2.5 in `start`.
+        `slow` sets the log gate to −0.001 in one head of four, the first, or in one key channel of four.
+    least: the least log gate that the model's formula can give, where it has one; see `Model`.
+    start: makes the model's operands at T = 4,096 and seed 0, for `steep`.
 
     Raises:
-        Unsupported: the operands hold no log gates to change.
+        Unsupported: the operands hold no log gates to change, or the model's formula cannot give such ones.
         UnknownName: the change has another form.
     """
     factor = check_change(change)
+    if least is not None:
+        _check_range(change, factor, least)
+    if change in (STEEP, SLOW) and not recurrence.resets(gate_kind):
+        raise Unsupported(f"{change} log gates: those of {gate_kind} gates do not change from step to step")
     length = length_of(operands)
     changed = dict(operands)
     for name in recurrence.log_gates(gate_kind):
@@ -77,13 +100,40 @@ def change_decay(
         if factor is not None:
             changed[name] = _multiplied(value, factor)
         elif has_time(name, value, length):
-            generator = torch.Generator().manual_seed(seed)
-            resets = torch.rand(value.shape[:2], generator=generator) < 1 / RESET_EVERY
-            places = resets.to(value.device).view(*value.shape[:2], *[1] * (value.dim() - 2))
-            changed[name] = value.masked_fill(places, -math.inf)
+            changed[name] = _renamed(change, name, value, seed, start)
+            if least is not None:
+                changed[name] = changed[name].clamp(min=least)
     if all(changed[name] is operands[name] for name in operands):
         raise Unsupported(f"these operands of {recurrence.name} hold no log gates to change")
     return changed
+
+
+def _check_range(change: str, factor: float | None, least: float) -> None:
+    """Refuse log gates outside of a formula's range, in which neither 0 nor the least value lie."""
+    if change == RESET or factor == 0.0:
+        raise Unsupported(
+            f"no {'decay' if factor == 0.0 else 'resets'}: log gates lie between {least:.4g} and 0"
+        )
+    if change == STEEP and least > STEEP_MEAN:
+        raise Unsupported(f"no steep log gates: the model's lie above {least:.4g}, not near {STEEP_MEAN}")
+
+
+def _renamed(
+    change: str, name: str, value: Tensor, seed: int, start: Callable[[], Mapping[str, Any]] | None
+) -> Tensor:
+    """Change log gates (B, T, ...) as the name of the change says."""
+    if change == RESET:
+        generator = torch.Generator().manual_seed(seed)
+        resets = torch.rand(value.shape[:2], generator=generator) < 1 / RESET_EVERY
+        places = resets.to(value.device).view(*value.shape[:2], *[1] * (value.dim() - 2))
+        return value.masked_fill(places, -math.inf)
+    if change == SLOW:
+        slow = torch.arange(value.shape[-1], device=value.device) % SLOW_ONE_IN == 0
+        return value.masked_fill(slow, SLOW_LOG_GATE)
+    assert start is not None
+    mean = start()[name].double().mean(dim=[each for each in range(value.dim()) if each != 2], keepdim=True)
+    steep: Tensor = value * (STEEP_MEAN / mean).to(value)
+    return steep
 
 
 def _multiplied(value: Tensor, factor: float) -> Tensor:

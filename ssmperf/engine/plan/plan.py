@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ssmperf.engine import registry
@@ -13,7 +13,7 @@ from ssmperf.engine.cases.calls.dtypes import DTYPES
 from ssmperf.engine.cases.case import Case, axes, split_source
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.plan.refusal import refusal
-from ssmperf.engine.plan.selection import Selection, is_regime
+from ssmperf.engine.plan.selection import Selection, is_own, is_regime
 from ssmperf.engine.plan.sizes import dimensions_of, one_token, packed, spread
 from ssmperf.engine.registry.declarations import Recurrence
 from ssmperf.errors import UsageError
@@ -46,9 +46,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All cases of a run in the order in which they run, so that neighbouring cases share operands."""
+    """All cases of a run in the order in which they run, so that neighbouring cases share operands.
+
+    workloads: ids of the cases of each workload and phase. Several may have the same.
+    """
 
     cases: tuple[Planned, ...]
+    workloads: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def to_run(self) -> list[Case]:
@@ -71,15 +75,23 @@ def make_plan(selection: Selection, suites: Sequence[str]) -> Plan:
             f"no suite is named: pass --suite with one or more of {', '.join(registry.suites())}"
         )
     cases: dict[str, Case] = {}
-    for name in suites:
-        for case in _cases_of(name, selection):
+    chosen_by: dict[str, Selection] = {}
+    workloads: dict[str, dict[str, dict[str, None]]] = {}
+    for part in selection.parts or (selection,):
+        for case in itertools.chain.from_iterable(_cases_of(name, part) for name in suites):
             cases.setdefault(case.id, case)
+            chosen_by.setdefault(case.id, part)
+            if part.use is not None:
+                workloads.setdefault(part.use.workload, {}).setdefault(part.use.phase, {})[case.id] = None
     if not cases:
         raise UsageError(_why_empty(selection))
     _check_forms(selection, _recurrences_of(cases.values()))
     check_sizes(selection, list(cases.values()))
-    planned = [Planned(case, _why_not(case, selection)) for case in cases.values()]
-    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))))
+    planned = [Planned(case, _why_not(case, chosen_by[id_])) for id_, case in cases.items()]
+    by_phase = {
+        name: {phase: tuple(ids) for phase, ids in phases.items()} for name, phases in workloads.items()
+    }
+    return Plan(tuple(sorted(planned, key=lambda item: _order(item.case))), by_phase)
 
 
 def _recurrences_of(cases: Iterable[Case]) -> list[Recurrence]:
@@ -126,6 +138,8 @@ def _cases_of(name: str, selection: Selection) -> Iterable[Case]:
         raise UsageError(
             f"the suite {name} has no level {selection.level} (it has {', '.join(suite.levels)})"
         )
+    if selection.use is not None and not set(selection.passes or ()) <= set(suite.passes):
+        return ()  # the suite has nothing to ask in this phase
     for pass_ in selection.passes or ():
         if pass_ not in suite.passes:
             raise UsageError(f"the suite {name} has no pass {pass_} (it has {', '.join(suite.passes)})")
@@ -207,7 +221,7 @@ def subjects(selection: Selection, *, families: bool = True) -> Iterator[Planned
             continue
         entry = registry.model(name)
         for source in selection.regimes or ("model",):
-            if split_source(source)[1] in (None, entry.gate):
+            if split_source(source)[1] in (None, entry.gate) or is_own(source):
                 shapes = registry.shapes(entry, selection.preset_name)
                 yield PlannedSubject(entry.recurrence, source, shapes, entry.name)
 

@@ -9,9 +9,9 @@ from typing import Any
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import parse
 from ssmperf.engine.cases.calls.packing import lengths_of
-from ssmperf.engine.cases.case import MODEL, Case, decay_of, split_source
+from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.shape import Shape
-from ssmperf.engine.plan.selection import Selection, is_regime
+from ssmperf.engine.plan.selection import Selection, is_own, is_regime
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 
 LONGEST_CALL_S = 1.0
@@ -43,7 +43,7 @@ def _cost_gate(case: Case) -> str:
 
 def _known(source: str) -> bool:
     """Tell whether operands of a source have the gate kind that the model or the source names."""
-    return source == MODEL or is_regime(source) or decay_of(source) is not None
+    return is_own(source) or is_regime(source)
 
 
 def refusal(case: Case, selection: Selection) -> str | None:
@@ -121,7 +121,7 @@ def _confined(case: Case, backend: Backend) -> str | None:
 def _too_long(case: Case, selection: Selection) -> str | None:
     """Refuse a preset's case that is longer than the recurrence's reference can be made."""
     longest = registry.recurrence(case.recurrence).longest
-    if longest is None or case.shape["T"] <= longest or selection.sizes:
+    if longest is None or case.shape["T"] <= longest or selection.names_sizes:
         return None
     return (
         f"the work of its reference grows faster than T, so T ends at {longest} "
@@ -137,7 +137,7 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     if case.device == "cpu" or not _known(case.operand_source):
         return None
     seconds = predicted_call_s(case)
-    if selection.sizes:
+    if selection.names_sizes:
         if selection.backends or seconds <= LONGEST_CHOSEN_S:
             return None
         return (

@@ -10,6 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from ssmperf.engine.cases.case import GATES
 from ssmperf.engine.plan import nonce as nonces
 from ssmperf.engine.plan.learning import Learning
 from ssmperf.engine.plan.option import Options, count, option
@@ -91,6 +92,14 @@ def _names(option: str, value: Any) -> Any:
     return names(value)
 
 
+def _gates(option: str, value: Any) -> Any:
+    found = names(value)
+    for name in found or ():
+        if name not in GATES:
+            raise UnknownName("kind of gates", name, GATES)
+    return found
+
+
 def _path(option: str, value: Any) -> Path:
     return Path(value)
 
@@ -104,6 +113,23 @@ class Choices(Options):
         help="Models, separated by commas, with options as pese_lr:n=8. Default: all.",
         type=str,
         read=_names,
+        compared=True,
+    )
+    workload: tuple[str, ...] | None = option(
+        None,
+        help="Layers in use, or a model's config.json: NAME[:train|prefill|decode][@tp8], or all.",
+        type=str,
+        metavar="NAME",
+        read=_names,
+        write=",".join,
+        compared=True,
+    )
+    gates: tuple[str, ...] | None = option(
+        None,
+        help="Log gates: start (the model's own), steep, slow, none or reset.",
+        type=str,
+        read=_gates,
+        write=",".join,
         compared=True,
     )
     backends: tuple[str, ...] | None = option(

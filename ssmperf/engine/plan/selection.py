@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import Call, parse
 from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
 from ssmperf.engine.cases.calls.packing import lengths_of
-from ssmperf.engine.cases.case import MODEL, chosen_axes, split_source
+from ssmperf.engine.cases.case import MODEL, chosen_axes, decay_of, split_source
 from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset
 from ssmperf.engine.registry.regimes import REGIMES
@@ -37,6 +37,17 @@ CPU = Device("cpu")
 NAMED, OWN, BOTH = JUDGED_AT = ("named", "own", "both")
 
 
+class Use(NamedTuple):
+    """The workload for whose layer a selection stands, and the phase.
+
+    judged: whether suites take part that rank nothing.
+    """
+
+    workload: str
+    phase: str
+    judged: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Everything that determines the cases of a run, whatever the suite. None means the suite's default.
@@ -46,6 +57,9 @@ class Selection:
     sizes: sizes of dimensions, by letter.
     choices: the values that the user chose, by field of `Case`; a tuple for an axis that takes many values.
     judged_at: at which lengths suites judge that rank nothing, where T is named; see `handed_to`.
+    use: the workload and phase for which this selection stands, if it does.
+    parts: the selections of workloads. If there are any, they have the cases, and the other fields say what
+        they have in common.
 
     Raises:
         UnknownName, UsageError: a name or value does not exist, or choices exclude each other.
@@ -59,6 +73,8 @@ class Selection:
     choices: Mapping[str, Any] = field(default_factory=dict)
     peers: bool = False
     judged_at: str = NAMED
+    use: Use | None = None
+    parts: tuple[Selection, ...] = ()
 
     @classmethod
     def of(
@@ -117,6 +133,8 @@ class Selection:
         A time is measured at the T that is named. Kernels break at others: lengths that no tile divides. So
         a comparison of versions does not hand T on to a suite that ranks nothing, unless T is its question.
         """
+        if self.use is not None and section.judges and not self.use.judged:
+            return ()
         if self.judged_at == NAMED or self.lengths is None or not section.judges:
             return (self,)
         own = replace(self, sizes=tuple(each for each in self.sizes if each.name != "T"))
@@ -130,7 +148,12 @@ class Selection:
     @property
     def is_specific(self) -> bool:
         """Whether backends or sizes are named. A suite then leaves out nothing to save time."""
-        return bool(self.sizes or self.backends)
+        return bool(self.names_sizes or self.backends)
+
+    @property
+    def names_sizes(self) -> bool:
+        """Whether the user named sizes. Those of a workload do not count: it has cases for every backend."""
+        return bool(self.sizes) and not self.parts and self.use is None
 
     @property
     def preset_name(self) -> str:
@@ -208,6 +231,11 @@ def other_sources() -> tuple[str, ...]:
     """List the sources of operands beside models and regimes: closed forms, identities, suites' own."""
     of_suites = (source for suite in registry.suites().values() for source in suite.sources)
     return ("analytic", "identity", *dict.fromkeys(of_suites))
+
+
+def is_own(source: str) -> bool:
+    """Tell whether a source is a model's own operands, as they are or with another decay."""
+    return source == MODEL or decay_of(source) is not None
 
 
 def is_regime(source: str) -> bool:

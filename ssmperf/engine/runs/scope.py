@@ -8,6 +8,7 @@ case outside of the scope is only named. Nor is a kernel right that was judged a
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,14 @@ from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.runs.rounds import fold, watched
 from ssmperf.engine.runs.standings import rank_fields
 from ssmperf.engine.runs.store import Run, planned
+from ssmperf.engine.runs.workloads import workloads_of
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 
 if TYPE_CHECKING:
     from ssmperf.comparison.outcome import Pair
 
 META = "selection"  # key in run.json
+PARTS = "parts"  # key in a selection: those of workloads and phases, as NAME:PHASE
 MOST_SHAPES = 6  # of those that a message lists
 _FIELDS = {JSON_NAMES.get(name, name): name for name in axes() if name != "device"}
 AXES = ("model", "backend", "shape", *_FIELDS)
@@ -39,12 +42,54 @@ def describe(selection: Selection, suites: Sequence[str], plan: Plan) -> dict[st
     """Describe a run's selection and its plan, as plain JSON.
 
     Models have the names that their cases have. `planned` holds, by suite and by model or recurrence, the
-    values that each axis takes in the plan, unless that is its default alone.
+    values that each axis takes in the plan, unless that is its default alone. `parts` holds the selections
+    of workloads by NAME:PHASE, each with a part of the plan.
     """
+    cases = {item.case.id: item.case for item in plan.cases}
+    found = _described(selection, suites, cases.values())
+    if not selection.parts:
+        return found
+    parts = {}
+    for (name, phase), forms in _by_phase(selection.parts).items():
+        own = [cases[id_] for id_ in plan.workloads.get(name, {}).get(phase, ())]
+        parts[f"{name}:{phase}"] = _described(_as_one(forms), suites, own)
+    return {**found, "parts": parts}
+
+
+def resumed(selection: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the workloads of an earlier `run.json` of the same folder to a described selection."""
+    before = earlier.get(META)
+    if not (PARTS in selection and isinstance(before, Mapping) and _intact(before) and PARTS in before):
+        return selection
+    models = dict.fromkeys((*(before["models"] or ()), *(selection["models"] or ())))
+    suites = dict.fromkeys((*before["suites"], *selection["suites"]))
+    parts = {**before[PARTS], **selection[PARTS]}
+    return {**selection, "suites": list(suites), "models": list(models), PARTS: parts}
+
+
+def _by_phase(parts: Iterable[Selection]) -> dict[tuple[str, str], list[Selection]]:
+    found: dict[tuple[str, str], list[Selection]] = {}
+    for part in parts:
+        assert part.use is not None
+        found.setdefault(part.use[:2], []).append(part)
+    return found
+
+
+def _as_one(forms: Sequence[Selection]) -> Selection:
+    """Join the forms of a phase, which differ in sizes and packing."""
+    sizes: dict[str, dict[int, None]] = {}
+    for each in itertools.chain.from_iterable(form.sizes for form in forms):
+        sizes.setdefault(each.name, {}).update(dict.fromkeys(each.sizes))
+    choices = {name: value for name, value in forms[0].choices.items()
+               if all(form.chosen(name) == value for form in forms)}  # fmt: skip
+    return replace(forms[0], sizes=tuple(Sizes(name, tuple(all_)) for name, all_ in sizes.items()),
+                   choices=choices)  # fmt: skip
+
+
+def _described(selection: Selection, suites: Sequence[str], cases: Iterable[Case]) -> dict[str, Any]:
     chosen = {JSON_NAMES.get(name, name): value for name, value in selection.choices.items()}
     planned: dict[str, dict[str, dict[str, list[Any]]]] = {}
-    for item in plan.cases:
-        case = item.case
+    for case in cases:
         values = planned.setdefault(case.suite, {}).setdefault(case.owner, {})
         for name in AXES[1:]:
             value, known = _value(case, name), values.setdefault(name, [])
@@ -74,12 +119,17 @@ class Scope:
     selection: that of the new run; None for a run of an older version, which covers everything.
     shared: names of the axes on which both runs made the same choice.
     planned: ids of the cases planned in the new run. seen: their values on the shared axes, where recorded.
+    only: ids of the cases of the base run that it is about; None for all.
+    parts: the scopes of workloads and phases, of which one must cover a case that is not planned; None where
+        none was chosen.
     """
 
     selection: Mapping[str, Any] | None
     shared: tuple[str, ...] = ()
     planned: frozenset[str] = frozenset()
     seen: frozenset[tuple[Any, ...]] = frozenset()
+    only: frozenset[str] | None = None
+    parts: tuple[Scope, ...] | None = None
 
     @classmethod
     def of(cls, new: Run, base: Run) -> Scope:
@@ -91,6 +141,23 @@ class Scope:
         mine, theirs = _selection(new), _selection(base)
         if mine is None:
             return cls(None)
+        whole = cls._of_pair(new, mine, theirs)
+        if PARTS not in mine:
+            return whole
+        if theirs is None or PARTS not in theirs:
+            return replace(
+                whole, parts=tuple(cls._of_pair(new, part, theirs) for part in mine[PARTS].values())
+            )
+        ids = workloads_of(base.meta)
+        both = {key: part for key, part in mine[PARTS].items() if key in theirs[PARTS]}
+        parts = (
+            replace(cls._of_pair(new, part, theirs[PARTS][key]), only=frozenset(ids.get(key, ())))
+            for key, part in both.items()
+        )
+        return replace(whole, parts=tuple(parts))
+
+    @classmethod
+    def _of_pair(cls, new: Run, mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> Scope:
         shared = _shared(mine, theirs)
         return cls(
             mine,
@@ -108,6 +175,10 @@ class Scope:
         """
         if self.selection is None or case.id in self.planned:
             return True
+        if self.only is not None and case.id not in self.only:
+            return False
+        if self.parts is not None:
+            return any(part.covers(case) for part in self.parts)
         if case.suite not in self.selection["suites"] or case.device != self.selection["device"]:
             return False
         differing = [name for name in AXES if name not in self.shared]
@@ -370,8 +441,11 @@ def _intact(found: Mapping[str, Any]) -> bool:
             return isinstance(value, list)
         return isinstance(value, Mapping) and all(objects(each, depth - 1) for each in value.values())
 
+    parts = found.get(PARTS, {})
     return (
-        all(name in found for name in ("models", "backends"))
+        isinstance(parts, Mapping)
+        and all(isinstance(part, Mapping) and PARTS not in part and _intact(part) for part in parts.values())
+        and all(name in found for name in ("models", "backends"))
         and names(found.get("suites"))
         and all(names(found.get(choice), optional=True) for choice in ("models", "backends"))
         and all(isinstance(found.get(choice), str) for choice in ("device", "preset"))

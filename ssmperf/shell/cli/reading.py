@@ -27,6 +27,7 @@ class Listing(StrEnum):
     BACKENDS = "backends"
     SUITES = "suites"
     SHAPES = "shapes"
+    WORKLOADS = "workloads"
 
 
 @app.command(
@@ -35,13 +36,15 @@ class Listing(StrEnum):
 )
 def list_(
     what: Annotated[
-        str, typer.Argument(help="models, backends, suites or shapes; or one model, with its options.")
+        str, typer.Argument(help="models, backends, suites, shapes or workloads; or one model or workload.")
     ] = Listing.MODELS,
     as_json: Json = False,
     plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
-    """List models, backends, suites or shapes, and what of them is available here; or describe one model."""
+    """List models, backends, suites, shapes or workloads; or describe one model or workload."""
+    if _lists_workloads(what, as_json=as_json):
+        return
     from ssmperf.shell.terminal import listing
 
     load_plugins(plugin)
@@ -61,6 +64,25 @@ def list_(
     if what == Listing.MODELS:
         entries = list(map(listing.with_costs, entries))
     print(json.dumps(entries, indent=2))
+
+
+def _lists_workloads(what: str, *, as_json: bool) -> bool:
+    """List the workloads, or one of them, without importing torch; False if something else is asked for."""
+    from ssmperf.engine.plan.workloads import phases, reading
+    from ssmperf.shell.terminal import workload_list
+
+    if what == Listing.WORKLOADS:
+        layers = [reading.of_name(name) for name in reading.names()]
+        if as_json:
+            print(json.dumps([workload_list.described(layer) for layer in layers], indent=2))
+        else:
+            print(workload_list.as_table(layers))
+        return True
+    if what not in reading.names() and not what.endswith((".json", ".toml")):
+        return False
+    layer = phases.workload(what)
+    print(json.dumps(workload_list.described(layer), indent=2) if as_json else workload_list.as_text(layer))
+    return True
 
 
 @app.command(
@@ -126,9 +148,9 @@ def _to_show(*folders: Path) -> list[Run]:
 
 @app.command(
     epilog="Examples:  ssmperf best runs/20260101-120000-throughput --json  ·  "
-    "ssmperf best --models gla,mamba --axis T=1024:65536:x2"
+    "ssmperf best --models gla,mamba --axis T=1024:65536:x2  ·  ssmperf best --workload qwen3-next-80b"
 )
-@with_run_options(("models", "axis"))
+@with_run_options(("models", "workload", "axis"))
 def best(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
@@ -141,13 +163,20 @@ def best(
 
     A backend that is wrong in another pass there, or in correctness, does not compete. One that is
     approximate by declaration, or computes another function, is shown beside the others. Overlapping
-    intervals are a tie.
+    intervals are a tie. With --workload: the answer for a layer in use, in a line for each phase.
     """
     from ssmperf.engine.plan.run_options import names
     from ssmperf.engine.plan.sizes import parse_sizes
     from ssmperf.engine.runs.scope import narrowed
+    from ssmperf.engine.runs.workloads import of_workloads
     from ssmperf.shell.terminal import display
 
+    if (workloads := names(chosen["workload"])) is not None:
+        if chosen["models"] or chosen["axis"]:
+            raise UsageError("--workload has its model and sizes: leave out --models and --axis")
+        given = of_workloads(_to_show(*(runs or _all_runs())), workloads)
+        display.write_report("workloads_json" if as_json else "workloads", given, None)
+        return
     models, sizes = names(chosen["models"]), parse_sizes(chosen["axis"] or ())
     given = narrowed(_to_show(*(runs or _all_runs())), models, sizes)
     display.write_report("best_json" if as_json else "best", given, None)

@@ -1,0 +1,35 @@
+"""The answer for a layer in use: a line each for training, prefill and decoding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ssmperf.suitekit import report
+
+from ..delivery import deliver
+from ..rows import units
+from ..rows.answers import answers
+from ..views.answers import cards
+from .tables import terminal_text
+
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+
+@report("workloads")
+def workloads(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Show, by phase, the fastest backend that is right, by how much, its memory, and its limit."""
+    parts = cards(answers(runs))
+    if not parts:
+        return deliver("no timed case of these runs belongs to a workload\n", destination)
+    return deliver(terminal_text(parts, plain=destination is not None), destination)
+
+
+@report("workloads_json")
+def workloads_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Give the answers as JSON, a list of objects; `ssmperf.best` gives the same list."""
+    found = [answer.to_json() for answer in answers(runs)]
+    return deliver(json.dumps(units.as_json(found), indent=2, allow_nan=False) + "\n", destination)
