@@ -18,6 +18,7 @@ from ._parts import (
     BiasedGLU,
     DataShift,
     GroupNorm,
+    GroupRMSNorm,
     HeadRMSNorm,
     LinearGLU,
     NarrowGLU,
@@ -80,7 +81,7 @@ class Mamba2Block(Block):
     """x + W₃ norm(y ⊙ SiLU(W₁ norm(x))), y the mixer's output with the convolution inside it.
 
     The mixer projects norm(x) to x, B, C and Δ in parallel. The convolution over four steps, with SiLU, is on
-    x, B and C together.
+    x, B and C together. The norm before W₃ is one per group of heads that share B and C.
     """
 
     norm_type: ClassVar[Norm] = RMSNorm
@@ -90,8 +91,8 @@ class Mamba2Block(Block):
         super().__init__(model)
         inner = self.output.in_features
         self.gate_projection = nn.Linear(self.width, inner, bias=False)
-        self.convolution = ShortConvolution(inner + 2 * model.shape["K"])
-        self.gated_norm = RMSNorm(inner)
+        self.convolution = ShortConvolution(inner + 2 * model.groups * model.shape["K"])
+        self.gated_norm = RMSNorm(inner) if model.groups == 1 else GroupRMSNorm(model.groups, inner)
 
     def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
@@ -192,7 +193,7 @@ class GatedBlock(NormedBlock):
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
-        self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
+        self.gate_projection: nn.Module = nn.Linear(self.width, self.output.in_features, bias=False)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
         return y * type(self).gate(self.gate_projection(x))
@@ -234,30 +235,6 @@ class SlotBlock(NormedBlock):
     output_norm_type: ClassVar[HeadNorm] = staticmethod(
         over_all(lambda width: nn.Sequential(nn.SiLU(), RMSNorm(width)))
     )
-
-
-class DeltaNetBlock(NormedBlock):
-    """x + W norm(mixer(conv(norm(x)))) with a norm per head, then a GLU.
-
-    One convolution over four steps comes before the mixer's projections of q, k and v; the published code
-    has one after each projection.
-    """
-
-    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
-
-    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
-        super().__init__(model, hidden=hidden)
-        self.convolution = ShortConvolution(self.width)
-
-    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
-        before, tail = self.carried(state, 2)
-        u, tail = self.convolution(x, tail)
-        y, after = self.mixer(u, backend=backend, state=before)
-        return self.output(self.finished(self.output_norm(y), x)), carry(after, tail)
-
-
-class GatedDeltaNetBlock(DeltaNetBlock, GatedBlock):
-    """DeltaNet's layer with the output gate SiLU(W norm(x))."""
 
 
 class RWKV4Block(Block):

@@ -34,6 +34,20 @@ def checked_rank(rank: int) -> int:
     return rank
 
 
+def checked_width(width: int) -> int:
+    """Give the width of a layer's input back. Raises UsageError where it is below 1."""
+    if width < 1:
+        raise UsageError(f"the width must be at least 1, got {width}")
+    return width
+
+
+def below_zero(name: str, value: float) -> float:
+    """Give an option back. Raises UsageError where it is not a finite number below 0."""
+    if not -math.inf < value < 0:
+        raise UsageError(f"{name} must be a finite number below 0, got {value}")
+    return value
+
+
 def above_zero(name: str, value: float) -> float:
     """Give an option back. Raises UsageError where it is not a finite number above 0."""
     if not 0 < value < math.inf:
@@ -66,6 +80,19 @@ class HeadRMSNorm(nn.Module):
         return normed.flatten(-2)
 
 
+class GroupRMSNorm(nn.Module):
+    """Bring each group of neighbouring channels to mean square 1, then scale each channel."""
+
+    def __init__(self, groups: int, width: int) -> None:
+        super().__init__()
+        self.groups, self.weight = groups, nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.unflatten(-1, (self.groups, -1))
+        normed = functional.rms_norm(groups, groups.shape[-1:], eps=EPSILON)
+        return normed.flatten(-2) * self.weight
+
+
 def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module]:
     """Make a norm over all channels fit where a norm of each head is expected."""
     return lambda heads, width: norm(width)
@@ -74,11 +101,11 @@ def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module
 class ShortConvolution(nn.Module):
     """Causal depthwise convolution over four steps: y (B, T, C) and the last three steps of x (B, T, C)."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, bias: bool = True) -> None:
         super().__init__()
         bound = CONVOLUTION**-0.5
         self.weight = nn.Parameter(torch.empty(width, 1, CONVOLUTION).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor, tail: Tensor | None) -> tuple[Tensor, Tensor]:
         if tail is None:

@@ -32,6 +32,8 @@ class Model(nn.Module):
 
     name: ClassVar[str]
     depends_on_length: ClassVar[bool] = False  # whether operands depend on T, so that a prefix gives other y
+    # whether it projects to G key heads where the shape has G; else the engine picks G of the H heads
+    projects_key_heads: ClassVar[bool] = False
     block: ClassVar[type[Block]] = Block
     output_width: int | None = None  # of y, once it is known
 
