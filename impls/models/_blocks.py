@@ -21,10 +21,13 @@ from ._parts import (
     GroupRMSNorm,
     HeadRMSNorm,
     LinearGLU,
+    LowRank,
     NarrowGLU,
     Perceptron,
+    PowerShift,
     RMSNorm,
     RWKV4Channels,
+    RWKV7Channels,
     RWKVChannels,
     Shift,
     ShortConvolution,
@@ -36,6 +39,7 @@ from ._parts import (
 
 if TYPE_CHECKING:
     from .mamba2 import Mamba2
+    from .rwkv7 import RWKV7
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[int], nn.Module]  # from the width
@@ -290,3 +294,47 @@ class RWKV6Block(RWKV5Block):
     """RWKV-5's layer with token shifts that depend on the data."""
 
     shift_type: ClassVar[Part] = DataShift
+
+
+class RWKV7Block(Block):
+    """x + W (y ⊙ W₂ σ(W₁ x_g)), then channel mixing; y is the mixer's output.
+
+    Each token of norm(x) is mixed with the one before it by six token shifts. One gives x_g, the others the
+    inputs of the mixer's projections. The published norm of the embedding, before the first layer, is left
+    out.
+    """
+
+    shift_powers: ClassVar = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
+    mixer: RWKV7
+
+    def __init__(self, model: RWKV7) -> None:
+        super().__init__(model)
+        left, inner = model.layers_left, self.output.in_features
+        self.shifts = nn.ModuleDict(
+            {name: PowerShift(self.width, power * left) for name, power in self.shift_powers.items()}
+        )
+        self.gate = LowRank(self.width, inner, 5.0, torch.sigmoid)
+        self.channel_norm = nn.LayerNorm(self.width)
+        self.channels = RWKV7Channels(self.width, left**4)
+
+    def forward(
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        y, _, state = self.in_network(x, None, backend=backend, state=state)
+        return y, state
+
+    def in_network(
+        self, x: Tensor, first: Tensor | None, *, backend: BackendLike, state: State | None
+    ) -> tuple[Tensor, Tensor | None, State | None]:
+        before, last, channel_last = self.carried(state, 3)
+        normed = self.norm(x)
+        previous = shifted(normed, last)
+        inputs = {name: shift(normed, previous) for name, shift in self.shifts.items()}
+        gate = self.gate(inputs.pop("g"))
+        operands = self.mixer.lower(**inputs, first=first)
+        output, after = self.mixer.compute(operands, backend, before)
+        x = x + self.output(self.mixer.finish(output, operands) * gate)
+        mixed = self.channel_norm(x)
+        y = x + self.channels(mixed, shifted(mixed, channel_last))
+        first = operands["v"] if first is None else first
+        return y, first, carry(after, normed[:, -1:], mixed[:, -1:])

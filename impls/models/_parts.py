@@ -58,13 +58,13 @@ def above_zero(name: str, value: float) -> float:
 class GroupNorm(nn.Module):
     """Bring each head's channels to mean 0 and variance 1, then scale and shift each channel."""
 
-    def __init__(self, heads: int, width: int) -> None:
+    def __init__(self, heads: int, width: int, eps: float = EPSILON) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.eps = heads, eps
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = functional.group_norm(x.flatten(0, 1), self.heads, self.weight, self.bias, EPSILON)
+        rows = functional.group_norm(x.flatten(0, 1), self.heads, self.weight, self.bias, self.eps)
         return rows.view(x.shape)
 
 
@@ -126,10 +126,24 @@ class Shift(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.share = nn.Parameter(torch.linspace(0, 1, width))
+        self.share = nn.Parameter(self.first_share(width))
+
+    def first_share(self, width: int) -> Tensor:
+        return torch.linspace(0, 1, width)
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         return before + self.share * (x - before)
+
+
+class PowerShift(Shift):
+    """A token shift whose μ starts as (c/C)^power for channel c of C."""
+
+    def __init__(self, width: int, power: float) -> None:
+        self.power = power
+        super().__init__(width)
+
+    def first_share(self, width: int) -> Tensor:
+        return (torch.arange(width) / width) ** self.power
 
 
 class DataShift(nn.Module):
@@ -247,3 +261,38 @@ class RWKV4Channels(RWKVChannels):
     """RWKV's channel mixing, four times as wide inside."""
 
     expansion = 4.0
+
+
+class LowRank(nn.Module):
+    """B φ(A x); its rank is about factor·√width, in multiples of 32. B starts orthogonal, times 0.1."""
+
+    def __init__(
+        self, width: int, channels: int, factor: float, activation: Callable[[Tensor], Tensor] = identity
+    ) -> None:
+        super().__init__()
+        rank = max(32, 32 * round(factor * width**0.5 / 32))
+        self.activation = activation
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, channels, bias=False)
+        nn.init.orthogonal_(self.up.weight, gain=0.1 * max(1.0, rank / channels) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(self.activation(self.down(x)))
+        return y
+
+
+class RWKV7Channels(nn.Module):
+    """RWKV-7's channel mixing W_v ReLU(W_k k)², four times as wide inside; k mixes each token with the last.
+
+    power: of the start of the token shift.
+    """
+
+    def __init__(self, width: int, power: float) -> None:
+        super().__init__()
+        self.shift = PowerShift(width, power)
+        self.key = nn.Linear(width, 4 * width, bias=False)
+        self.value = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        y: Tensor = self.value(functional.relu(self.key(self.shift(x, before))).square())
+        return y

@@ -27,6 +27,7 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "RWKV4Block": {"rwkv4", "rwkv4_nobonus"},
     "RWKV5Block": {"rwkv5"},
     "RWKV6Block": {"rwkv6"},
+    "RWKV7Block": {"rwkv7"},
     "GateLoopBlock": {"gateloop", "gateloop_fixed", "gateloop_full"},
     "HGRNBlock": {"hgrn", "hgrn_complex", "hgrn2"},
     "XLSTMBlock": {"mlstm", "mlstm_sigmoid"},

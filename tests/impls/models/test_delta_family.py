@@ -88,6 +88,75 @@ def kda_block(block: Any, x: Tensor) -> Tensor:
     return x + (o * gate) @ block.output.weight.mT
 
 
+def rwkv7_block(block: Any, x: Tensor, first: Tensor | None) -> Tensor:
+    """The published layer: S (V, K) is transposed, and v and the tokens before x come from elsewhere."""
+
+    def mixed(z: Tensor, shift: Any) -> Tensor:
+        before = functional.pad(z, (0, 0, 1, -1))
+        return z + (before - z) * (1 - shift.share)
+
+    def low_rank(z: Tensor, pair: Any, inside: Any = lambda y: y) -> Tensor:
+        return inside(z @ pair.down.weight.mT) @ pair.up.weight.mT
+
+    m = block.mixer
+    z = functional.layer_norm(x, x.shape[-1:], block.norm.weight, block.norm.bias)
+    xr, xw, xk, xv, xa, xg = (mixed(z, block.shifts[name]) for name in "rwkvag")
+    r, k, v = xr @ m.receptance.weight.mT, xk @ m.key.weight.mT, xv @ m.value.weight.mT
+    if first is not None:
+        v = v + (first.flatten(-2) - v) * torch.sigmoid(m.share_bias + low_rank(xv, m.share))
+    w = -functional.softplus(-(m.decay_bias + low_rank(xw, m.decay, torch.tanh))) - 0.5
+    a = torch.sigmoid(m.rate_bias + low_rank(xa, m.rate))
+    kk = functional.normalize((k * m.removed).view(B, -1, H, K), dim=-1)
+    k = k * (1 + (a - 1) * m.replaced)
+    r, w, k, a = (each.view(B, -1, H, K) for each in (r, torch.exp(-torch.exp(w)), k, a))
+    v = v.view(B, -1, H, V)
+    S, outputs = x.new_zeros(B, H, V, K), []
+    for t in range(x.shape[1]):
+        sa = S @ -kk[:, t, :, :, None]
+        S = S * w[:, t, :, None] + sa @ (kk * a)[:, t, :, None] + v[:, t, :, :, None] @ k[:, t, :, None]
+        outputs.append((S @ r[:, t, :, :, None]).squeeze(-1))
+    norm = m.output_norm
+    y = torch.stack(outputs, dim=1).view(-1, H * V)
+    y = functional.group_norm(y, H, norm.weight, norm.bias, eps=1e-5 * V).view(B, -1, H * V)
+    y = y + ((r * k * m.bonus).sum(-1, keepdim=True) * v).flatten(-2)
+    x = x + (y * low_rank(xg, block.gate, torch.sigmoid)) @ block.output.weight.mT
+    z = functional.layer_norm(x, x.shape[-1:], block.channel_norm.weight, block.channel_norm.bias)
+    hidden = torch.relu(mixed(z, block.channels.shift) @ block.channels.key.weight.mT) ** 2
+    return x + hidden @ block.channels.value.weight.mT
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layer", [0, 2])
+def test_the_block_of_rwkv7_is_the_published_layer(layer: int, backend: str) -> None:
+    block = block_of(f"rwkv7:layer={layer}:layers=3")
+    x = normal(B, T, block.width, seed=1)
+    first = normal(B, T, H, V, seed=2) if layer else None
+    y, passed, _ = block.in_network(x, first, backend=backend, state=None)
+    torch.testing.assert_close(y, rwkv7_block(block, x, first), rtol=1e-9, atol=1e-10)
+    assert passed is first or layer == 0
+
+
+def test_rwkv7_starts_as_published() -> None:
+    """In the first layer of 12: decays and shifts of a head's first, middle and last channels."""
+    model: Any = registry.model("rwkv7").cls(Shape(B=1, T=1, H=2, K=5, V=5), layers=12)
+    C = 10
+    w0 = [-6 + 6 * (n / (C - 1)) + 0.5 + 2.5 * (n % 5 - 2) / 2 * abs((n % 5 - 2) / 2) for n in range(C)]
+    a0 = [-0.19 + 0.3 * (n % 5 - 2) / 2 * abs((n % 5 - 2) / 2) + 0.4 * (n / (C - 1) - 0.5) for n in range(C)]
+    torch.testing.assert_close(model.decay_bias.detach(), torch.tensor(w0))
+    torch.testing.assert_close(model.rate_bias.detach(), torch.tensor(a0))
+    assert model.key.weight.abs().max() <= 0.05 / C**0.5 < model.value.weight.abs().max() <= 0.5 / C**0.5
+    block = model.block(registry.model("rwkv7").cls(Shape(B=1, T=1, H=2, K=5, V=5), layer=3, layers=12))
+    moved_from = 1 - (torch.arange(C) / C) ** (0.7 * (1 - 3 / 12))  # the published share of the token before
+    torch.testing.assert_close(1 - block.shifts["v"].share, moved_from)
+    low, high = (torch.linalg.svdvals(model.decay.up.weight.double())[index].item() for index in (-1, 0))
+    assert low == pytest.approx(high) and high == pytest.approx(0.1 * (32 / C) ** 0.5)
+
+
+def test_the_decay_of_rwkv7_is_bounded() -> None:
+    log_a = build("rwkv7").operands(30 * normal(B, T, H * V))["log_a"]
+    assert -0.60654 < log_a.min() < -0.6 and log_a.max() < 0
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("name", "sizes"),
