@@ -18,12 +18,16 @@ from ._parts import (
     BiasedGLU,
     DataShift,
     GroupNorm,
+    GroupRMSNorm,
     HeadRMSNorm,
     LinearGLU,
+    LowRank,
     NarrowGLU,
     Perceptron,
+    PowerShift,
     RMSNorm,
     RWKV4Channels,
+    RWKV7Channels,
     RWKVChannels,
     Shift,
     ShortConvolution,
@@ -35,6 +39,7 @@ from ._parts import (
 
 if TYPE_CHECKING:
     from .mamba2 import Mamba2
+    from .rwkv7 import RWKV7
 
 Activation = Callable[[Tensor], Tensor]
 Norm = Callable[[int], nn.Module]  # from the width
@@ -80,7 +85,7 @@ class Mamba2Block(Block):
     """x + W₃ norm(y ⊙ SiLU(W₁ norm(x))), y the mixer's output with the convolution inside it.
 
     The mixer projects norm(x) to x, B, C and Δ in parallel. The convolution over four steps, with SiLU, is on
-    x, B and C together.
+    x, B and C together. The norm before W₃ is one per group of heads that share B and C.
     """
 
     norm_type: ClassVar[Norm] = RMSNorm
@@ -90,8 +95,8 @@ class Mamba2Block(Block):
         super().__init__(model)
         inner = self.output.in_features
         self.gate_projection = nn.Linear(self.width, inner, bias=False)
-        self.convolution = ShortConvolution(inner + 2 * model.shape["K"])
-        self.gated_norm = RMSNorm(inner)
+        self.convolution = ShortConvolution(inner + 2 * model.groups * model.shape["K"])
+        self.gated_norm = RMSNorm(inner) if model.groups == 1 else GroupRMSNorm(model.groups, inner)
 
     def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
@@ -192,7 +197,7 @@ class GatedBlock(NormedBlock):
 
     def __init__(self, model: Model, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
-        self.gate_projection = nn.Linear(self.width, self.output.in_features, bias=False)
+        self.gate_projection: nn.Module = nn.Linear(self.width, self.output.in_features, bias=False)
 
     def finished(self, y: Tensor, x: Tensor) -> Tensor:
         return y * type(self).gate(self.gate_projection(x))
@@ -234,30 +239,6 @@ class SlotBlock(NormedBlock):
     output_norm_type: ClassVar[HeadNorm] = staticmethod(
         over_all(lambda width: nn.Sequential(nn.SiLU(), RMSNorm(width)))
     )
-
-
-class DeltaNetBlock(NormedBlock):
-    """x + W norm(mixer(conv(norm(x)))) with a norm per head, then a GLU.
-
-    One convolution over four steps comes before the mixer's projections of q, k and v; the published code
-    has one after each projection.
-    """
-
-    output_norm_type: ClassVar[HeadNorm] = HeadRMSNorm
-
-    def __init__(self, model: Model, *, hidden: int | None = None) -> None:
-        super().__init__(model, hidden=hidden)
-        self.convolution = ShortConvolution(self.width)
-
-    def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
-        before, tail = self.carried(state, 2)
-        u, tail = self.convolution(x, tail)
-        y, after = self.mixer(u, backend=backend, state=before)
-        return self.output(self.finished(self.output_norm(y), x)), carry(after, tail)
-
-
-class GatedDeltaNetBlock(DeltaNetBlock, GatedBlock):
-    """DeltaNet's layer with the output gate SiLU(W norm(x))."""
 
 
 class RWKV4Block(Block):
@@ -313,3 +294,47 @@ class RWKV6Block(RWKV5Block):
     """RWKV-5's layer with token shifts that depend on the data."""
 
     shift_type: ClassVar[Part] = DataShift
+
+
+class RWKV7Block(Block):
+    """x + W (y ⊙ W₂ σ(W₁ x_g)), then channel mixing; y is the mixer's output.
+
+    Each token of norm(x) is mixed with the one before it by six token shifts. One gives x_g, the others the
+    inputs of the mixer's projections. The published norm of the embedding, before the first layer, is left
+    out.
+    """
+
+    shift_powers: ClassVar = {"r": 0.2, "w": 0.9, "k": 0.7, "v": 0.7, "a": 0.9, "g": 0.2}
+    mixer: RWKV7
+
+    def __init__(self, model: RWKV7) -> None:
+        super().__init__(model)
+        left, inner = model.layers_left, self.output.in_features
+        self.shifts = nn.ModuleDict(
+            {name: PowerShift(self.width, power * left) for name, power in self.shift_powers.items()}
+        )
+        self.gate = LowRank(self.width, inner, 5.0, torch.sigmoid)
+        self.channel_norm = nn.LayerNorm(self.width)
+        self.channels = RWKV7Channels(self.width, left**4)
+
+    def forward(
+        self, x: Tensor, *, backend: BackendLike = "sequential", state: State | None = None
+    ) -> tuple[Tensor, State | None]:
+        y, _, state = self.in_network(x, None, backend=backend, state=state)
+        return y, state
+
+    def in_network(
+        self, x: Tensor, first: Tensor | None, *, backend: BackendLike, state: State | None
+    ) -> tuple[Tensor, Tensor | None, State | None]:
+        before, last, channel_last = self.carried(state, 3)
+        normed = self.norm(x)
+        previous = shifted(normed, last)
+        inputs = {name: shift(normed, previous) for name, shift in self.shifts.items()}
+        gate = self.gate(inputs.pop("g"))
+        operands = self.mixer.lower(**inputs, first=first)
+        output, after = self.mixer.compute(operands, backend, before)
+        x = x + self.output(self.mixer.finish(output, operands) * gate)
+        mixed = self.channel_norm(x)
+        y = x + self.channels(mixed, shifted(mixed, channel_last))
+        first = operands["v"] if first is None else first
+        return y, first, carry(after, normed[:, -1:], mixed[:, -1:])

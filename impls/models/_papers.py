@@ -18,6 +18,9 @@ DECAYING = "Fine-Tuning Pre-trained Transformers into Decaying Fast Weights (202
 DELTANET = (
     "Parallelizing Linear Transformers with the Delta Rule over Sequence Length (2024), arXiv:2406.06484"
 )
+DELTAPRODUCT = (
+    "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products (2025), arXiv:2502.10297"
+)
 DSS = "Diagonal State Spaces are as Effective as Structured State Spaces (2022), arXiv:2203.14343"
 EAGLE = "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence (2024), arXiv:2404.05892"
 ETSC = "Accelerating Toeplitz Neural Network with Constant-time Inference Complexity (2023), arXiv:2311.08756"
@@ -63,6 +66,7 @@ MIN_RNN = "Were RNNs All We Needed? (2024), arXiv:2410.01201"
 RETNET = "Retentive Network: A Successor to Transformer for Large Language Models (2023), arXiv:2307.08621"
 ROFORMER = "RoFormer: Enhanced Transformer with Rotary Position Embedding (2021), arXiv:2104.09864"
 RWKV = "RWKV: Reinventing RNNs for the Transformer Era (2023), arXiv:2305.13048"
+RWKV7 = 'RWKV-7 "Goose" with Expressive Dynamic State Evolution (2025), arXiv:2503.14456'
 S4 = "Efficiently Modeling Long Sequences with Structured State Spaces (2021), arXiv:2111.00396"
 S4D = "On the Parameterization and Initialization of Diagonal State Space Models (2022), arXiv:2206.11893"
 S5 = "Simplified State Space Layers for Sequence Modeling (2022), arXiv:2208.04933"

@@ -34,6 +34,20 @@ def checked_rank(rank: int) -> int:
     return rank
 
 
+def checked_width(width: int) -> int:
+    """Give the width of a layer's input back. Raises UsageError where it is below 1."""
+    if width < 1:
+        raise UsageError(f"the width must be at least 1, got {width}")
+    return width
+
+
+def below_zero(name: str, value: float) -> float:
+    """Give an option back. Raises UsageError where it is not a finite number below 0."""
+    if not -math.inf < value < 0:
+        raise UsageError(f"{name} must be a finite number below 0, got {value}")
+    return value
+
+
 def above_zero(name: str, value: float) -> float:
     """Give an option back. Raises UsageError where it is not a finite number above 0."""
     if not 0 < value < math.inf:
@@ -44,13 +58,13 @@ def above_zero(name: str, value: float) -> float:
 class GroupNorm(nn.Module):
     """Bring each head's channels to mean 0 and variance 1, then scale and shift each channel."""
 
-    def __init__(self, heads: int, width: int) -> None:
+    def __init__(self, heads: int, width: int, eps: float = EPSILON) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.eps = heads, eps
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = functional.group_norm(x.flatten(0, 1), self.heads, self.weight, self.bias, EPSILON)
+        rows = functional.group_norm(x.flatten(0, 1), self.heads, self.weight, self.bias, self.eps)
         return rows.view(x.shape)
 
 
@@ -66,6 +80,19 @@ class HeadRMSNorm(nn.Module):
         return normed.flatten(-2)
 
 
+class GroupRMSNorm(nn.Module):
+    """Bring each group of neighbouring channels to mean square 1, then scale each channel."""
+
+    def __init__(self, groups: int, width: int) -> None:
+        super().__init__()
+        self.groups, self.weight = groups, nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.unflatten(-1, (self.groups, -1))
+        normed = functional.rms_norm(groups, groups.shape[-1:], eps=EPSILON)
+        return normed.flatten(-2) * self.weight
+
+
 def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module]:
     """Make a norm over all channels fit where a norm of each head is expected."""
     return lambda heads, width: norm(width)
@@ -74,11 +101,11 @@ def over_all(norm: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module
 class ShortConvolution(nn.Module):
     """Causal depthwise convolution over four steps: y (B, T, C) and the last three steps of x (B, T, C)."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, bias: bool = True) -> None:
         super().__init__()
         bound = CONVOLUTION**-0.5
         self.weight = nn.Parameter(torch.empty(width, 1, CONVOLUTION).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor, tail: Tensor | None) -> tuple[Tensor, Tensor]:
         if tail is None:
@@ -99,10 +126,24 @@ class Shift(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.share = nn.Parameter(torch.linspace(0, 1, width))
+        self.share = nn.Parameter(self.first_share(width))
+
+    def first_share(self, width: int) -> Tensor:
+        return torch.linspace(0, 1, width)
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
         return before + self.share * (x - before)
+
+
+class PowerShift(Shift):
+    """A token shift whose μ starts as (c/C)^power for channel c of C."""
+
+    def __init__(self, width: int, power: float) -> None:
+        self.power = power
+        super().__init__(width)
+
+    def first_share(self, width: int) -> Tensor:
+        return (torch.arange(width) / width) ** self.power
 
 
 class DataShift(nn.Module):
@@ -220,3 +261,38 @@ class RWKV4Channels(RWKVChannels):
     """RWKV's channel mixing, four times as wide inside."""
 
     expansion = 4.0
+
+
+class LowRank(nn.Module):
+    """B φ(A x); its rank is about factor·√width, in multiples of 32. B starts orthogonal, times 0.1."""
+
+    def __init__(
+        self, width: int, channels: int, factor: float, activation: Callable[[Tensor], Tensor] = identity
+    ) -> None:
+        super().__init__()
+        rank = max(32, 32 * round(factor * width**0.5 / 32))
+        self.activation = activation
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, channels, bias=False)
+        nn.init.orthogonal_(self.up.weight, gain=0.1 * max(1.0, rank / channels) ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(self.activation(self.down(x)))
+        return y
+
+
+class RWKV7Channels(nn.Module):
+    """RWKV-7's channel mixing W_v ReLU(W_k k)², four times as wide inside; k mixes each token with the last.
+
+    power: of the start of the token shift.
+    """
+
+    def __init__(self, width: int, power: float) -> None:
+        super().__init__()
+        self.shift = PowerShift(width, power)
+        self.key = nn.Linear(width, 4 * width, bias=False)
+        self.value = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        y: Tensor = self.value(functional.relu(self.key(self.shift(x, before))).square())
+        return y

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ssmperf.authoring import Model, gate_precision, model
+from ssmperf.authoring import Block, Model, gate_precision, model
 
 from . import _papers as papers
-from ._blocks import DeltaNetBlock, GatedDeltaNetBlock
+from ._delta_blocks import DeltaNetBlock, GatedDeltaNetBlock
+from ._parts import checked_width
 
 EPSILON = 1e-6  # of the published code's norm, under the root
 STEP_RANGE = (1e-3, 1e-1)
@@ -26,6 +27,13 @@ def unit(x: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + EPSILON)).to(x.dtype)
 
 
+def first_step_bias(*size: int) -> Tensor:
+    """Draw b such that softplus(b) is log-uniform in [1e-3, 1e-1]."""
+    low, high = map(math.log, STEP_RANGE)
+    step = torch.exp(low + (high - low) * torch.rand(*size))
+    return step + torch.log(-torch.expm1(-step))
+
+
 @model(
     "deltanet",
     recurrence="delta_rule",
@@ -36,26 +44,43 @@ class DeltaNet(Model):
     """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
 
     q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
-    x and y are (B, T, H·V).
+    Where the shape has G, q and k have G heads, and head h reads key head h·G // H. x is (B, T, width), y
+    (B, T, H·V).
+
+    allow_neg_eigval: β = 2σ(W x), so that a transition may have a negative eigenvalue.
+    width: of x; H·V if None.
+
+    Raises:
+        UsageError: a width below 1.
     """
 
-    block = DeltaNetBlock
+    block: ClassVar[type[Block]] = DeltaNetBlock
+    projects_key_heads = True
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
+    def __init__(
+        self, shape: Mapping[str, int], *, allow_neg_eigval: bool = False, width: int | None = None
+    ) -> None:
         super().__init__(shape)
         H, K, V = (self.shape[letter] for letter in "HKV")
-        self.query = nn.Linear(self.width, H * K, bias=False)
-        self.key = nn.Linear(self.width, H * K, bias=False)
+        self.key_heads = self.shape.get("G", H)
+        self.input_width = H * V if width is None else checked_width(width)
+        self.largest_rate = 2 if allow_neg_eigval else 1
+        self.query = nn.Linear(self.width, self.key_heads * K, bias=False)
+        self.key = nn.Linear(self.width, self.key_heads * K, bias=False)
         self.value = nn.Linear(self.width, H * V, bias=False)
         self.rate = nn.Linear(self.width, H, bias=False)
 
+    @property
+    def width(self) -> int:
+        return self.input_width
+
     def operands(self, x: Tensor) -> dict[str, Any]:
-        heads = (self.shape["H"], -1)
+        heads, key_heads = (self.shape["H"], -1), (self.key_heads, -1)
         return {
-            "q": unit(functional.silu(self.query(x)).unflatten(-1, heads)),
-            "k": unit(functional.silu(self.key(x)).unflatten(-1, heads)),
+            "q": unit(functional.silu(self.query(x)).unflatten(-1, key_heads)),
+            "k": unit(functional.silu(self.key(x)).unflatten(-1, key_heads)),
             "v": self.value(x).unflatten(-1, heads),
-            "beta": torch.sigmoid(self.rate(x)),
+            "beta": self.largest_rate * torch.sigmoid(self.rate(x)),
         }
 
     def readout(self, output: Tensor, x: Tensor) -> Tensor:
@@ -67,10 +92,11 @@ class DeltaNet(Model):
         H, K, V = (self.shape[letter] for letter in "HKV")
         x = x.double()
         q, k = x @ W["query.weight"].mT, x @ W["key.weight"].mT
-        q, k = (q * torch.sigmoid(q)).view(B, T, H, K), (k * torch.sigmoid(k)).view(B, T, H, K)
+        q, k = ((z * torch.sigmoid(z)).view(B, T, self.key_heads, K) for z in (q, k))
         q, k = (z / torch.sqrt((z * z).sum(-1, keepdim=True) + 1e-6) for z in (q, k))
+        q, k = (z.repeat_interleave(H // self.key_heads, dim=2) for z in (q, k))
         v = (x @ W["value.weight"].mT).view(B, T, H, V)
-        beta = torch.sigmoid(x @ W["rate.weight"].mT)
+        beta = self.largest_rate * torch.sigmoid(x @ W["rate.weight"].mT)
         S, y = x.new_zeros(B, H, K, V), []
         for t in range(T):
             identity = torch.eye(K, dtype=x.dtype, device=x.device)
@@ -91,18 +117,18 @@ class GatedDeltaNet(DeltaNet):
     """S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ, o_t = S_tᵀ q_t, α = exp(−e^A softplus(W x + b)).
 
     As DeltaNet, with v = SiLU(W x) and Mamba-2's gate per head: e^A starts uniform in [1, 16], softplus(b)
-    log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x and y are (B, T, H·V).
+    log-uniform in [1e-3, 1e-1]. The output gate belongs to the block too. x is (B, T, width), y (B, T, H·V).
     """
 
     block = GatedDeltaNetBlock
 
-    def __init__(self, shape: Mapping[str, int]) -> None:
-        super().__init__(shape)
+    def __init__(
+        self, shape: Mapping[str, int], *, allow_neg_eigval: bool = False, width: int | None = None
+    ) -> None:
+        super().__init__(shape, allow_neg_eigval=allow_neg_eigval, width=width)
         H = self.shape["H"]
         self.step = nn.Linear(self.width, H, bias=False)
-        low, high = map(math.log, STEP_RANGE)
-        step = torch.exp(low + (high - low) * torch.rand(H))
-        self.step_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # softplus(step_bias) = step
+        self.step_bias = nn.Parameter(first_step_bias(H))
         self.A_log = nn.Parameter(torch.log(torch.empty(H).uniform_(*RATE_RANGE)))
 
     def operands(self, x: Tensor) -> dict[str, Any]:
@@ -118,9 +144,10 @@ class GatedDeltaNet(DeltaNet):
         H, K, V = (self.shape[letter] for letter in "HKV")
         x = x.double()
         q, k, v = (x @ W[f"{name}.weight"].mT for name in ("query", "key", "value"))
-        q, k, v = ((z * torch.sigmoid(z)).view(B, T, H, -1) for z in (q, k, v))
+        q, k, v = ((z * torch.sigmoid(z)).view(B, T, -1, width) for z, width in ((q, K), (k, K), (v, V)))
         q, k = (z / torch.sqrt((z * z).sum(-1, keepdim=True) + 1e-6) for z in (q, k))
-        beta = torch.sigmoid(x @ W["rate.weight"].mT)
+        q, k = (z.repeat_interleave(H // self.key_heads, dim=2) for z in (q, k))
+        beta = self.largest_rate * torch.sigmoid(x @ W["rate.weight"].mT)
         step = torch.log(1 + torch.exp(x @ W["step.weight"].mT + W["step_bias"]))
         alpha = torch.exp(-torch.exp(W["A_log"]) * step)
         S, y = x.new_zeros(B, H, K, V), []

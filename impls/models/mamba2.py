@@ -36,10 +36,11 @@ class Mamba2(Model):
     """S_t = exp(Δ_t a_h) S_{t−1} + B_t (Δ_t x_t)ᵀ, y_t = S_tᵀ C_t + D_h x_t, Δ = softplus(W u + b) per head.
 
     x_t, B_t, C_t and Δ_t are parallel projections of the block's input u. a_h = −exp(A_log) < 0; B_t and C_t
-    are shared by all heads (one group). The state is K × V, the paper's N × P. The convolution of x, B and C
-    and its SiLU, the gate and the norm belong to the block. Starts with −a_h uniform in [1, 16], softplus(b)
-    log-uniform in [1e-3, 1e-1] and D = 1. u is (B, T, H·V/expand), y (B, T, H·V); q and k are expanded over
-    the heads, not copied.
+    are shared by all heads (one group), or where the shape has G by each of G groups of H/G heads. The state
+    is K × V, the paper's N × P. The convolution of x, B and C and its SiLU, the gate and the norm belong to
+    the block. Starts with −a_h uniform in [1, 16], softplus(b) log-uniform in [1e-3, 1e-1] and D = 1. u is
+    (B, T, H·V/expand), y (B, T, H·V). q and k have G heads; without a G they are expanded over the H heads,
+    not copied.
 
     expand: how much wider x is than u.
 
@@ -48,6 +49,7 @@ class Mamba2(Model):
     """
 
     block = Mamba2Block
+    projects_key_heads = True
 
     def __init__(self, shape: Mapping[str, int], *, expand: int = 2) -> None:
         super().__init__(shape)
@@ -56,9 +58,10 @@ class Mamba2(Model):
         if expand < 1 or inner % expand:
             raise UsageError(f"mamba2 projects H·V = {inner} channels from one in {expand}: it must divide")
         self.expand = expand
+        self.groups = self.shape.get("G", 1)
         self.input = nn.Linear(self.width, inner, bias=False)
-        self.B = nn.Linear(self.width, K, bias=False)
-        self.C = nn.Linear(self.width, K, bias=False)
+        self.B = nn.Linear(self.width, self.groups * K, bias=False)
+        self.C = nn.Linear(self.width, self.groups * K, bias=False)
         self.step = nn.Linear(self.width, H, bias=False)
         low, high = map(math.log, STEP_RANGE)
         step = torch.exp(low + (high - low) * torch.rand(H))
@@ -71,18 +74,20 @@ class Mamba2(Model):
         return self.shape["H"] * self.shape["V"] // self.expand
 
     def project(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Project u to x, B and C side by side (B, T, H·V + 2K), and to Δ before its softplus (B, T, H)."""
+        """Project u to x, B and C side by side (B, T, H·V + 2G·K), and to Δ before its softplus (B, T, H)."""
         return torch.cat([self.input(u), self.B(u), self.C(u)], dim=-1), self.step(u)
 
     def lower(self, inputs: Tensor, step: Tensor) -> dict[str, Any]:
         """Form the operands from the results of `project`; a block may convolve x, B and C in between."""
         H, K = self.shape["H"], self.shape["K"]
-        x, b, c = inputs.split([H * self.shape["V"], K, K], dim=-1)
+        x, b, c = inputs.split([H * self.shape["V"], self.groups * K, self.groups * K], dim=-1)
         step = functional.softplus(gate_precision(step) + gate_precision(self.step_bias))
-        shared = (*x.shape[:2], H, K)
+        b, c = (z.unflatten(-1, (self.groups, K)) for z in (b, c))
+        if "G" not in self.shape:
+            b, c = (z.expand(-1, -1, H, -1) for z in (b, c))
         return {
-            "q": c.unsqueeze(2).expand(shared),
-            "k": b.unsqueeze(2).expand(shared),
+            "q": c,
+            "k": b,
             "v": (step.unsqueeze(-1) * x.unflatten(-1, (H, -1))).to(x.dtype),
             "log_a": -step * torch.exp(gate_precision(self.A_log)),
         }
@@ -107,11 +112,12 @@ class Mamba2(Model):
         u = x.double()
         delta = torch.log(1 + torch.exp(u @ W["step.weight"].mT + W["step_bias"]))
         a = torch.exp(-delta * torch.exp(W["A_log"]))
-        b_t, c_t = u @ W["B.weight"].mT, u @ W["C.weight"].mT
+        b_t, c_t = ((u @ W[name].mT).view(B, T, -1, K) for name in ("B.weight", "C.weight"))
+        b_t, c_t = (z.repeat_interleave(H // z.shape[2], dim=2) for z in (b_t, c_t))
         x = (u @ W["input.weight"].mT).view(B, T, H, V)
         S, y = x.new_zeros(B, H, K, V), []
         for t in range(T):
-            write = torch.einsum("bk,bh,bhv->bhkv", b_t[:, t], delta[:, t], x[:, t])
+            write = torch.einsum("bhk,bh,bhv->bhkv", b_t[:, t], delta[:, t], x[:, t])
             S = a[:, t].view(B, H, 1, 1) * S + write
-            y.append(torch.einsum("bhkv,bk->bhv", S, c_t[:, t]) + W["D"].view(H, 1) * x[:, t])
+            y.append(torch.einsum("bhkv,bhk->bhv", S, c_t[:, t]) + W["D"].view(H, 1) * x[:, t])
         return torch.stack(y, dim=1).reshape(B, T, H * V)

@@ -57,6 +57,17 @@ class Block(nn.Module):
         y, state = self.mix(self.norm(x), backend, state)
         return x + y, state
 
+    def in_network(
+        self, x: Tensor, first: Tensor | None, *, backend: BackendLike, state: State | None
+    ) -> tuple[Tensor, Tensor | None, State | None]:
+        """Like `forward`, and pass on a tensor that the first layer gives to all later layers.
+
+        A layer whose model needs such a tensor overrides this. `first` is None in the first layer, and
+        everywhere if the model has no such tensor.
+        """
+        y, after = self(x, backend=backend, state=state)
+        return y, first, after
+
     def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         """Compute the residual branch for the normalised x, and the state after it."""
         y, after = self.mixer(x, backend=backend, state=self.carried(state, 1)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -102,10 +102,10 @@ class Network(nn.Module):
         Where few steps are scored, `head` of those alone saves most of the time of a large vocabulary.
         """
         x = self.embedding(tokens)
-        after = []
+        after, first = [], None
         before = [None] * len(self.blocks) if states is None else states
-        for block, state in zip(self.blocks, before, strict=True):
-            x, state = block(x, backend=backend, state=state)
+        for block, state in zip(cast("list[Block]", self.blocks), before, strict=True):
+            x, first, state = block.in_network(x, first, backend=backend, state=state)
             after.append(state)
         normed: Tensor = self.norm(x)
         return normed, tuple(after)

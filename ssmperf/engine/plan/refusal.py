@@ -7,7 +7,9 @@ from collections import Counter
 from typing import Any
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import parse
+from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
 from ssmperf.engine.cases.calls.packing import lengths_of
 from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.shape import Shape
@@ -92,8 +94,10 @@ def form_problem(case: Case, recurrence: Recurrence) -> str | None:
     """Say why a case's packing, words or key heads mean nothing for it, or return None."""
     call = parse(case.call)
     lengths = lengths_of(case.packing)
-    if case.level == "block" and not case.plain:
-        return "no packing, words or key heads at level block: the block makes the operands"
+    if case.level == "block" and (case.packing != UNPACKED or case.call != PLAIN):
+        return "no packing or words at level block: the block makes the operands"
+    if case.level == "block" and "G" in case.shape and not _projects_key_heads(case):
+        return f"no key heads at level block: the block of {case.model} has as many as heads"
     if lengths is not None:
         if not recurrence.packs:
             return f"{recurrence.name} packs no sequences"
@@ -104,6 +108,11 @@ def form_problem(case: Case, recurrence: Recurrence) -> str | None:
     if "G" in case.shape and not recurrence.shares_heads:
         return f"{recurrence.name} has as many key heads as heads"
     return recurrence.call_problem(call)
+
+
+def _projects_key_heads(case: Case) -> bool:
+    model: Any = registry.model(case.model).cls if case.model else None
+    return model is not None and model.projects_key_heads
 
 
 @functools.lru_cache(maxsize=4096)

@@ -188,7 +188,7 @@ def test_project_defined_models_say_so(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["deltanet", "gated_deltanet", "f4_scalar", "f4_vector", "f4_decoupled", "longhorn_exact"]
+    "name", ["deltanet", "gated_deltanet", "kda", "f4_scalar", "f4_vector", "f4_decoupled", "longhorn_exact"]
 )
 def test_long_runs_of_a_model_stay_bounded_in_float32(name: str) -> None:
     model = build(name, H=2, K=8, V=4).float()

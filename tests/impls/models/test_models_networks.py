@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ssmperf import Shape, UnknownName, UsageError
+from ssmperf import Shape, UnknownName, Unsupported, UsageError
 from ssmperf.authoring import Network
 from ssmperf.suitekit import count_parameters, registry
 
@@ -17,6 +17,7 @@ SIZES = {
     "hgrn": {"C": 8}, "hgrn_complex": {"C": 8}, "hgrn2": {"H": 2, "K": 4, "V": 4}, "pese_lr": {"C": 32},
     "tnl": {"H": 2, "K": 4, "V": 4}, "rwkv4": {"C": 8}, "rwkv5": {"H": 2, "K": 4, "V": 4},
     "rwkv6": {"H": 2, "K": 4, "V": 4}, "mamba2": {"H": 2, "K": 4, "V": 8}, "mamba": {"D": 16, "N": 4},
+    "rwkv7": {"H": 2, "K": 4, "V": 4},
     "lcsm:1-0f-1-0": {"D": 8, "N": 4}, "gateloop_fixed": {"C": 8}, "s4": {"C": 8, "N": 4},
 }  # fmt: skip
 BOUNDED = ("hgrn", "hgrn_complex", "hgrn2", "pese_lr")
@@ -150,6 +151,24 @@ def test_decays_of_rwkv_start_by_depth_from_the_first_layer_to_the_last(name: st
     assert (mixers(net)[0].omega != mixers(net)[-1].omega).any()
 
 
+def test_later_layers_of_rwkv7_mix_in_the_values_of_the_first() -> None:
+    net, read = network("rwkv7"), tokens()
+    before = net(read)[0]
+    first, later = mixers(net)[0], mixers(net)[2]
+    assert not hasattr(first, "share") and later.layer == 2
+    with torch.no_grad():
+        later.share_bias.fill_(-800.0)  # no share of the first layer's values
+        alone = net(read)[0]
+        later.share_bias.fill_(800.0)  # nothing else
+        replaced = net(read)[0]
+        later.value.weight.zero_()
+        ignored = net(read)[0]
+    assert not torch.allclose(before, alone) and not torch.allclose(alone, replaced)
+    torch.testing.assert_close(ignored, replaced)
+    with pytest.raises(Unsupported, match="first layer"):
+        later(torch.zeros(1, 3, later.width, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("name", [*BOUNDED, *WITH_DEPTH])
 def test_the_first_layer_is_the_default_of_a_model_and_the_last_is_not(name: str) -> None:
     net, cls = network(name), registry.model(name).cls
@@ -207,6 +226,20 @@ def test_parameter_counts_of_the_published_mamba_checkpoints_of_130_million() ->
     assert mamba == 129_135_360
     sizes = Shape(B=1, T=1, H=24, K=128, V=64)
     assert count_parameters("mamba2", sizes, layers=24, vocabulary=50288, tied=True) == 128_989_632
+
+
+def test_parameter_count_of_the_smallest_published_rwkv7() -> None:
+    """12 layers of width 768 and 65,536 tokens, by the tensors of the published training code: 0.19 billion.
+
+    It has a layer norm of the embedding, which the network here leaves out.
+    """
+    D, layers, vocabulary = 768, 12, 65536
+    layer = 12 * D * D + 2 * D * (64 + 64 + 32 + 128) + 19 * D  # products, low ranks, vectors
+    first_has_no_share = 2 * 32 * D + D
+    want = 2 * D * vocabulary + layers * layer - first_has_no_share + 2 * D
+    count = count_parameters("rwkv7", Shape(B=1, T=1, H=12, K=64, V=64), layers=layers, vocabulary=vocabulary)
+    assert count == want
+    assert round((count + 2 * D) / 1e9, 2) == 0.19
 
 
 def test_parameter_count_of_hgrn2_on_wikitext() -> None:

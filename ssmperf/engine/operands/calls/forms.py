@@ -79,7 +79,7 @@ def _optional(
 
 
 def _with_key_heads(name: str, value: Any, case: Case, recurrence: Recurrence) -> Any:
-    """Leave the first of the heads that share a key head, where a case has G of these."""
+    """Leave the first of the heads that share a key head, if a case has G key heads and an operand more."""
     G, text = case.shape.get("G"), recurrence.operand_shapes.get(name)
     if G is None or text is None or not isinstance(value, Tensor):
         return value
@@ -87,6 +87,8 @@ def _with_key_heads(name: str, value: Any, case: Case, recurrence: Recurrence) -
         letters = [axis.letter for axis in axes]
         if len(letters) == value.dim() and "G" in letters:
             at = letters.index("G")
+            if value.shape[at] == G:
+                return value
             heads = torch.arange(G, device=value.device) * value.shape[at] // G
             return value.index_select(at, heads)
     return value
