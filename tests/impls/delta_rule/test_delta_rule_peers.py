@@ -246,6 +246,7 @@ NOT_HERE = re.compile("a process of its own|refused on Hopper")  # of fla, as th
 gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # of the packages
 ]
 
 
