@@ -39,8 +39,11 @@ WITHOUT_BACKWARD = {("fla_recurrent", kind) for kind in FLA[1:]} | {
     ("flashinfer", kind) for kind in KINDS["flashinfer"]
 }
 ROWS = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
-TRAINED = [row for row in ROWS if row not in WITHOUT_BACKWARD]
-LAYOUTS = ("dense", "from_zero", "packed", "shared")
+LAYOUTS = ("dense", "from_zero", "packed", "with_empty", "shared")
+CASES = [
+    (*row, layout) for row in ROWS for layout in LAYOUTS if (row[0], layout) != ("flash_qla", "with_empty")
+]
+TRAINED = [case for case in CASES if case[:2] not in WITHOUT_BACKWARD]
 
 
 def operands(
@@ -48,8 +51,8 @@ def operands(
 ) -> dict[str, Any]:
     """Draw operands in bfloat16 with float32 gates, unit keys and β between 0 and 1."""
     torch.manual_seed(1)
-    B, H, G = 1 if layout == "packed" else 2, 4, 2 if layout == "shared" else 4
-    bounds = torch.tensor([0, T // 3, T // 3, T // 3 + 1, T], dtype=torch.int32)
+    packed = {"packed": [0, T // 3, T // 2, T], "with_empty": [0, T // 3, T // 3, T]}.get(layout)
+    B, H, G = 1 if packed else 2, 4, 2 if layout == "shared" else 4
     k, beta = normalize(torch.randn(B, T, G, K), dim=-1), torch.rand(B, T, H)
     given = {"q": torch.randn(B, T, G, K) * K**-0.5, "k": k, "v": torch.randn(B, T, H, V), "beta": beta}
     if kind.endswith("key"):
@@ -61,9 +64,9 @@ def operands(
         given |= {"r": r, "p": -0.9 * beta.unsqueeze(-1) * r}
     given = {name: each if name == "log_a" else each.bfloat16() for name, each in given.items()}
     if layout != "from_zero":
-        given["initial_state"] = torch.randn(4 if layout == "packed" else B, H, K, V)
-    if layout == "packed":
-        given["cu_seqlens"] = bounds
+        given["initial_state"] = torch.randn(len(packed) - 1 if packed else B, H, K, V)
+    if packed:
+        given["cu_seqlens"] = torch.tensor(packed, dtype=torch.int32)
     return {name: each.to(device) for name, each in given.items()}
 
 
@@ -122,8 +125,7 @@ def assert_forward(compute: Callable[..., RESULT], given: dict[str, Any], tolera
 
 
 @pytest.mark.usefixtures("stand_ins")
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "kind"), [row for row in ROWS if row[0] != "fla_triton"])
+@pytest.mark.parametrize(("name", "kind", "layout"), [case for case in CASES if case[0] != "fla_triton"])
 def test_every_gate_reaches_the_right_function(name: str, kind: str, layout: str) -> None:
     function, given = registry.backend(NAME, name).function, operands(kind, layout)
     assert_forward(function, given)
@@ -177,6 +179,7 @@ def refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
         "float16 of cuDNN": ("cudnn", {name: each.half() for name, each in key.items()}, "float16"),
         "K of 512": ("fla", operands("scalar", K=512), "K = 512"),
         "narrow values": ("fla", narrow, "V above 8"),
+        "an empty sequence": ("flash_qla", operands("scalar", "with_empty"), "empty sequences"),
         "long keys": ("cudnn", {**key, "k": 1.1 * key["k"]}, "another norm"),
         "rates above 1": ("cudnn", {**key, "beta": 1 + key["beta"]}, "β outside"),
     }  # fmt: skip
@@ -269,14 +272,12 @@ def real(name: str) -> Callable[..., RESULT]:
     return function
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "kind"), [pytest.param(*row, marks=gpu) for row in ROWS])
+@pytest.mark.parametrize(("name", "kind", "layout"), [pytest.param(*case, marks=gpu) for case in CASES])
 def test_the_package_is_right_in_forward(name: str, kind: str, layout: str) -> None:
     assert_forward(real(name), operands(kind, layout, T=197, device="cuda"), tolerance=0.02)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "kind"), [pytest.param(*row, marks=gpu) for row in TRAINED])
+@pytest.mark.parametrize(("name", "kind", "layout"), [pytest.param(*case, marks=gpu) for case in TRAINED])
 def test_the_package_has_the_right_gradients(name: str, kind: str, layout: str) -> None:
     kernel_check(NAME, real(name), operands(kind, layout, T=197, device="cuda"), tolerance=0.03)
 
