@@ -1,17 +1,8 @@
-"""flash-linear-attention (fla-core 0.6): its function for each kind of gate, and the limits of each.
-
-fla hands some steps of a kernel to other packages that it finds, such as TileLang. It decides that when it
-is imported, so a process has it either with this choice of back ends or without.
-"""
+"""flash-linear-attention (fla-core 0.6): its function for each kind of gate, and the limits of each."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,11 +10,11 @@ from torch import Tensor
 
 from ssmperf.authoring import Prepared, Unsupported
 
+from ..._fla import load, refuse_miscompiled
 from ..._peer import without_state_gradient
 from ...scan.common import differentiates
 from .given import Given, preparing
 
-SWITCH = "FLA_DISABLE_BACKEND_DISPATCH"
 CHANNELWISE = ("key", "pre")  # forms whose backward pass multiplies tiles of V without padding
 LEAST_TILE = 16  # contracted length of Triton's products
 
@@ -122,38 +113,6 @@ def call_recurrent(
     return fused_recurrent_simple_gla(q, k, v, **{"g" if form == "scalar" else "g_gamma": gate}, **options)
 
 
-def load(*, own_choice: bool) -> None:
-    """Import fla, with or without its choice of back ends.
-
-    Raises:
-        Unsupported: this process has it the other way already, or it is older than 0.6.
-    """
-    found = sys.modules.get("fla.backends") or _imported(own_choice)
-    disabled = bool(found._DISPATCH_DISABLED)
-    if disabled == own_choice:
-        how = (
-            f"without its choice of back ends (by {SWITCH} or fla_triton)" if disabled else "with its choice"
-        )
-        raise Unsupported(f"this process has imported fla {how}: the other way needs a process of its own")
-
-
-def _imported(own_choice: bool) -> ModuleType:
-    before = os.environ.get(SWITCH)
-    try:
-        if not own_choice:
-            os.environ[SWITCH] = "1"  # read once, at the import
-        return importlib.import_module("fla.backends")
-    except ModuleNotFoundError as error:
-        if error.name != "fla.backends":
-            raise
-        raise Unsupported("an fla older than 0.6, which does not tell its back ends") from error
-    finally:
-        if before is None:
-            os.environ.pop(SWITCH, None)
-        else:
-            os.environ[SWITCH] = before
-
-
 def _form(x: Given) -> tuple[str, Tensor | None]:
     """Choose the form of a call, and the key gate that it takes."""
     if x.pre:
@@ -176,18 +135,8 @@ def _check_backward(x: Given, form: str, *, own_choice: bool) -> None:
         return
     if x.half and (K % 2 or V % 2):
         raise Unsupported(f"K = {K} and V = {V}: in half precision, its backward pass takes even widths")
-    if form != "scalar":
-        return
-    tilelang = own_choice and x.dtype == torch.float32 and importlib.util.find_spec("tilelang") is not None
-    if not tilelang and _miscompiled():
-        raise Unsupported("its backward pass with a gate per head: refused on Hopper by Triton 3.4 to 3.7.0")
-
-
-def _miscompiled() -> bool:
-    """Tell whether fla refuses the backward pass of gates per head here, since Triton compiles it wrongly."""
-    known = importlib.import_module("fla.utils")
-    old, mended = known.TRITON_ABOVE_3_4_0, known.TRITON_ABOVE_3_7_1
-    return bool(known.IS_NVIDIA_HOPPER and old and not mended)
+    if form == "scalar":
+        refuse_miscompiled(tilelang=own_choice and x.dtype == torch.float32)
 
 
 def _data(x: Given) -> tuple[Tensor, Tensor, Tensor]:

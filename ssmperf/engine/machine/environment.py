@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 PACKAGES = ("ssmperf", "torch", "triton", "numpy", "nvidia-ml-py")
 PEERS = (  # other people's kernels, and their choices; told only where they are installed
-    "accelerated-scan", "fla-core", "mamba-ssm", "mlstm_kernels", "tilelang",
+    "accelerated-scan", "fla-core", "flash-qla", "flashinfer-python", "mamba-ssm", "mlstm_kernels",
+    "nvidia-cudnn-frontend", "tilelang",
 )  # fmt: skip
 VARIABLES = (  # an allowlist: anything else in the environment may be a secret
     "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
-    "FLA_DISABLE_BACKEND_DISPATCH", "FLA_TILELANG", "FLA_USE_TMA",
+    "FLA_DISABLE_BACKEND_DISPATCH", "FLA_FLASH_QLA", "FLA_TILELANG", "FLA_USE_TMA",
     "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TRITON_CACHE_AUTOTUNING", "TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_INTERPRET",

@@ -1,0 +1,1 @@
+"""How other people's kernels take this recurrence's operands: one file per package."""
