@@ -53,7 +53,7 @@ def answers(runs: Sequence[Run]) -> list[Answer]:
     table = frames.frame(runs)
     sections = frames.sections(runs, table)
     reach = _reach(sections, table)
-    found = []
+    found: list[Answer] = []
     for name, run in zip(frames.run_names(runs), runs, strict=True):
         own = table[table["run"] == name]
         for suite, section in sections.items():
@@ -76,7 +76,7 @@ def _of_phase(
         members = rows[[each == key for each in keys]]
         for contest in contests.contests_of(members, rank):
             passes = forms.setdefault((*key[:place], *key[place + 1 :]), {})
-            passes[contest["pass"]] = contest, frames.records(members)
+            passes[contest["pass"]] = contest, [*frames.records(members)]
     for passes in forms.values():
         asked = [*passes.values()]
         if passes.keys() == {*contests.PARTS}:
