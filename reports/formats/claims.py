@@ -14,7 +14,7 @@ from ssmperf.suitekit import Agreement, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views.claims_texts import course, failures, ours, reason, source, verdict
+from ..views.texts.claims import course, failures, ours, reason, source, verdict
 from .tables import terminal_text
 
 STYLES = {Agreement.AGREES: "green", Agreement.DISAGREES: "bold red", Agreement.CANNOT_TELL: "yellow"}

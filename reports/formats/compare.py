@@ -18,7 +18,7 @@ from ssmperf.suitekit import BROKEN, EXIT_MEANS, VERDICTS, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views.comparison_texts import (
+from ..views.texts.comparison import (
     NAMED,
     NUMBERS,
     alarms,

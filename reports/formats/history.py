@@ -15,7 +15,7 @@ from ssmperf.suitekit import commit_text, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views.history_texts import NAMED, alarm_text, change, left_out, named, ordered, varying
+from ..views.texts.history import NAMED, alarm_text, change, left_out, named, ordered, varying
 from .tables import terminal_text
 
 MOST_ROWS = 60

@@ -15,10 +15,10 @@ from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import absent, answers, contests, crossings, envelopes, frames, joined, ranking, units
-from ..views import answers as answer_texts
 from ..views import glance, grids
 from ..views.matrix import Cell, matrix
 from ..views.palette import STATUS_STYLES
+from ..views.texts import answers as answer_texts
 from . import failures, lengths
 
 if TYPE_CHECKING:

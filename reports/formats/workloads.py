@@ -12,7 +12,7 @@ from ssmperf.suitekit import report
 from ..delivery import deliver
 from ..rows import units
 from ..rows.answers import answers
-from ..views.answers import cards
+from ..views.texts.answers import cards
 from .tables import terminal_text
 
 if TYPE_CHECKING:

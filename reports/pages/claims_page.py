@@ -10,7 +10,7 @@ from ssmperf.suitekit import Agreement, Finding, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views import claims_texts as texts
+from ..views.texts import claims as texts
 from .html import render
 
 MEANINGS = {

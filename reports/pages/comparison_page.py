@@ -12,7 +12,7 @@ from ssmperf.suitekit import VERDICTS, report
 
 from ..delivery import deliver
 from ..rows import frames, units
-from ..views import comparison_texts as texts
+from ..views.texts import comparison as texts
 from . import case_tables
 from .case_tables import Column, number_cell
 from .html import render, run_views

@@ -10,7 +10,7 @@ from ssmperf.suitekit import commit_text, report
 
 from ..delivery import deliver
 from ..rows import units
-from ..views import history_texts as texts
+from ..views.texts import history as texts
 from .html import render
 
 FILTERS = ("device", "suite", "model", "backend", "pass")

@@ -14,8 +14,8 @@ from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import answers, contests, costs, frames, joined, ranking, units
-from ..views import answers as answer_texts
 from ..views import charts, glance, winners
+from ..views.texts import answers as answer_texts
 from . import details, packing, sections
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def list_(
     """List models, backends, suites, shapes or workloads; or describe one model or workload."""
     if _lists_workloads(what, as_json=as_json):
         return
-    from ssmperf.shell.terminal import listing
+    from ssmperf.shell.terminal.lists import listing
 
     load_plugins(plugin)
     lists = [each.value for each in Listing]
@@ -69,19 +69,19 @@ def list_(
 def _lists_workloads(what: str, *, as_json: bool) -> bool:
     """List the workloads, or one of them, without importing torch; False if something else is asked for."""
     from ssmperf.engine.plan.workloads import phases, reading
-    from ssmperf.shell.terminal import workload_list
+    from ssmperf.shell.terminal.lists import workloads
 
     if what == Listing.WORKLOADS:
         layers = [reading.of_name(name) for name in reading.names()]
         if as_json:
-            print(json.dumps([workload_list.described(layer) for layer in layers], indent=2))
+            print(json.dumps([workloads.described(layer) for layer in layers], indent=2))
         else:
-            print(workload_list.as_table(layers))
+            print(workloads.as_table(layers))
         return True
     if what not in reading.names() and not what.endswith((".json", ".toml")):
         return False
     layer = phases.workload(what)
-    print(json.dumps(workload_list.described(layer), indent=2) if as_json else workload_list.as_text(layer))
+    print(json.dumps(workloads.described(layer), indent=2) if as_json else workloads.as_text(layer))
     return True
 
 

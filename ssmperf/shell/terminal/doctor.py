@@ -7,8 +7,9 @@ from typing import Any
 from ssmperf.engine.machine import devices as devices_
 from ssmperf.engine.machine.calibration import Calibration
 from ssmperf.engine.registry.declarations import installed
-from ssmperf.shell.terminal import calibration, listing
+from ssmperf.shell.terminal import calibration
 from ssmperf.shell.terminal.display import brief
+from ssmperf.shell.terminal.lists import listing
 
 OPTIONAL = {
     "triton": "the triton backends",

@@ -23,7 +23,7 @@ from ssmperf.authors.starter.contract import contract
 from ssmperf.authors.starter.repository import MODELS, StarterRepository, create
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.shell import cli
-from ssmperf.shell.terminal import listing
+from ssmperf.shell.terminal.lists import listing
 from ssmperf.suitekit import registry
 
 # A few steps and channels; other letters keep their small sizes.

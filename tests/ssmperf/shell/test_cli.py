@@ -13,7 +13,8 @@ import pytest
 from support.processes.command_line import Call, caller
 
 from ssmperf.engine.cases.record import SCHEMA_VERSION
-from ssmperf.shell.terminal import display, listing
+from ssmperf.shell.terminal import display
+from ssmperf.shell.terminal.lists import listing
 from ssmperf.suitekit import registry
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")

@@ -23,7 +23,7 @@ from ssmperf.engine.cases import reading
 from ssmperf.engine.registry import load_plugin
 from ssmperf.engine.runs.store import load
 from ssmperf.shell import cli
-from ssmperf.shell.terminal import listing
+from ssmperf.shell.terminal.lists import listing
 from ssmperf.suitekit import registry
 
 PAIRS = Path(__file__).parents[1] / "comparison" / "pairs"

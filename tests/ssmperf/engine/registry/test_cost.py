@@ -9,7 +9,7 @@ from ssmperf import Case, Shape, UsageError
 from ssmperf.authoring import Cost, Spec
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.engine.operands.values import specs
-from ssmperf.shell.terminal import formulas
+from ssmperf.shell.terminal.lists import formulas
 from ssmperf.suitekit import registry
 
 FORWARD, BACKWARD = Cost(10, 20, 3, 4), Cost(100, 200, 30, 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ssmperf import ClaimResult
 from ssmperf.suitekit import Finding
 
-from ..rows import units
+from ...rows import units
 
 
 def ours(finding: Finding) -> list[str]:

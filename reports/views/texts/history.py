@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ssmperf import Case, CaseHistory, History
 from ssmperf.suitekit import commit_text
 
-from ..rows import units
+from ...rows import units
 
 MOST_LEFT_OUT = 12
 LEFT_OUT = "left out"

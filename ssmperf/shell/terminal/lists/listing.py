@@ -28,13 +28,13 @@ def model(name: str) -> dict[str, Any]:
 
 def with_costs(described: dict[str, Any]) -> dict[str, Any]:
     """Add the formulas of a model's costs. No table has them, and those of all models take a second."""
-    from ssmperf.shell.terminal import formulas
+    from ssmperf.shell.terminal.lists import formulas
 
     return {**described, "costs": formulas.of_recurrence(described["recurrence"], described["gate"])}
 
 
 def _described(entry: ModelEntry) -> dict[str, Any]:
-    from ssmperf.shell.terminal import formulas
+    from ssmperf.shell.terminal.lists import formulas
 
     return {
         "name": entry.name,

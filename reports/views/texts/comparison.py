@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ssmperf import Pair, RunComparison
 from ssmperf.suitekit import BROKEN, VERDICTS
 
-from ..rows import units
+from ...rows import units
 
 UNREMARKABLE = ("same", "new", "failing")  # always counted, but listed only if nothing else is there
 MOST_ROWS = 60

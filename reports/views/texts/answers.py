@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..rows import units
-from ..rows.answers import Answer
-from ..rows.contests import Contest
+from ...rows import units
+from ...rows.answers import Answer
+from ...rows.contests import Contest
 
 NOT_MEASURED = "not measured"
 START = "start"  # the gates that are shown first

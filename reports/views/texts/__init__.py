@@ -1,0 +1,1 @@
+"""The answers of comparisons, histories, claims and workloads in sentences."""
