@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.operands.decay import decay_span as decay_span
     from ssmperf.engine.operands.dtypes import dtype_of as dtype_of
     from ssmperf.engine.operands.dtypes import widen as widen
+    from ssmperf.engine.operands.time_axis import length_of as length_of
     from ssmperf.engine.operands.values import Values as Values
     from ssmperf.engine.operands.values import call_of as call_of
     from ssmperf.engine.operands.values import specs as specs

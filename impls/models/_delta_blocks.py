@@ -13,7 +13,7 @@ from ._blocks import Activation, GatedBlock, HeadNorm, NormedBlock
 from ._parts import HeadRMSNorm, ShortConvolution
 
 if TYPE_CHECKING:
-    from .kda import KDA
+    from .deltanet import ConvolvedDeltaRule
 
 
 class DeltaNetBlock(NormedBlock):
@@ -40,21 +40,18 @@ class GatedDeltaNetBlock(DeltaNetBlock, GatedBlock):
     """DeltaNet's layer with the output gate SiLU(W norm(x))."""
 
 
-class KDABlock(GatedBlock):
-    """x + W norm(y) ⊙ σ(W₂W₁ norm(x) + b), y the mixer's output with the convolution inside it; then a GLU.
+class DeltaProductBlock(GatedBlock):
+    """x + W₂(norm(y) ⊙ SiLU(W₁ norm(x))), y the mixer's output with the convolution inside it; then a GLU.
 
-    The mixer projects norm(x) to q, k and v. Each is convolved over four steps before its SiLU. W₁ projects
-    down to the width of a head. The norm is one per head, with the same weights for all.
+    The mixer projects norm(x) to q, k and v. Each is convolved over four steps before its SiLU. The norm of y
+    is one per head, with the same weights for all.
     """
 
-    gate: ClassVar[Activation] = staticmethod(torch.sigmoid)
-    mixer: KDA
+    mixer: ConvolvedDeltaRule
 
-    def __init__(self, model: KDA, *, hidden: int | None = None) -> None:
+    def __init__(self, model: ConvolvedDeltaRule, *, hidden: int | None = None) -> None:
         super().__init__(model, hidden=hidden)
-        self.convolution = ShortConvolution(model.projected_width, bias=False)
-        inner, V = self.output.in_features, model.shape["V"]
-        self.gate_projection = nn.Sequential(nn.Linear(self.width, V, bias=False), nn.Linear(V, inner))
+        self.convolution = ShortConvolution(sum(model.projected_widths), bias=False)
 
     def mix(self, x: Tensor, backend: BackendLike, state: State | None) -> tuple[Tensor, State | None]:
         before, tail = self.carried(state, 2)
@@ -62,3 +59,14 @@ class KDABlock(GatedBlock):
         output, after = self.mixer.compute(self.mixer.lower(projected, x), backend, before)
         y = self.output_norm(self.mixer.readout(output, x))
         return self.output(self.finished(y, x)), carry(after, tail)
+
+
+class KDABlock(DeltaProductBlock):
+    """DeltaProduct's layer with the output gate σ(W₂W₁ norm(x) + b); W₁ projects to the width of a head."""
+
+    gate: ClassVar[Activation] = staticmethod(torch.sigmoid)
+
+    def __init__(self, model: ConvolvedDeltaRule, *, hidden: int | None = None) -> None:
+        super().__init__(model, hidden=hidden)
+        inner, V = self.output.in_features, model.shape["V"]
+        self.gate_projection = nn.Sequential(nn.Linear(self.width, V, bias=False), nn.Linear(V, inner))

@@ -34,45 +34,83 @@ def first_step_bias(*size: int) -> Tensor:
     return step + torch.log(-torch.expm1(-step))
 
 
-@model(
-    "deltanet",
-    recurrence="delta_rule",
-    paper=f"{papers.DELTANET}, the delta rule; {papers.FAST_WEIGHTS}, section 4.2",
-    gate="none",
-)
-class DeltaNet(Model):
-    """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
+class DeltaRule(Model):
+    """The common part of the models: projections to q, and to one or several k, v and β per token.
 
-    q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
     Where the shape has G, q and k have G heads, and head h reads key head h·G // H. x is (B, T, width), y
     (B, T, H·V).
 
-    allow_neg_eigval: β = 2σ(W x), so that a transition may have a negative eigenvalue.
+    steps: keys, values and rates of a token, and steps of the recurrence for it. The last one's output is y.
+    allow_neg_eigval: β up to 2 instead of 1, so that a transition may have a negative eigenvalue.
     width: of x; H·V if None.
 
     Raises:
         UsageError: a width below 1.
     """
 
-    block: ClassVar[type[Block]] = DeltaNetBlock
     projects_key_heads = True
 
     def __init__(
-        self, shape: Mapping[str, int], *, allow_neg_eigval: bool = False, width: int | None = None
+        self,
+        shape: Mapping[str, int],
+        steps: int = 1,
+        *,
+        allow_neg_eigval: bool = False,
+        width: int | None = None,
     ) -> None:
         super().__init__(shape)
         H, K, V = (self.shape[letter] for letter in "HKV")
+        self.steps_per_token = steps
         self.key_heads = self.shape.get("G", H)
         self.input_width = H * V if width is None else checked_width(width)
         self.largest_rate = 2 if allow_neg_eigval else 1
         self.query = nn.Linear(self.width, self.key_heads * K, bias=False)
-        self.key = nn.Linear(self.width, self.key_heads * K, bias=False)
-        self.value = nn.Linear(self.width, H * V, bias=False)
-        self.rate = nn.Linear(self.width, H, bias=False)
+        self.key = nn.Linear(self.width, steps * self.key_heads * K, bias=False)
+        self.value = nn.Linear(self.width, steps * H * V, bias=False)
+        self.rate = nn.Linear(self.width, steps * H, bias=False)
 
     @property
     def width(self) -> int:
         return self.input_width
+
+    def readout(self, output: Tensor, x: Tensor) -> Tensor:
+        return output[:, self.steps_per_token - 1 :: self.steps_per_token].flatten(-2)
+
+
+class ConvolvedDeltaRule(DeltaRule):
+    """A model whose block convolves q, k and v between `project` and `lower`."""
+
+    @property
+    def projected_widths(self) -> list[int]:
+        """List the widths of q, k and v in the result of `project`."""
+        return [linear.out_features for linear in (self.query, self.key, self.value)]
+
+    def project(self, x: Tensor) -> Tensor:
+        """Project x to q, k and v in parallel, before their SiLU."""
+        return torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
+
+    def lower(self, projected: Tensor, x: Tensor) -> dict[str, Any]:
+        """Form the operands from the result of `project`, and from x for β and the gate."""
+        raise NotImplementedError
+
+    def operands(self, x: Tensor) -> dict[str, Any]:
+        return self.lower(self.project(x), x)
+
+
+@model(
+    "deltanet",
+    recurrence="delta_rule",
+    paper=f"{papers.DELTANET}, the delta rule; {papers.FAST_WEIGHTS}, section 4.2",
+    gate="none",
+)
+class DeltaNet(DeltaRule):
+    """S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ, o_t = S_tᵀ q_t, β = σ(W x), |k| = |q| = 1.
+
+    q and k are SiLU(W x), normalised; v = W x. The short convolutions and the norm of o belong to the block.
+    x is (B, T, width), y (B, T, H·V).
+    """
+
+    block: ClassVar[type[Block]] = DeltaNetBlock
 
     def operands(self, x: Tensor) -> dict[str, Any]:
         heads, key_heads = (self.shape["H"], -1), (self.key_heads, -1)
@@ -82,9 +120,6 @@ class DeltaNet(Model):
             "v": self.value(x).unflatten(-1, heads),
             "beta": self.largest_rate * torch.sigmoid(self.rate(x)),
         }
-
-    def readout(self, output: Tensor, x: Tensor) -> Tensor:
-        return output.flatten(-2)
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}

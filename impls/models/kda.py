@@ -14,7 +14,7 @@ from ssmperf.authoring import gate_precision, model
 from . import _papers as papers
 from ._delta_blocks import KDABlock
 from ._parts import below_zero
-from .deltanet import RATE_RANGE, DeltaNet, first_step_bias, unit
+from .deltanet import RATE_RANGE, ConvolvedDeltaRule, first_step_bias, unit
 
 
 @model(
@@ -23,7 +23,7 @@ from .deltanet import RATE_RANGE, DeltaNet, first_step_bias, unit
     paper=f"{papers.KIMI}, section 3, Kimi Delta Attention",
     gate="key",
 )
-class KDA(DeltaNet):
+class KDA(ConvolvedDeltaRule):
     """S_t = (I − β_t k_t k_tᵀ) diag(α_t) S_{t−1} + β_t k_t v_tᵀ, o_t = K^(−1/2) S_tᵀ q_t.
 
     log α = −e^A softplus(W₂W₁ x + b), with A per head and b per key channel. W₁ projects down to V channels.
@@ -55,20 +55,9 @@ class KDA(DeltaNet):
         self.step_bias = nn.Parameter(first_step_bias(H, K))
         self.A_log = nn.Parameter(torch.log(torch.empty(H).uniform_(*RATE_RANGE)))
 
-    @property
-    def projected_width(self) -> int:
-        """Width of the result of `project`."""
-        return 2 * self.key.out_features + self.value.out_features
-
-    def project(self, x: Tensor) -> Tensor:
-        """Project x to q, k and v side by side, before their SiLU; a block may convolve them."""
-        return torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
-
     def lower(self, projected: Tensor, x: Tensor) -> dict[str, Any]:
-        """Form the operands from the result of `project`, and from x for β and the gate."""
         H, K = self.shape["H"], self.shape["K"]
-        widths = [self.key.out_features, self.key.out_features, self.value.out_features]
-        q, k, v = functional.silu(projected).split(widths, dim=-1)
+        q, k, v = functional.silu(projected).split(self.projected_widths, dim=-1)
         q, k = (unit(z.unflatten(-1, (self.key_heads, K))) for z in (q, k))
         return {
             "q": q * K**-0.5,
@@ -86,9 +75,6 @@ class KDA(DeltaNet):
         if self.lower_bound is None:
             return -rate * functional.softplus(step)
         return self.lower_bound * torch.sigmoid(rate * step)
-
-    def operands(self, x: Tensor) -> dict[str, Any]:
-        return self.lower(self.project(x), x)
 
     def definition(self, x: Tensor) -> Tensor:
         W = {name: parameter.double() for name, parameter in self.named_parameters()}

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from ssmperf import Case
 from ssmperf.authoring import steps
-from ssmperf.suitekit import Values, registry
+from ssmperf.suitekit import Values, length_of, registry
 
 from .text import Batch
 from .trainee import Trainee, log_probabilities
@@ -68,8 +68,8 @@ class NetworkSubject:
     def inner(self, values: Values) -> Values | None:
         """Give the operands of the first call of the recurrence, and a random gradient at its output."""
         lowered = self.lower(values.operands)
-        operands = {name: value for name, value in lowered.items() if value is not None}
-        T = self.case.shape["T"]
+        operands = {n: v for n, v in lowered.items() if n != "initial_state" or v is not None}
+        T = length_of(operands)
         definition = registry.recurrence(self.case.recurrence).definition
         with torch.no_grad():
             output, _ = definition(**steps(operands, 0, 1, T))

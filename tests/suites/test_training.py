@@ -18,6 +18,7 @@ from ssmperf.suites.networks.cases import (
     length_reason,
     parameters_of,
 )
+from ssmperf.suites.networks.subject import NetworkSubject
 from ssmperf.suites.networks.text import draw
 from ssmperf.suites.networks.trainee import Trainee
 from ssmperf.suites.training import DRAWS, TrainingMeasurement
@@ -103,6 +104,17 @@ def test_parameters_that_layers_share_stay_shared() -> None:
     assert not all(map(torch.equal, trainee.parameters, trainee.initial))
     trainee.restore()
     assert all(map(torch.equal, trainee.parameters, trainee.initial))
+
+
+@pytest.mark.parametrize(("model", "steps"), [("gated_deltanet", 8), ("rwkv7", 8), ("deltaproduct", 16)])
+def test_the_recurrence_of_a_network_is_judged_on_all_its_operands_and_steps(model: str, steps: int) -> None:
+    case = Case("training", "delta_rule", "sequential", Shape(B=1, T=8, H=2, K=4, V=4), model, level="block")
+    batch = draw(1, 8, 0, "cpu")
+    subject = NetworkSubject(case, Trainee.of(case, "sequential", 2, batch), batch)
+    inner = subject.inner(subject.values())
+    assert inner is not None and inner.grad_output.shape[1] == steps
+    output, _ = registry.recurrence("delta_rule").definition(**inner.operands)
+    assert output.shape == inner.grad_output.shape
 
 
 def planned(selection: Selection) -> list[Case]:

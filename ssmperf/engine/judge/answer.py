@@ -18,6 +18,7 @@ from torch import Tensor
 from ssmperf.engine.judge.poison import poisoned
 from ssmperf.engine.operands.contract import Contract, malformed
 from ssmperf.engine.operands.subject import Subject
+from ssmperf.engine.operands.time_axis import length_of
 from ssmperf.engine.operands.values import Values, contract
 
 
@@ -56,7 +57,7 @@ def inside(
     inner = subject.inner(values)
     if inner is None:
         return None
-    return inner, _operation(definition, inner, subject.case.shape["T"], with_state=False)
+    return inner, _operation(definition, inner, length_of(inner.operands), with_state=False)
 
 
 def _operation(definition: Callable[..., Any], values: Values, T: int, *, with_state: bool) -> Contract:

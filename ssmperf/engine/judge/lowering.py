@@ -44,7 +44,7 @@ def judge_lowering(case: Case, device: str) -> Lowering:
     with torch.no_grad():
         operands = layer.operands(x)
         exact, moved = (
-            layer.readout(evaluate(definition, values, length=T).output, x)
+            layer.readout(evaluate(definition, values, length=T * layer.steps_per_token).output, x)
             for values in (operands, perturb(operands, torch.float64))
         )
         expected = layer.definition(x)

@@ -25,7 +25,7 @@ from ssmperf.engine.judge.tolerance import (
 from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of, widen
 from ssmperf.engine.operands.subject import Subject
-from ssmperf.engine.operands.time_axis import has_time
+from ssmperf.engine.operands.time_axis import has_time, length_of
 from ssmperf.engine.operands.values import Values, contract
 from ssmperf.errors import Unsupported
 
@@ -99,7 +99,8 @@ def make_reference(
     if inner_values is None:
         found = reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
         return _autocast(found, subject, definition, gradients=gradients) if values.autocast else found
-    inner = reference_of(definition, inner_values, length=length, dtype=dtype, gradients=gradients)
+    inner_length = length_of(inner_values.operands)
+    inner = reference_of(definition, inner_values, length=inner_length, dtype=dtype, gradients=gradients)
     inner = replace(inner, exact=replace(inner.exact, final_state=None), state_dtype=None)
     working = torch.promote_types(dtype, torch.float32)
     whole = reference_of(

@@ -34,6 +34,7 @@ class Model(nn.Module):
     depends_on_length: ClassVar[bool] = False  # whether operands depend on T, so that a prefix gives other y
     # whether it projects to G key heads where the shape has G; else the engine picks G of the H heads
     projects_key_heads: ClassVar[bool] = False
+    steps_per_token: int = 1  # steps of the recurrence for each token, which come one after another
     block: ClassVar[type[Block]] = Block
     # where the formula of its log gates has a least value: that, of gates that never reach it nor 0
     least_log_gate: float | None = None

@@ -7,6 +7,7 @@ kernel sees of them besides their values.
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from ssmperf.engine.operands import corpus
 from ssmperf.engine.operands.calls.forms import completed, in_memory
 from ssmperf.engine.operands.decay import STEEP_AT, change_decay
 from ssmperf.engine.operands.dtypes import differentiable, dtype_of, gate_dtype_of
-from ssmperf.engine.operands.time_axis import laid_out
+from ssmperf.engine.operands.time_axis import laid_out, steps
 from ssmperf.engine.operands.values import contract
 from ssmperf.engine.registry.declarations import Recurrence
 
@@ -147,11 +148,23 @@ def _at_start(model: str, shape: Shape, device: str) -> dict[str, Any]:
 
 def _model_operands(case: Case, draw: int, device: str) -> dict[str, Any]:
     layer = _built(case).to(device)
-    x = embed_text(case.shape["B"], case.shape["T"], layer.width, seed=case.seed, draw=draw, device=device)
+    B, T = case.shape["B"], case.shape["T"]
+    x = embed_text(B, _tokens(layer, T), layer.width, seed=case.seed, draw=draw, device=device)
     with torch.no_grad():
         if case.dtype == "float64":
-            return layer.double().operands(x.double())
-        return layer.float().operands(x)
+            return _first_steps(layer.double(), x.double(), T)
+        return _first_steps(layer.float(), x, T)
+
+
+def _tokens(layer: Model, T: int) -> int:
+    """Count the tokens of which a layer makes T steps of its recurrence, or a few more."""
+    return math.ceil(T / layer.steps_per_token)
+
+
+def _first_steps(layer: Model, x: Tensor, T: int) -> dict[str, Any]:
+    """Compute a layer's operands for its tokens, and leave the first T steps: T counts the recurrence's."""
+    operands, made = layer.operands(x), x.shape[1] * layer.steps_per_token
+    return operands if made == T else steps(operands, 0, T, made)
 
 
 def _regime_operands(case: Case, recurrence: Recurrence, draw: int, device: str) -> dict[str, Any]:
@@ -197,7 +210,7 @@ def _draw(model: str, shape: Shape, device: str) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]), torch.device(device), torch.no_grad():
         torch.manual_seed(0)
         layer = registry.model(model).cls(shape)
-        operands: dict[str, Any] = layer.float().operands(torch.randn(_B, _T, layer.width))
+        operands = _first_steps(layer.float(), torch.randn(_B, _tokens(layer, _T), layer.width), _T)
     return operands
 
 

@@ -75,7 +75,7 @@ class LayerSubject:
         """Give the recurrence's operands inside the layer, and a random gradient at its output."""
         lowered = self.lower(values.operands)
         operands = {n: v for n, v in lowered.items() if n != "initial_state" or v is not None}
-        T = self.case.shape["T"]
+        T = length_of(operands)
         output, _ = contract(registry.recurrence(self.case.recurrence).definition, operands, T)
         whole = output.new_empty(output.shape[0], T, *output.shape[2:])
         grad_output, _ = draw_cotangents(whole, None, seed=29)
@@ -89,8 +89,9 @@ class LayerSubject:
         def capture(**lowered: Any) -> tuple[Tensor, Any]:
             captured.clear()
             captured.update(lowered)
-            output, state = contract(definition, lowered, length_of(lowered))
-            return output.expand(-1, self.case.shape["T"], *output.shape[2:]), state
+            T = length_of(lowered)
+            output, state = contract(definition, lowered, T)
+            return output.expand(-1, T, *output.shape[2:]), state
 
         with torch.no_grad():
             self.function(capture, operands["x"].dtype)(**operands)

@@ -24,6 +24,7 @@ LAYERS = {  # of the papers; all others have the plain residual layer
     "DeltaNetBlock": {"deltanet"},
     "GatedDeltaNetBlock": {"gated_deltanet"},
     "KDABlock": {"kda"},
+    "DeltaProductBlock": {"deltaproduct"},
     "RWKV4Block": {"rwkv4", "rwkv4_nobonus"},
     "RWKV5Block": {"rwkv5"},
     "RWKV6Block": {"rwkv6"},

@@ -13,12 +13,12 @@ from torch.nn import functional
 from ssmperf import Shape
 from ssmperf.authoring import Block, Model
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.operands.build import build_operands
+from ssmperf.engine.operands.build import build_operands, operand_specs
 from ssmperf.engine.operands.subject import subject_of
 from ssmperf.suitekit import registry
 
 B, T, H, K, V = 2, 13, 4, 6, 5
-KEY_HEADS = ("deltanet", "gated_deltanet", "kda", "mamba2")
+KEY_HEADS = ("deltanet", "deltaproduct", "gated_deltanet", "kda", "mamba2")
 BACKENDS = ("sequential", "chunkwise", "blelloch", "hillis_steele", "torch_scan")
 
 
@@ -86,6 +86,76 @@ def kda_block(block: Any, x: Tensor) -> Tensor:
     gate = torch.sigmoid(u @ down.weight.mT @ up.weight.mT + up.bias)
     o = rms(torch.stack(outputs, dim=1), block.output_norm.norm.weight).flatten(-2)
     return x + (o * gate) @ block.output.weight.mT
+
+
+def deltaproduct_block(block: Any, x: Tensor) -> Tensor:
+    """The published layer and its recurrence: each token decays the state once and corrects it n times."""
+    mixer, u = block.mixer, rms(x, block.norm.weight)
+    n = mixer.steps_per_token
+    filters = block.convolution.weight.split([H * K, n * H * K, n * H * V])
+    q, k, v = (
+        convolved(u @ linear.weight.mT, each)
+        for linear, each in zip((mixer.query, mixer.key, mixer.value), filters, strict=True)
+    )
+    q, k, v = q.view(B, -1, H, K), k.view(B, -1, n, H, K), v.view(B, -1, n, H, V)
+    q, k = (z / torch.sqrt(z.square().sum(-1, keepdim=True) + 1e-6) for z in (q, k))
+    beta = 2 * torch.sigmoid(u @ mixer.rate.weight.mT).view(B, -1, n, H)
+    g = -mixer.A_log.exp() * functional.softplus(u @ mixer.step.weight.mT + mixer.step_bias)
+    S, outputs = x.new_zeros(B, H, K, V), []
+    for t in range(x.shape[1]):
+        S = S * g[:, t, :, None, None].exp()
+        for j in range(n):
+            error = v[:, t, j] - (k[:, t, j, :, :, None] * S).sum(-2)
+            S = S + (beta[:, t, j, :, None] * k[:, t, j])[..., None] * error[..., None, :]
+        outputs.append((q[:, t, :, :, None] * S).sum(-2))
+    gate = functional.silu(u @ block.gate_projection.weight.mT)
+    o = rms(torch.stack(outputs, dim=1), block.output_norm.norm.weight).flatten(-2)
+    return x + (o * gate) @ block.output.weight.mT
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_block_of_deltaproduct_is_the_published_layer(n: int, backend: str) -> None:
+    block = block_of(f"deltaproduct:n_h={n}")
+    x = normal(B, T, block.width, seed=1)
+    y = deltaproduct_block(block, x)
+    want = y + block.channels(block.channel_norm(y))  # type: ignore[operator]
+    torch.testing.assert_close(block(x, backend=backend)[0], want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("split", [1, 6, 12])
+def test_deltaproduct_continues_after_any_token(split: int) -> None:
+    model = build("deltaproduct:n_h=3")
+    x = normal(B, T, model.width, seed=1)
+    whole, final = model(x, backend="chunkwise")
+    head, state = model(x[:, :split])
+    tail, last = model(x[:, split:], state=state)
+    torch.testing.assert_close(torch.cat([head, tail], dim=1), whole, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(last, final, rtol=1e-9, atol=1e-10)
+
+
+def test_deltaproduct_of_one_step_without_negative_eigenvalues_is_gated_deltanet() -> None:
+    product, gated = build("deltaproduct:n_h=1:allow_neg_eigval=false"), build("gated_deltanet")
+    product.load_state_dict(gated.state_dict())
+    x = normal(B, T, H * V, seed=1)
+    assert torch.equal(product(x)[0], gated(x)[0])
+
+
+@pytest.mark.parametrize("T", [1, 2, 13])
+def test_the_length_of_a_case_counts_the_steps_of_the_recurrence(T: int) -> None:
+    """An operation on T steps takes them from as many tokens as are needed; a layer has T tokens."""
+    shape = Shape(B=1, T=T, H=H, K=K, V=V)
+    case = Case(
+        suite="correctness", model="deltaproduct", recurrence="delta_rule", backend="chunkwise", shape=shape,
+        dtype="float32", gate_dtype="float32", pass_="forward", device="cpu",
+    )  # fmt: skip
+    operands = build_operands(case)
+    assert {operands[name].shape[1] for name in ("q", "k", "v", "beta", "log_a")} == {T}
+    assert (operands["log_a"][:, 1::2] == 0).all() and (operands["log_a"][:, ::2] < 0).all()
+    assert operand_specs("deltaproduct", shape) == operand_specs("gated_deltanet", shape)
+    block = subject_of(replace(case, level="block"), "cpu")
+    inner = block.inner(block.values(0, with_state=False))
+    assert inner is not None and inner.operands["k"].shape[1] == inner.grad_output.shape[1] == 2 * T
 
 
 def rwkv7_block(block: Any, x: Tensor, first: Tensor | None) -> Tensor:
@@ -191,7 +261,7 @@ def test_a_model_projects_to_its_key_heads(name: str, G: int) -> None:
     model = build(name, G=G)
     x = normal(B, T, model.width, seed=1)
     operands = model.operands(x)
-    assert operands["q"].shape == operands["k"].shape == (B, T, G, K)
+    assert operands["q"].shape == operands["k"].shape == (B, T * model.steps_per_token, G, K)
     for backend in ("sequential", "chunkwise"):
         torch.testing.assert_close(model(x, backend=backend)[0], model.definition(x), rtol=1e-9, atol=1e-10)
 
@@ -208,10 +278,11 @@ def test_a_case_gets_all_key_heads_of_a_model_that_has_them(name: str) -> None:
     k = build_operands(case)["k"]
     assert k.shape == (1, T, 2, K) and (k[:, :, 0] != k[:, :, 1]).any()
     subject = subject_of(replace(case, level="block"), "cpu")
-    assert subject.lower(subject.values(0, with_state=False).operands)["k"].shape == (1, T, 2, K)
+    steps = T * build(name, G=2).steps_per_token
+    assert subject.lower(subject.values(0, with_state=False).operands)["k"].shape == (1, steps, 2, K)
 
 
-@pytest.mark.parametrize("name", ["deltanet", "gated_deltanet", "kda"])
+@pytest.mark.parametrize("name", ["deltanet", "deltaproduct", "gated_deltanet", "kda"])
 def test_a_width_is_that_of_x_and_of_the_block(name: str) -> None:
     block = block_of(f"{name}:width=7")
     x = normal(B, T, 7, seed=1)

@@ -18,7 +18,8 @@ OUTSIDE = (
     *(f"lru:max_radius={radius}" for radius in (0.5, 1.5, "nan")),
     *(f"lru:max_phase={phase}" for phase in (0.0, -1.0, 7.0, "nan")),
     *(f"kda:lower_bound={bound}" for bound in (0.0, 5.0, "nan", "-inf")),
-    *(f"{name}:width=0" for name in ("deltanet", "gated_deltanet", "kda")),
+    *(f"{name}:width=0" for name in ("deltanet", "deltaproduct", "kda")),
+    *(f"deltaproduct:n_h={n}" for n in (0, -1)),
     *(f"rwkv7:layer={layer}" for layer in (1, -1)),
     *(f"tnn:gamma={gamma}" for gamma in (0.0, -1.0, 1.5, "nan")),
 )
