@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ssmperf import Shape, UnknownName, UsageError
 from ssmperf.engine.plan.workloads import reading
@@ -16,6 +18,7 @@ from ssmperf.engine.plan.workloads.configuration_classes import BY_TYPE, CLASSES
 from ssmperf.engine.plan.workloads.huggingface import of_configuration
 from ssmperf.engine.plan.workloads.workload import Workload
 
+ROOT = Path(__file__).parents[5]
 QWEN = {
     "model_type": "qwen3_next",
     "num_hidden_layers": 48,
@@ -338,8 +341,43 @@ def test_wrong_values_are_refused(changed: dict[str, Any], reason: str, file: Pa
     assert "\n" not in str(refused.value) and len(str(refused.value)) < len(str(file)) + 200
 
 
-def test_no_class_is_read_twice() -> None:
+KEYS = sorted(
+    {key for each in CLASSES for key in each.defaults} | {key for each in PUBLISHED.values() for key in each}
+)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "auto", "M*", "mamba"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["layers", "head_dim"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(list(BY_TYPE)), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
+def test_any_values_give_a_layer_or_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, model_type: str, values: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.json"
+    try:
+        found = read(file, {"model_type": model_type, **values})
+    except UsageError as refused:
+        assert "\n" not in str(refused)
+    else:
+        assert found.layers is not None and 1 <= found.layers[0] <= found.layers[1]
+        assert min(found.sizes.values()) >= 1
+
+
+def test_each_type_has_one_class_and_is_in_the_documents() -> None:
     assert len(BY_TYPE) == sum(len(each.types) for each in CLASSES)
+    text = (ROOT / "docs" / "workloads.md").read_text()
+    rows = text.partition("| `model_type` |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(CLASSES)
+    for each, line in zip(CLASSES, rows, strict=True):
+        assert ", ".join(f"`{name}`" for name in each.types) in line
+        assert each.name in line and each.package in line
 
 
 def test_reading_imports_neither_torch_nor_transformers(file: Path) -> None:
@@ -351,6 +389,5 @@ def test_reading_imports_neither_torch_nor_transformers(file: Path) -> None:
         "print(sorted({'torch', 'transformers', 'evil'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, str(file)]
-    root = Path(__file__).parents[5]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

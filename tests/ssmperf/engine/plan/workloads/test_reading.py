@@ -62,6 +62,34 @@ def test_many_layers_are_distinct() -> None:
     assert len(layers) >= 16
 
 
+def test_the_table_of_the_documents_is_that_of_the_files() -> None:
+    text = (ROOT / "docs" / "workloads.md").read_text()
+    table = text.partition("| name | model |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert table == [row(each) for each in workloads()]
+
+
+def row(workload: Workload) -> str:
+    layers = "{} of {}".format(*workload.layers) if workload.layers else ""
+    context = f"{workload.context:,}" if workload.context else ""
+    T, B = workload.trained_at
+    cells = (
+        f"`{workload.name}`",
+        f"`{workload.model}`",
+        Shape(workload.sizes),
+        layers,
+        context,
+        f"T{T} B{B}",
+    )
+    return f"| {' | '.join(map(str, cells))} | {workload.source} |"
+
+
+def test_the_documents_own_file_reads(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "workloads.md").read_text()
+    file = tmp_path / "layer.toml"
+    file.write_text(text.partition("```toml\n")[2].partition("```")[0])
+    assert reading.read(file).sizes == reading.of_name("qwen3-next-80b").sizes
+
+
 def test_lengths() -> None:
     assert reading.of_name("qwen3-next-80b").trained_at == TRAINED_AT
     assert reading.of_name("mamba2-2.7b").trained_at == (32768, 2)
