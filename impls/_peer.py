@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ def peer(
     launches: device launches of a forward call, whatever its shape.
     declarations: `name`, `prepare`, `kernels` and others of `ssmperf.Backend`.
     """
-    return backend(
+    registered: Callable[[Callable[..., Any]], Any] = backend(
         of,
         devices=("cuda",),
         dtypes=dtypes,
@@ -31,6 +33,26 @@ def peer(
         launches=lambda shape: launches,
         **declarations,
     )
+
+    def register(native: F) -> F:
+        registered(with_own_excepthook(native))
+        return native
+
+    return register
+
+
+def with_own_excepthook(native: F) -> F:
+    """Keep `sys.excepthook` as it is: TVM, which some packages import at their first call, replaces it."""
+
+    @functools.wraps(native)
+    def call(*operands: Any) -> Any:
+        before = sys.excepthook
+        try:
+            return native(*operands)
+        finally:
+            sys.excepthook = before
+
+    return cast(F, call)
 
 
 def refuse_double(*operands: Tensor | None, takes: tuple[str, ...] = REAL) -> None:

@@ -30,10 +30,12 @@ from ssmperf.suitekit import (
 from .largest_size import at_size, free_bytes, largest_sizes, ranges
 from .memory_growth import Growth, growth_exponent
 
+UNPACKED = "none"
 PASSES = ("forward_backward", "forward")  # the widest first
 DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
 SLOW_DIVISORS = (4, 1)  # those of a case whose calls take long
 LONG_CALL_S = 0.1
+PACKED = "packed sequences have the lengths that were chosen"
 COMPILES = "compiled anew for each shape (name it with --backends to try)"
 
 
@@ -94,7 +96,7 @@ def measure_memory(case: Case, context: Context) -> Record:
         return context.record(case, verdict)
     numbers: dict[str, Any] = {"verified_T": lengths[0], "peak_bytes": None}
     slow, uses = is_slow(case), list[Use]()
-    spared = COMPILES if spares_shapes(case, context) else None
+    spared = PACKED if is_packed(case) else COMPILES if spares_shapes(case, context) else None
     for length in lengths:
         there = at_size(case, "T", length)
         values = context.subject(there).values(0, with_state=False)
@@ -147,11 +149,20 @@ def measure_memory(case: Case, context: Context) -> Record:
 
 
 def measured_lengths(case: Case, context: Context) -> tuple[int, ...]:
-    """List the case's length, and its half and quarter, or the latter alone, if the backend takes them."""
+    """List the case's length, and its half and quarter, or the latter alone, if the backend takes them.
+
+    Packed sequences have one length together.
+    """
+    if is_packed(case):
+        return (case.shape["T"],)
     divisors = SLOW_DIVISORS if is_slow(case) or spares_shapes(case, context) else DIVISORS
     lengths = sorted({max(1, case.shape["T"] // divisor) for divisor in divisors})
     refused = context.backend(case).lengths
     return tuple(T for T in lengths if case.shape["T"] == T or refused is None or refused(T) is None)
+
+
+def is_packed(case: Case) -> bool:
+    return case.packing != UNPACKED
 
 
 def spares_shapes(case: Case, context: Context) -> bool:

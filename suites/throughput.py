@@ -206,6 +206,8 @@ def _native_steps(judging: Judging, measured: TimedPass, buffers: Values) -> dic
     case = judging.case
     if case.pass_ != "backward":  # whose operands are part of a graph
         judging.restore(buffers)
+    for step in measured.steps.values():
+        step.ready()  # a clock calls a step before the first values, to learn how long the host needs
     fresh = partial(judging.fresh_values, measured, buffers)
     return {
         f"{name}_s": judging.context.median_s(case, step.call, touched=(), observer=fresh(step.ready))
