@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,11 +20,18 @@ REAL = ("float32", "bfloat16", "float16")
 
 
 def peer(
-    of: str, *, package: str, launches: int, dtypes: tuple[str, ...] = REAL, **declarations: Any
+    of: str,
+    *,
+    package: str,
+    launches: int,
+    dtypes: tuple[str, ...] = REAL,
+    modules: tuple[str, ...] = (),
+    **declarations: Any,
 ) -> Callable[[F], F]:
     """Register the decorated native call of a package, which needs a GPU, as a backend of a recurrence.
 
-    launches: device launches of a forward call, whatever its shape.
+    launches: device launches of a forward call, whatever its shape. modules: those of the package that a call
+        imports, if not the package itself.
     declarations: `name`, `prepare`, `kernels` and others of `ssmperf.Backend`.
     """
     registered: Callable[[Callable[..., Any]], Any] = backend(
@@ -31,7 +40,7 @@ def peer(
         dtypes=dtypes,
         needs=(package,),
         launches=lambda shape: launches,
-        **declarations,
+        **{"loads": with_own_excepthook(partial(import_all, modules or (package,))), **declarations},
     )
 
     def register(native: F) -> F:
@@ -39,6 +48,11 @@ def peer(
         return native
 
     return register
+
+
+def import_all(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        importlib.import_module(name)
 
 
 def with_own_excepthook(native: F) -> F:

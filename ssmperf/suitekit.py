@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.registry.presets import Training as Training
     from ssmperf.engine.registry.sections import Chart as Chart
     from ssmperf.engine.registry.sections import Section as Section
-    from ssmperf.engine.runs.scope import judged_lines as judged_lines
+    from ssmperf.engine.runs.judged import judged_lines as judged_lines
     from ssmperf.engine.runs.standings import Standing as Standing
     from ssmperf.engine.runs.standings import believed as believed
     from ssmperf.engine.runs.standings import first_places as first_places

@@ -63,7 +63,8 @@ SECTION = Section(
 )
 
 MODEL = "model"
-PREFERRED = ("linear_transformer",)  # stand for their kind of gate as in earlier runs, whatever is added
+# stand for their kind of gate as in earlier runs, whatever is added
+PREFERRED = ("linear_transformer", "f4_scalar", "f4_vector", "f4_decoupled")
 CHANGES = ("0", "0.1", "10", RESET)  # of a model's own decay
 # of the same, where a preset takes few shapes
 FEW_CHANGES = ("0", "10", RESET)

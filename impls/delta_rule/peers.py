@@ -7,6 +7,7 @@ the record of a timed case.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ssmperf.authoring import TRAINING_PASSES
@@ -34,6 +35,7 @@ def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
         kernels=(*STATES, FLASH_QLA) if own_choice else STATES,
         launches=6,
         prepare=_fla.chunked(own_choice=own_choice),
+        loads=partial(_fla.load_all, own_choice=own_choice),
         passes=TRAINING_PASSES,
         gates=_fla.GATES,
     )
@@ -58,6 +60,7 @@ def fla_triton(form: str, *operands: Any) -> Any:
     kernels=("fused_recurrent",),
     launches=1,
     prepare=_fla.recurrent,
+    modules=_fla.MODULES,
     gates=_fla.GATES,
 )
 def fla_recurrent(form: str, *operands: Any) -> Any:
@@ -86,6 +89,7 @@ def flash_qla(*operands: Any) -> Any:
     "delta_rule",
     name="cudnn",
     package="cudnn",
+    modules=("cudnn.linear_attention.ops.kda",),
     kernels=("kda_fused",),
     launches=1,
     prepare=_cudnn.hopper,
@@ -103,6 +107,7 @@ def cudnn(*operands: Any) -> Any:
     "delta_rule",
     name="flashinfer",
     package="flashinfer",
+    modules=("flashinfer.gdn_prefill",),
     kernels=("DeltaRule", "delta_rule"),
     launches=1,
     prepare=_flashinfer.prefill,

@@ -7,6 +7,7 @@ the record of a timed case.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ssmperf.authoring import TRAINING_PASSES
@@ -30,6 +31,7 @@ def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
         kernels=(STATES,),
         launches=5,
         prepare=_fla.chunked(own_choice=own_choice),
+        loads=partial(_fla.load_all, own_choice=own_choice),
         passes=TRAINING_PASSES,
         gates=CHUNKED,
     )
@@ -54,6 +56,7 @@ def fla_triton(form: str, *operands: Any) -> Any:
     kernels=("fused_recurrent",),
     launches=1,
     prepare=_fla.recurrent,
+    modules=_fla.MODULES,
     gates=(*CHUNKED, "value", "both"),
 )
 def fla_recurrent(form: str, *operands: Any) -> Any:
@@ -65,6 +68,7 @@ def fla_recurrent(form: str, *operands: Any) -> Any:
     "linear_attention",
     name="mamba_ssd",
     package="mamba_ssm",
+    modules=("mamba_ssm.ops.triton.ssd_combined",),
     kernels=("chunk_state_fwd_kernel",),
     launches=5,
     prepare=mamba.ssd,
@@ -81,6 +85,7 @@ def mamba_ssd(*operands: Any) -> Any:
     "linear_attention",
     name="mlstm_kernels",
     package="mlstm_kernels",
+    modules=("mlstm_kernels.torch.chunkwise",),
     kernels=("mlstm_siging_chunkwise",),
     launches=3,
     prepare=mlstm.siging,

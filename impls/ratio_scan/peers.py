@@ -62,6 +62,7 @@ def _rwkv4(
     "ratio_scan",
     name="fla_rwkv4",
     package="fla",
+    modules=("fla.ops.rwkv4",),
     kernels=("fused_recurrent_rwkv4",),
     launches=2,
     prepare=_rwkv4,

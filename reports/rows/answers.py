@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PhaseAnswer:
     """What a run says about one form of a phase.
 
     form: batch, length and packing, as text. gates: `start`, `steep`, … or another source of operands.
@@ -46,14 +46,14 @@ class Answer:
         return {name: getattr(self, name) for name in fields} | {"contest": self.contest}
 
 
-def answers(runs: Sequence[Run]) -> list[Answer]:
+def answers(runs: Sequence[Run]) -> list[PhaseAnswer]:
     """List the answers of all runs with workloads, by workload, phase and form."""
     if not any(workloads_of(run.meta) for run in runs):
         return []
     table = frames.frame(runs)
     sections = frames.sections(runs, table)
     reach = _reach(sections, table)
-    found: list[Answer] = []
+    found: list[PhaseAnswer] = []
     for name, run in zip(frames.run_names(runs), runs, strict=True):
         own = table[table["run"] == name]
         for suite, section in sections.items():
@@ -68,7 +68,7 @@ def answers(runs: Sequence[Run]) -> list[Answer]:
 
 def _of_phase(
     workload: str, phase: str, rows: pd.DataFrame, rank: str, reach: Mapping[tuple[str, ...], str]
-) -> Iterator[Answer]:
+) -> Iterator[PhaseAnswer]:
     place = frames.KEY.index("pass")
     keys = frames.keys(rows)
     forms: dict[tuple[Hashable, ...], dict[str, tuple[contests.Contest, list[Row]]]] = {}
@@ -86,7 +86,7 @@ def _of_phase(
             won = [row for row in seen if row["backend"] == contest["backend"]]
             right_to = reach.get(_owner(seen[0], contest["backend"]), "")
             form, gates = _form(seen[0]), _gates(seen[0])
-            yield Answer(workload, phase, form, gates, contest, _peak(won), _share(won, rank), right_to)
+            yield PhaseAnswer(workload, phase, form, gates, contest, _peak(won), _share(won, rank), right_to)
 
 
 def _reach(sections: Mapping[str, Section], table: pd.DataFrame) -> dict[tuple[str, ...], str]:
@@ -139,7 +139,7 @@ def _share(rows: Sequence[Row], rank: str) -> float | None:
     return sum(share * seconds for share, seconds in pairs if share and seconds) / total if total else None
 
 
-def _order(answer: Answer) -> tuple[Any, ...]:
+def _order(answer: PhaseAnswer) -> tuple[Any, ...]:
     phase = PHASES.index(answer.phase) if answer.phase in PHASES else len(PHASES)
     gates = [*GATES].index(answer.gates) if answer.gates in GATES else len(GATES)
     return (answer.workload, phase, gates, answer.form.startswith("packed"))

@@ -23,8 +23,9 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import REFUSED_VALUES
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.machine.calibration import kind_of
+from ssmperf.engine.runs.judged import with_doubt
 from ssmperf.engine.runs.rounds import values_of
-from ssmperf.engine.runs.scope import Restriction, Scope, kept, with_doubt
+from ssmperf.engine.runs.scope import Restriction, Scope, kept
 from ssmperf.engine.runs.standings import declared_ranks, rank_fields
 from ssmperf.engine.runs.store import Run, planned
 from ssmperf.errors import UsageError

@@ -9,26 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from ...rows import units
-from ...rows.answers import Answer
+from ...rows.answers import PhaseAnswer
 from ...rows.contests import Contest
 
 NOT_MEASURED = "not measured"
 START = "start"  # the gates that are shown first
 
 
-def by_workload(found: Iterable[Answer]) -> dict[str, list[Answer]]:
-    cards: dict[str, list[Answer]] = {}
+def by_workload(found: Iterable[PhaseAnswer]) -> dict[str, list[PhaseAnswer]]:
+    cards: dict[str, list[PhaseAnswer]] = {}
     for answer in found:
         cards.setdefault(answer.workload, []).append(answer)
     return cards
 
 
-def lines(found: Sequence[Answer]) -> list[tuple[str, str]]:
+def lines(found: Sequence[PhaseAnswer]) -> list[tuple[str, str]]:
     """Give a label and a sentence per phase and kind of gates of a workload.
 
     The first form of a phase has the line. The others follow in it, as far as another backend wins there.
     """
-    groups: dict[tuple[str, str], list[Answer]] = {}
+    groups: dict[tuple[str, str], list[PhaseAnswer]] = {}
     for answer in found:
         groups.setdefault((answer.phase, answer.gates), []).append(answer)
     return [
@@ -37,7 +37,7 @@ def lines(found: Sequence[Answer]) -> list[tuple[str, str]]:
     ]
 
 
-def _line(members: Sequence[Answer]) -> str:
+def _line(members: Sequence[PhaseAnswer]) -> str:
     first, *others = members
     elsewhere: dict[str, list[str]] = {}
     for each in others:
@@ -69,7 +69,7 @@ def brief(contest: Contest) -> str:
     return text if len(winners) > 1 else f"{text}, the only backend that took part"
 
 
-def cards(found: Sequence[Answer]) -> list[Text | Table]:
+def cards(found: Sequence[PhaseAnswer]) -> list[Text | Table]:
     """Give the answers for a terminal."""
     parts: list[Text | Table] = []
     for name, members in by_workload(found).items():
@@ -85,7 +85,7 @@ def cards(found: Sequence[Answer]) -> list[Text | Table]:
     return parts[:-1]
 
 
-def matrix(found: Sequence[Answer]) -> dict[str, Any]:
+def matrix(found: Sequence[PhaseAnswer]) -> dict[str, Any]:
     """Give the table of workloads, phases and backends: times, and how often the least one they are."""
     backends = dict.fromkeys(
         each["backend"]
@@ -104,9 +104,9 @@ def matrix(found: Sequence[Answer]) -> dict[str, Any]:
     return {"backends": list(backends), "rows": rows}
 
 
-def against_gates(found: Sequence[Answer]) -> list[dict[str, Any]]:
+def against_gates(found: Sequence[PhaseAnswer]) -> list[dict[str, Any]]:
     """Give a table of times against gates for each form that was timed under several: a line per backend."""
-    forms: dict[tuple[str, str, str], dict[str, Answer]] = {}
+    forms: dict[tuple[str, str, str], dict[str, PhaseAnswer]] = {}
     for answer in found:
         forms.setdefault((answer.workload, answer.phase, answer.form), {})[answer.gates] = answer
     return [

@@ -37,7 +37,7 @@ CPU = Device("cpu")
 NAMED, OWN, BOTH = JUDGED_AT = ("named", "own", "both")
 
 
-class Use(NamedTuple):
+class WorkloadUse(NamedTuple):
     """The workload for whose layer a selection stands, and the phase.
 
     judged: whether suites take part that rank nothing.
@@ -73,7 +73,7 @@ class Selection:
     choices: Mapping[str, Any] = field(default_factory=dict)
     peers: bool = False
     judged_at: str = NAMED
-    use: Use | None = None
+    use: WorkloadUse | None = None
     parts: tuple[Selection, ...] = ()
 
     @classmethod

@@ -25,6 +25,7 @@ BATCHES = ("bitwise", "tolerance")
 # Declarations of a backend that are functions, if they are given.
 FUNCTIONS = (
     "lengths", "error_bound", "definition", "launches", "serial_steps", "workspace", "saved", "prepare",
+    "loads",
 )  # fmt: skip
 
 
@@ -224,6 +225,8 @@ class Backend:
         times the workspace.
     prepare: operands -> `Prepared`: native operands for a foreign package's kernel, and the way back.
     native: the foreign kernel alone, as it is timed; `function` is the same kernel with its preparation.
+    loads: imports what the foreign kernel needs. For a built-in backend it is called before the first case,
+        and what the imports leave behind in the process, such as environment variables, is no call's fault.
     """
 
     name: str
@@ -251,6 +254,7 @@ class Backend:
     saved: Callable[[Shape, int, str], float] | None = None
     prepare: Callable[..., Prepared] | None = None
     native: Callable[..., Any] | None = None
+    loads: Callable[[], Any] | None = None
     description: str = ""
 
     def __post_init__(self) -> None:

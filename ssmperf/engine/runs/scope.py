@@ -2,7 +2,7 @@
 
 A planned case can be found by its id, but a case that the new code no longer plans has none there. A scope
 tells whether a case of a base run should be in a new run: such a case is missing if it is not there, and a
-case outside of the scope is only named. Nor is a kernel right that was judged at chosen lengths alone.
+case outside of the scope is only named.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import lengths_of
-from ssmperf.engine.cases.case import JSON_NAMES, MODEL, Case, axes, split_source
-from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.cases.case import JSON_NAMES, Case, axes, split_source
+from ssmperf.engine.cases.record import Record
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.plan.plan import Plan
-from ssmperf.engine.plan.selection import NAMED, OWN, Selection, is_regime
+from ssmperf.engine.plan.selection import NAMED, Selection
 from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.runs.rounds import fold, watched
 from ssmperf.engine.runs.standings import rank_fields
@@ -29,7 +27,7 @@ from ssmperf.engine.runs.workloads import workloads_of
 from ssmperf.errors import UnknownName, UnreadableRun, UsageError
 
 if TYPE_CHECKING:
-    from ssmperf.comparison.outcome import Pair
+    pass
 
 META = "selection"  # key in run.json
 PARTS = "parts"  # key in a selection: those of workloads and phases, as NAME:PHASE
@@ -163,7 +161,7 @@ class Scope:
             mine,
             shared,
             frozenset(planned(new.meta)),
-            frozenset(_values(record.case, shared) for record in new.records),
+            frozenset(values_of(record.case, shared) for record in new.records),
         )
 
     def covers(self, case: Case) -> bool:
@@ -182,7 +180,7 @@ class Scope:
         if case.suite not in self.selection["suites"] or case.device != self.selection["device"]:
             return False
         differing = [name for name in AXES if name not in self.shared]
-        if differing and _values(case, self.shared) in self.seen:
+        if differing and values_of(case, self.shared) in self.seen:
             return False
         # a resumed run holds cases of an earlier selection, which the names that both runs chose exclude
         named = [name for name in self.shared if self._chosen(name)]
@@ -303,86 +301,6 @@ def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequenc
     return narrow
 
 
-def judged_lines(runs: Iterable[Run]) -> list[str]:
-    """Say at which lengths alone suites judged that rank nothing, where a run chose them."""
-    lines = []
-    for run in runs:
-        if _chose_lengths(run):
-            by_suite: dict[str, list[Case]] = {}
-            for cases in _judged(run):
-                by_suite.setdefault(cases[0].suite, []).extend(cases)
-            lines += [f"{name}: judged at {_lengths_text(cases)} only" for name, cases in by_suite.items()]
-    return list(dict.fromkeys(lines))
-
-
-def with_doubt(pairs: Iterable[Pair], base: Run, new: Run, restriction: Restriction) -> list[Pair]:
-    """Make pairs ambiguous whose kernels were judged at even lengths alone, which tiles may divide.
-
-    A block size ± 1 is odd as well. Nothing changes where neither run chose lengths, or where the comparison
-    is of cases that are named.
-    """
-    only: dict[str, str] = {}
-    if not restriction.cases and any(map(_chose_lengths, (base, new))):
-        for cases in _judged(new):
-            if not any(length > 1 and length % 2 for case in cases for length in _lengths(case)):
-                only |= dict.fromkeys((case.id for case in cases), _lengths_text(cases))
-    return [
-        replace(pair, verdict="ambiguous", reason=_doubt(only[pair.case.id], pair.reason))
-        if pair.verdict in ("same", "new", "mended") and pair.case.id in only
-        else pair
-        for pair in pairs
-    ]
-
-
-def _doubt(lengths: str, earlier: str | None) -> str:
-    advice = f"judged at {lengths} only, and at no odd length above 1: leave T out, or name an odd one"
-    return f"{advice}; {earlier}" if earlier else advice
-
-
-def _chose_lengths(run: Run) -> bool:
-    """Tell whether a run chose the lengths at which suites judge, as far as it says what was asked for."""
-    selection = _selection_of(run)
-    if selection is None:
-        return False
-    packed = selection["axes"].get("packing", [UNPACKED]) != [UNPACKED]
-    return packed or ("T" in selection["sizes"] and selection.get("judged_at", NAMED) != OWN)
-
-
-def _judged(run: Run) -> Iterable[list[Case]]:
-    """List the cases on sampled operands that judge, together where they differ in their shape alone."""
-    found: dict[tuple[Any, ...], list[Case]] = {}
-    others = [name for name in AXES if name not in ("shape", "packing")]
-    for record in run.records:
-        case = record.case
-        sampled = case.operand_source == MODEL or is_regime(case.operand_source)
-        if sampled and not case.decodes and record.status is not Status.UNSUPPORTED:
-            found.setdefault(_values(case, others), []).append(case)
-    return [cases for cases in found.values() if _judges(cases[0].suite, run)]
-
-
-def _judges(suite: str, run: Run) -> bool:
-    """Tell whether a suite judges, as it is installed here; if it is not, by the run's section of it."""
-    installed = registry.suites().get(suite)
-    if installed is not None:
-        return bool(installed.section.judges)
-    sections = run.meta.get("suites")
-    section = sections.get(suite) if isinstance(sections, Mapping) else None
-    return not (isinstance(section, Mapping) and (section.get("rank") or section.get("lengths")))
-
-
-def _lengths(case: Case) -> tuple[int, ...]:
-    """List the lengths of a case's sequences."""
-    return lengths_of(case.packing) or (case.shape["T"],)
-
-
-def _lengths_text(cases: Iterable[Case]) -> str:
-    """Write the lengths of cases, as in "T = 64, 512"; those of packed sequences by their packing."""
-    cases = list(cases)
-    texts = dict.fromkeys(f"packing {case.packing}" for case in cases if case.packing != UNPACKED)
-    plain = sorted({case.shape["T"] for case in cases if case.packing == UNPACKED})
-    return " and ".join([*([f"T = {', '.join(map(str, plain))}"] if plain else []), *texts])
-
-
 def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[str, ...]:
     """List the axes on which two runs made the same choice; of an older run only the default is assumed."""
     if theirs is None:
@@ -395,7 +313,7 @@ def _shared(mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> tuple[
     return tuple(name for name in AXES if same.get(name, mine["axes"].get(name) == theirs["axes"].get(name)))
 
 
-def _values(case: Case, names: Sequence[str]) -> tuple[Any, ...]:
+def values_of(case: Case, names: Sequence[str]) -> tuple[Any, ...]:
     return (case.suite, case.device, *(_value(case, name) for name in names))
 
 
@@ -411,7 +329,7 @@ def _usual(name: str) -> list[Any]:
     return [axes()[_FIELDS[name]].default] if name in _FIELDS else []
 
 
-def _selection_of(run: Run) -> Mapping[str, Any] | None:
+def selection_of(run: Run) -> Mapping[str, Any] | None:
     """Get the selection of a run; None for a run of an older version, or a damaged one."""
     found = run.meta.get(META)
     return found if isinstance(found, Mapping) and _intact(found) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ssmperf.engine.cases.calls.packing import lengths_of, read_packing
 from ssmperf.engine.cases.case import TRAINING_PASSES
-from ssmperf.engine.plan.selection import Selection, Use
+from ssmperf.engine.plan.selection import Selection, WorkloadUse
 from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.plan.workloads.huggingface import of_configuration
 from ssmperf.engine.plan.workloads.reading import names, of_name, read
@@ -112,7 +112,7 @@ def _part(layer: Workload, phase: str, form: Form, selection: Selection) -> Sele
         models=(layer.model,),
         sizes=(*sizes, Sizes("B", form.B), Sizes("T", form.T)),
         choices=choices,
-        use=Use(layer.name, phase, form.judged),
+        use=WorkloadUse(layer.name, phase, form.judged),
     )
 
 

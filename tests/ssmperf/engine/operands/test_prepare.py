@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -145,6 +145,22 @@ def test_what_is_touched_can_be_rewritten_between_calls(pass_: str) -> None:
     work.call()
     if pass_ != "forward":
         assert work.results(work.call())["b"].shape == values.operands["b"].shape
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_clock_may_take_a_step_before_its_first_values(pass_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a GPU does, to learn how long the host needs for it."""
+    timed = Context.median_s
+
+    def early(self: Context, case: Case, call: Callable[[], Any], **options: Any) -> float:
+        call()
+        return timed(self, case, call, **options)
+
+    monkeypatch.setattr(Context, "median_s", early)
+    register(to_native)
+    record = measure(pass_=pass_)
+    assert record.status is Status.OK, record.reason
+    assert record.numbers["finish_s"] >= 0
 
 
 def test_a_wrong_preparation_is_wrong() -> None:
