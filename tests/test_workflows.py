@@ -82,6 +82,7 @@ def test_every_snippet_is_known() -> None:
     assert snippets().keys() == SNIPPETS.keys()
 
 
+@pytest.mark.slow(but=("workflow", "starter", "action"))
 @pytest.mark.parametrize("name", documents())
 def test_it_fits_the_schema(name: str, tmp_path: Path) -> None:
     done = check(tmp_path, *documents()[name])

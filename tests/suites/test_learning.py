@@ -115,6 +115,7 @@ def test_the_command_repeats_the_training(run: ssmperf.Run) -> None:
         assert words in command
 
 
+@pytest.mark.slow
 def test_the_same_seed_learns_the_same_in_another_process(run: ssmperf.Run) -> None:
     found = run.records[0].numbers
     assert list(train(JOB).losses) == pytest.approx(found["losses"], rel=1e-6)

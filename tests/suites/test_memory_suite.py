@@ -67,6 +67,7 @@ def of(run: Run, name: str) -> Record:
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_case_has_its_status(run: Run, name: str) -> None:
     status, reason = EXPECTED[name]

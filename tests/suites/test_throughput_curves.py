@@ -41,6 +41,7 @@ def test_a_loop_is_timed_at_the_shortest_length_unless_it_is_named() -> None:
         assert len(found) == lengths and min(case.shape["T"] for case in cases) in found
 
 
+@pytest.mark.slow
 def test_of_all_models_the_backends_that_people_compare_have_curves_and_the_others_one_length() -> None:
     selection, _ = select(device="cuda", planning=True)
     lengths: dict[str, set[int]] = defaultdict(set)

@@ -127,6 +127,7 @@ def test_every_split_passes_the_state_and_its_gradient(backend: Backend, kind: s
         assert worst(evaluate(in_two, operands), whole) < 1e-12
 
 
+@pytest.mark.slow(but=("chunkwise-*",))
 @pytest.mark.parametrize("keys", ["random", "parallel", "near"])
 @pytest.mark.parametrize("rate", [0.0, 1.0, 2.0, None], ids=["b0", "b1", "b2", "b012"])
 @each_backend

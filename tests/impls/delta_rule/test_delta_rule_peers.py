@@ -229,6 +229,7 @@ def test_a_miscompiled_backward_pass_is_refused(monkeypatch: pytest.MonkeyPatch)
     kernel_check(NAME, fla, operands("scalar"))
 
 
+@pytest.mark.slow
 def test_peers_are_listed_and_no_package_is_imported(tmp_path: Path) -> None:
     code = f"""
 import sys

@@ -73,6 +73,7 @@ def test_a_tied_head_is_the_embedding_and_counts_once() -> None:
     assert untied(tokens())[0].shape == (2, 9, 3)
 
 
+@pytest.mark.slow(but=("s4", "rwkv7", "pese_lr"))
 @pytest.mark.parametrize("name", SIZES)
 def test_a_count_is_that_of_the_parameters(name: str) -> None:
     shape = Shape(B=1, T=1, **SIZES[name])

@@ -92,6 +92,7 @@ class TestHost:
         assert found["empty_s"].fastest_s == pytest.approx(10e-6)
         assert found["host_s"].drain_fraction == pytest.approx(5 / 1500)
 
+    @pytest.mark.slow
     def test_slow_calls_have_small_batches(self) -> None:
         clock = HostClock()
         host.times({"host_s": clock.call("host_s", 0.1)}, clock.wait, longest_s=10.0, now=clock.now)

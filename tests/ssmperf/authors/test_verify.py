@@ -84,6 +84,7 @@ RIGHT: dict[str, tuple[Any, int]] = {  # with the number of verdicts
 }
 
 
+@pytest.mark.slow(but=("backend", "partial", "function"))
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_true_in_any_form(name: str) -> None:
     function, count = RIGHT[name]

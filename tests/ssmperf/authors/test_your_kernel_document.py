@@ -173,7 +173,7 @@ def test_the_fault_is_named(walk: Walk) -> None:
     assert command in printed(walk, "ssmperf run")[-1]
 
 
-@pytest.mark.slow(but=("1-base",))
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["base", "new"])
 @pytest.mark.parametrize("code", [WRONG, SLOWER])
 @pytest.mark.usefixtures("own_registrations")

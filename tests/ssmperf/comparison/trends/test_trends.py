@@ -76,7 +76,7 @@ def test_noise_makes_hardly_any_step(noise: str) -> None:
     assert alarms <= 3
 
 
-@pytest.mark.slow(but=("normal-*",))
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "least"), [("normal", 0.95), ("common", 0.95), ("heavy", 0.88)])
 def test_planted_steps_are_found_beside_their_run_and_no_others(noise: str, least: float) -> None:
     right = others = planted = 0

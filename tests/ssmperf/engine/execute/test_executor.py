@@ -105,6 +105,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record
         return folder, run(cases, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_has_its_own_record(hostile: tuple[Path, list[Record]], name: str) -> None:
     (record,) = [r for r in hostile[1] if r.case.backend == f"hostile_{name}"]

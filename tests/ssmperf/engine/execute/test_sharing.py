@@ -106,6 +106,7 @@ def test_a_case_that_lacks_memory_beside_others_is_repeated_alone(seen: Seen) ->
         assert started[f"hostile_{name}"] == 2
 
 
+@pytest.mark.slow
 def test_a_case_that_is_wrong_once_stays_wrong(seen: Seen) -> None:
     assert [record.status for record in seen.of("hostile_is_off_once")] == [Status.WRONG]
 

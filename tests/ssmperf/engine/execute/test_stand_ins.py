@@ -127,6 +127,7 @@ def test_reports_say_as_which_model_it_was_timed(folder: Path, capsys: pytest.Ca
     assert f"as {copy.numbers['timed_as']}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_copies_that_a_killed_run_lacks_are_made_when_it_is_resumed(folder: Path, tmp_path: Path) -> None:
     file = folder / "records.jsonl"
     lines = file.read_text().splitlines()

@@ -117,6 +117,7 @@ def test_a_regime_shows_it_as_a_model_does(name: str) -> None:
     assert words in str(record.reason)
 
 
+@pytest.mark.slow(but=("detached", "heads_modulo", "no_autocast"))
 @pytest.mark.parametrize("name", BROKEN)
 def test_verify_names_the_cause(name: str) -> None:
     registry.load_plugin(PLUGIN)

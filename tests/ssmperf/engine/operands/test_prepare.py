@@ -147,6 +147,7 @@ def test_what_is_touched_can_be_rewritten_between_calls(pass_: str) -> None:
         assert work.results(work.call())["b"].shape == values.operands["b"].shape
 
 
+@pytest.mark.slow(but=("forward_backward",))
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_clock_may_take_a_step_before_its_first_values(pass_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a GPU does, to learn how long the host needs for it."""

@@ -124,6 +124,7 @@ def test_all_are_all_suites() -> None:
     assert Request.of("all", device="cpu").suites == tuple(registry.suites())
 
 
+@pytest.mark.slow(but=("N=3*",))
 @pytest.mark.parametrize(
     ("size", "model", "why"),
     [

@@ -54,7 +54,7 @@ STORED: dict[str, Change] = {
 }
 
 
-@pytest.mark.slow(but=("as it is", "no samples", "odd commit"))
+@pytest.mark.slow(but=("as it is",))
 @pytest.mark.parametrize("name", STORED)
 def test_the_storage_of_pytest_benchmark_has_a_history(name: str, tmp_path: Path, call: Call) -> None:
     """Its folder, the machine's folder in it, and what lies around it, whatever optional fields are there."""

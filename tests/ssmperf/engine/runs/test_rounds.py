@@ -142,6 +142,7 @@ def test_a_run_with_rounds(measured: Measured) -> None:
     assert all("--time 0.002" in record.numbers["command"] for record in run.records)
 
 
+@pytest.mark.slow
 def test_rounds_have_fresh_workers_and_one_judge(measured: Measured) -> None:
     assert measured.started.count("judge") == 1
     assert measured.started.count("worker") == 3

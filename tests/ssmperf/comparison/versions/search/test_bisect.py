@@ -66,7 +66,7 @@ def search(out: Path, meter: Any, **more: Any) -> Bisected:
     return bisect(wanted, out, meter=meter, **more)
 
 
-@pytest.mark.slow(but=("1", "11"))
+@pytest.mark.slow(but=("1",))
 @pytest.mark.parametrize("number", [1, 2, 6, 8, 11, 15])
 def test_the_first_slow_commit_is_found(number: int, history: list[str], tmp_path: Path) -> None:
     meter = slow_from(history, number)
