@@ -50,6 +50,7 @@ class KDA(ConvolvedDeltaRule):
         super().__init__(shape, allow_neg_eigval=allow_neg_eigval, width=width)
         H, K, V = (self.shape[letter] for letter in "HKV")
         self.lower_bound = None if lower_bound is None else below_zero("lower_bound", lower_bound)
+        self.least_log_gate = self.lower_bound
         self.step_down = nn.Linear(self.width, V, bias=False)
         self.step_up = nn.Linear(V, H * K, bias=False)
         self.step_bias = nn.Parameter(first_step_bias(H, K))

@@ -62,6 +62,7 @@ class RWKV7(Model):
     """
 
     block = RWKV7Block
+    least_log_gate = -LARGEST_DECAY
 
     def __init__(self, shape: Mapping[str, int], *, layer: int = 0, layers: int = 1) -> None:
         if not 0 <= layer < layers:

@@ -22,10 +22,11 @@ from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.layers.model import Model
 from ssmperf.engine.operands import corpus
 from ssmperf.engine.operands.calls.forms import completed, in_memory
-from ssmperf.engine.operands.decay import STEEP_AT, change_decay
+from ssmperf.engine.operands.decay import STEEP_AT, change_decay, check_range
 from ssmperf.engine.operands.dtypes import differentiable, dtype_of, gate_dtype_of
 from ssmperf.engine.operands.time_axis import laid_out, steps
 from ssmperf.engine.operands.values import contract
+from ssmperf.engine.plan.refusal import probes_decay
 from ssmperf.engine.registry.declarations import Recurrence
 
 VOCABULARY = 256  # the values of a byte
@@ -82,13 +83,16 @@ def build_operands(case: Case, *, draw: int = 0, device: str = "cpu") -> dict[st
     if case.model is not None and (case.operand_source == MODEL or change is not None):
         wide = _model_operands(case, draw, device)
         if change is not None:
+            least = _built(case).least_log_gate
+            if not probes_decay(case.suite):
+                check_range(change, least)
             wide = change_decay(
                 recurrence,
                 registry.model(case.model).gate,
                 wide,
                 change,
                 _seed(case, draw),
-                least=_built(case).least_log_gate,
+                least=least,
                 start=functools.partial(_at_start, case.model, case.shape.with_(B=1, T=STEEP_AT), device),
             )
     else:

@@ -83,12 +83,10 @@ def change_decay(
     start: makes the model's operands at T = 4,096 and seed 0, for `steep`.
 
     Raises:
-        Unsupported: the operands hold no log gates to change, or the model's formula cannot give such ones.
+        Unsupported: the operands hold no log gates to change.
         UnknownName: the change has another form.
     """
     factor = check_change(change)
-    if least is not None:
-        _check_range(change, factor, least)
     if change in (STEEP, SLOW) and not recurrence.resets(gate_kind):
         raise Unsupported(f"{change} log gates: those of {gate_kind} gates do not change from step to step")
     length = length_of(operands)
@@ -108,14 +106,23 @@ def change_decay(
     return changed
 
 
-def _check_range(change: str, factor: float | None, least: float) -> None:
-    """Refuse log gates outside of a formula's range, in which neither 0 nor the least value lie."""
-    if change == RESET or factor == 0.0:
-        raise Unsupported(
-            f"no {'decay' if factor == 0.0 else 'resets'}: log gates lie between {least:.4g} and 0"
-        )
+def check_range(change: str, least: float | None) -> None:
+    """Refuse a change to log gates that a model's formula cannot give.
+
+    least: see `change_decay`. The formula gives neither that value nor 0.
+
+    Raises:
+        Unsupported: the model cannot have such log gates.
+    """
+    if least is None:
+        return
+    lie = f"the model's log gates lie between {least:.4g} and 0"
+    if check_change(change) == 0.0:
+        raise Unsupported(f"no log gates of 0: {lie}")
+    if change == RESET:
+        raise Unsupported(f"no resets: {lie}")
     if change == STEEP and least > STEEP_MEAN:
-        raise Unsupported(f"no steep log gates: the model's lie above {least:.4g}, not near {STEEP_MEAN}")
+        raise Unsupported(f"no steep log gates: {lie}, not near {STEEP_MEAN}")
 
 
 def _renamed(

@@ -11,7 +11,7 @@ from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import parse
 from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
 from ssmperf.engine.cases.calls.packing import lengths_of
-from ssmperf.engine.cases.case import Case, split_source
+from ssmperf.engine.cases.case import DECAY, Case, decay_of, split_source
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.plan.selection import Selection, is_own, is_regime
 from ssmperf.engine.registry.declarations import Backend, Recurrence
@@ -62,7 +62,7 @@ def refusal(case: Case, selection: Selection) -> str | None:
         return f"no {case.dtype}: the model takes {', '.join(model.dtypes)}"
     if case.decodes and not registry.recurrence(case.recurrence).has_state:
         return f"no decode pass: {case.recurrence} has no state to continue from"
-    problem = form_problem(case, registry.recurrence(case.recurrence))
+    problem = form_problem(case, registry.recurrence(case.recurrence)) or _slopes_problem(case)
     if problem:
         return problem
     if case.level == "block" and case.decodes:
@@ -108,6 +108,20 @@ def form_problem(case: Case, recurrence: Recurrence) -> str | None:
     if "G" in case.shape and not recurrence.shares_heads:
         return f"{recurrence.name} has as many key heads as heads"
     return recurrence.call_problem(call)
+
+
+def _slopes_problem(case: Case) -> str | None:
+    """Refuse another decay for a model whose gates are constants, unless the suite's question is decay."""
+    constant = "const" in (gate_kind(case) or "")
+    if case.model and constant and decay_of(case.operand_source) is not None and not probes_decay(case.suite):
+        return f"{case.model} has no other slopes than its own: its log gates are constants"
+    return None
+
+
+def probes_decay(suite: str) -> bool:
+    """Tell whether a suite changes the decay of models by itself, also to what their formulas cannot give."""
+    known = registry.suites().get(suite)
+    return known is not None and DECAY in known.sources
 
 
 def _projects_key_heads(case: Case) -> bool:
