@@ -121,7 +121,7 @@ def test_what_cannot_be_is_refused_in_a_line(name: str) -> None:
     models = given.get("models")
     selection = Selection.of(GPU, models=models, sizes=parse_sizes(given.get("axis", ())),
                              packing=given.get("packing"))  # fmt: skip
-    with pytest.raises((UsageError, UnknownName), match="(?s)^[^\n]*$") as error:
+    with pytest.raises((UsageError, UnknownName), match=r"^[^\n]*\Z") as error:
         make_plan(with_workloads(selection, texts), ("throughput",))
     assert reason in str(error.value)
 
