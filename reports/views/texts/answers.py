@@ -32,7 +32,7 @@ def lines(found: Sequence[PhaseAnswer]) -> list[tuple[str, str]]:
     for answer in found:
         groups.setdefault((answer.phase, answer.gates), []).append(answer)
     return [
-        (phase if gates == START else f"{phase}, {gates} gates", _line(members))
+        (phase if gates == START else f"{phase}, gates: {gates}", _line(members))
         for (phase, gates), members in groups.items()
     ]
 
@@ -94,7 +94,7 @@ def matrix(found: Sequence[PhaseAnswer]) -> dict[str, Any]:
     )
     rows = []
     for answer in found:
-        gates = "" if answer.gates == START else f", {answer.gates} gates"
+        gates = "" if answer.gates == START else f", gates: {answer.gates}"
         rows.append({
             "workload": answer.workload,
             "phase": f"{answer.phase}{gates}",
