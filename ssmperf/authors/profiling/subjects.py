@@ -30,16 +30,18 @@ def cases_of(
     Raises:
         UsageError: there are none, or a size is named that none of them has.
     """
-    found = list(
-        product(
-            selection,
+    found = [
+        case
+        for part in selection.parts or (selection,)
+        for case in product(
+            part,
             SUITE,
             passes=passes,
             dtypes=(dtype,),
             cache="hot",
             shapes=lambda several: several[shapes],
         )
-    )
+    ]
     if not found:
         raise UsageError("nothing is selected: the model has no such backend (see `ssmperf list`)")
     check_sizes(selection, found)

@@ -131,8 +131,9 @@ def _the_case(selection: Selection) -> Case:
         if len(values) > 1:
             several = ", ".join(map(str, values))
             raise UsageError(f"one call is profiled, but {name} has several values ({several}): give one")
-    # of a bare recurrence, the last kind of gates that the backend takes
-    case = next((each for each in reversed(cases) if not refusal(each, selection)), cases[-1])
+    # of a bare recurrence, the last kind of gates that the backend takes; of a workload, the first form
+    ordered = cases if selection.parts else cases[::-1]
+    case = next((each for each in ordered if not refusal(each, selection)), ordered[0])
     reason = refusal(case, selection)
     if reason:
         raise Unsupported(f"{case}: {reason}")

@@ -68,6 +68,7 @@ def run(
 
 @app.command(
     epilog="Examples:  ssmperf profile gla chunkwise --axis T=4096 --pass backward --out traces  ·  "
+    "ssmperf profile qwen3-next-80b:decode fla_recurrent  ·  "
     "ssmperf profile scan,selective_scan triton --host  ·  ssmperf profile gla triton,fla_triton --first-call"
 )
 @with_axes
@@ -75,7 +76,9 @@ def run(
 def profile(
     model: Annotated[
         str,
-        typer.Argument(help="A model or recurrence; several, separated by commas, for the options below."),
+        typer.Argument(
+            help="A model, recurrence or workload; several, separated by commas, for the options below."
+        ),
     ],
     backend: Annotated[str, typer.Argument(help="One of its backends, or several.")],
     host: Annotated[
@@ -108,13 +111,15 @@ def profile(
     """
     from ssmperf.authors.profiling import kinds
     from ssmperf.engine.execute.request import run_folder, select
+    from ssmperf.engine.plan.workloads.phases import are_workloads
     from ssmperf.shell.terminal import display
 
     load_plugins(plugin)
     asked = {"host": host, "first-call": first_call, "counters": counters}
     kind = kinds.the_kind([name for name, wanted in asked.items() if wanted], options["timeout"])
     timeout_s = RunOptions.taken_from(options).timeout
-    selection, devices = select(models=model, backends=backend, **options)
+    options["workload" if are_workloads(model) else "models"] = model
+    selection, devices = select(backends=backend, **options)
     folder = out or run_folder(None, ("profile",))
     if kind is None:
         _trace(selection, devices[0], folder, as_json=as_json)

@@ -208,3 +208,13 @@ def test_lists_fit_80_columns_and_describe_one(call: Call, layers: Path) -> None
     assert json.loads(call("list", f"{layers}/small.toml", "--json")[1])["phases"]["train"] == [
         {"T": 24, "B": 2}
     ]
+
+
+def test_a_phase_can_be_profiled(call: Call, layers: Path, tmp_path: Path) -> None:
+    words = ("--device", "cpu", "--out", tmp_path / "profile", "--json")
+    code, out, err = call("profile", f"{layers}/small.toml:decode", "sequential", *words)
+    assert code == 0, err
+    assert json.loads(out)["case"]["shape"] == {"B": 1, "T": 1, "H": 2, "K": 8, "V": 8}
+    code, _, err = call("profile", f"{layers}/small.toml:trian", "sequential", *words)
+    assert code == 2
+    assert "train" in err

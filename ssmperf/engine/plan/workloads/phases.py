@@ -20,6 +20,7 @@ from ssmperf.errors import UnknownName, UsageError
 EVERY = "all"
 TRAIN, PREFILL, DECODE = PHASES = ("train", "prefill", "decode")
 USUAL = {TRAIN: TRAINING_PASSES, PREFILL: ("forward",), DECODE: (DECODE,)}  # passes
+FILES = (".json", ".toml")  # a model's configuration, and a workload's file
 OVERRIDES = ("B", "T")  # the sizes that may be named beside a workload
 PREFILLED = 32_768  # tokens of one sequence
 PACKED = ("1300,547,2048,963,271,3063", "1024x8")
@@ -79,15 +80,21 @@ def named(text: str) -> tuple[list[Workload], str | None]:
     return [each if ranks == 1 else each.on_ranks(ranks) for each in found], phase
 
 
+def are_workloads(text: str) -> bool:
+    """Tell whether comma-separated names, such as qwen3-next-80b:decode, begin with that of a workload."""
+    match = _NAME.fullmatch(text.partition(",")[0].strip())
+    return match is not None and (match["name"] in names() or match["name"].endswith(FILES))
+
+
 def workload(text: str) -> Workload:
     """Find a workload by its name, or read it from a model's configuration or from a file like ours.
 
     Raises:
         UnknownName, UsageError: there is none, or the file does not say what a layer is.
     """
-    if text.endswith(".json"):
+    if text.endswith(FILES[0]):
         return of_configuration(Path(text))
-    return read(Path(text)) if text.endswith(".toml") else of_name(text)
+    return read(Path(text)) if text.endswith(FILES[1]) else of_name(text)
 
 
 def _parts(text: str, selection: Selection) -> Iterator[Selection]:
