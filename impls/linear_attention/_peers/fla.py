@@ -39,9 +39,9 @@ def chunked(*, own_choice: bool) -> Callable[..., Prepared]:
         load(own_choice=own_choice)
         if x.differentiates:
             _check_backward(x, form, own_choice=own_choice)
-        return Prepared((form, *_data(x), gate, _bonus(x), x.float_state()), x.finish)
+        return Prepared((form, *_data(x), gate, _bonus(x), x.float_state(), x.bounds()), x.finish)
 
-    return preparing(prepare)
+    return preparing(prepare, packs=True)
 
 
 def call_chunked(
@@ -52,9 +52,10 @@ def call_chunked(
     gate: Tensor | None,
     bonus: Tensor | None,
     state: Tensor | None,
+    bounds: Tensor | None,
 ) -> Any:
     """Call the chunk kernels of a form; gives (o, S_T). None of the forms scales q."""
-    options = {"scale": 1.0, "initial_state": state, "output_final_state": True}
+    options = {"scale": 1.0, "initial_state": state, "output_final_state": True, "cu_seqlens": bounds}
     if form == "key":
         from fla.ops.gla import chunk_gla
 
@@ -85,10 +86,11 @@ def _recurrent(x: Given) -> Prepared:
         output, state = x.finish(raw)
         return output, without_state_gradient(state) if x.pre else state  # its backward pass has no dS_T
 
-    return Prepared((form, *_data(x), gate, value_gate, _bonus(x), x.float_state()), finish)
+    native = (form, *_data(x), gate, value_gate, _bonus(x), x.float_state(), x.bounds())
+    return Prepared(native, finish)
 
 
-recurrent = preparing(_recurrent)
+recurrent = preparing(_recurrent, packs=True)
 
 
 def call_recurrent(
@@ -100,9 +102,10 @@ def call_recurrent(
     value_gate: Tensor | None,
     bonus: Tensor | None,
     state: Tensor | None,
+    bounds: Tensor | None,
 ) -> Any:
     """Call the kernels that go through time step by step; gives (o, S_T)."""
-    options = {"scale": 1.0, "initial_state": state, "output_final_state": True}
+    options = {"scale": 1.0, "initial_state": state, "output_final_state": True, "cu_seqlens": bounds}
     if form in ("key", "both"):
         from fla.ops.gla import fused_recurrent_gla
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ssmperf.authoring import Prepared, Unsupported
 
 from ..._peer import refuse_double
-from ...scan.common import differentiates, shared_heads, taking
+from ...scan.common import bounds_on_device, differentiates, shared_heads, taking
 from .. import gate_factors
 from .._signature import Arguments, check_read
 
@@ -59,6 +59,10 @@ class Given(Arguments):
         """Cast the initial state to float32, contiguous."""
         return None if self.initial_state is None else self.initial_state.float().contiguous()
 
+    def bounds(self) -> Tensor | None:
+        """Give the bounds of packed sequences as 64-bit integers."""
+        return None if self.cu_seqlens is None else self.cu_seqlens.long()
+
     def key_gates(self) -> Tensor:
         """Expand the key gates to all steps and channels, (B, T, H, K), contiguous."""
         B, T, H, K = self.shape
@@ -71,16 +75,21 @@ class Given(Arguments):
         return raw[0].to(self.v.dtype), raw[1].float()
 
 
-def preparing(make: Callable[[Given], Prepared]) -> Callable[..., Prepared]:
+def preparing(make: Callable[[Given], Prepared], *, packs: bool = False) -> Callable[..., Prepared]:
     """Give a preparation from real operands the recurrence's signature.
 
     The result raises Unsupported for complex gates or operands and for double precision.
+
+    packs: whether the package takes packed sequences. They reach `make` with their bounds on the device.
     """
 
     def prepare(x: Given) -> Prepared:
         check_read(x.read, x.bonus)
         if x.cu_seqlens is not None:
-            raise Unsupported("packed sequences")
+            if not packs:
+                raise Unsupported("packed sequences")
+            state = (x.v.shape[2], x.q.shape[-1], x.v.shape[-1])
+            x.cu_seqlens = bounds_on_device(x.cu_seqlens, x.v, state, x.initial_state)
         x.q, x.k = shared_heads(x.q, x.k, x.v.shape[2])
         present = [
             each for each in (x.q, x.k, x.v, x.log_a, x.log_b, x.initial_state, x.bonus) if each is not None

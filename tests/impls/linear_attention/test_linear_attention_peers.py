@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,12 +53,23 @@ def walk(
 
 def fla_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], **gates: Tensor | None) -> RESULT:
     """Check what fla's functions check or silently rely on, and walk."""
-    scale, state = options.pop("scale"), options.pop("initial_state")
+    scale, state, bounds = (options.pop(name) for name in ("scale", "initial_state", "cu_seqlens"))
     assert isinstance(scale, float) and scale == 1.0 and options == {"output_final_state": True}
     assert q.shape == k.shape and q.dtype == k.dtype == v.dtype and v.shape[:3] == q.shape[:3]
     assert all(each is None or each.is_contiguous() for each in (q, k, v, state, *gates.values()))
     assert state is None or state.dtype == torch.float32
-    return walk(q, k, v, state=state, **gates)
+    if bounds is None:
+        return walk(q, k, v, state=state, **gates)
+    assert bounds.dtype == torch.int64
+    found = []
+    for number, (start, end) in enumerate(pairwise(bounds.tolist())):
+        own = {
+            name: each if each is None or name == "u" else each[:, start:end] for name, each in gates.items()
+        }
+        before = None if state is None else state[number : number + 1]
+        found.append(walk(*(each[:, start:end] for each in (q, k, v)), state=before, **own))
+    outputs, states = zip(*found, strict=True)
+    return torch.cat(outputs, 1), torch.cat(states)
 
 
 def gla(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> RESULT:
@@ -205,6 +217,21 @@ RIGHT = {
 def test_every_gate_reaches_the_right_function(name: str, gate: str) -> None:
     assert_right(NAME, name, operands(gate))
     assert_right(NAME, name, operands(gate, state=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "gate"), [(name, gate) for name in ("fla", "fla_recurrent") for gate in RIGHT[name]]
+)
+@pytest.mark.parametrize("pre", (False, True))
+def test_packed_sequences_reach_fla(name: str, gate: str, pre: bool) -> None:
+    if pre and gate in ("value", "both"):
+        pytest.skip("refused where the read is before the write")
+    given = operands(gate, pre=pre)
+    one = {key: value[:1] if key in ("q", "k", "v") or (key.startswith("log") and value.dim() > 2) else value
+           for key, value in given.items()}  # fmt: skip
+    one["initial_state"] = torch.randn(3, H, K, V)
+    one["cu_seqlens"] = torch.tensor([0, 5, 6, T], dtype=torch.int32)
+    assert_right(NAME, name, one, to_state=name == "fla" or not pre)
 
 
 @pytest.mark.parametrize("name", ("fla", "fla_recurrent"))

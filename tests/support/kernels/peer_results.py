@@ -15,7 +15,11 @@ def outcome(
     function: Callable[..., Any], given: dict[str, Any], *, to_state: bool, wide: bool
 ) -> list[Tensor]:
     """Output, final state and gradients from random gradients at the output and, if wanted, at the state."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, Tensor) and value.is_floating_point()  # but no bounds of packed sequences
+    }
     leaves = {
         name: (value.to(torch.promote_types(value.dtype, torch.float64)) if wide else value)
         .detach()
