@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -92,6 +93,23 @@ def test_help_needs_no_torch() -> None:
     verbs = "run", "report", "list", "doctor", "new"
     shown = fresh(f"sys.argv[1:] = {verbs!r}\n{HELP}", *HEAVY)
     assert shown.count("Usage") == 1 + len(verbs)
+
+
+LISTS = """
+from ssmperf.shell.cli import main
+
+sys.argv = ["ssmperf", "list", "workloads"]
+try:
+    main()
+finally:
+    print({name.partition(".")[0] for name in sys.modules if sys.modules[name]})
+"""
+
+
+def test_workloads_are_listed_without_torch() -> None:
+    table, modules = fresh(LISTS, *HEAVY).rstrip().rsplit("\n", 1)
+    assert "qwen3-next-80b" in table
+    assert set(HEAVY).isdisjoint(ast.literal_eval(modules))
 
 
 WITHOUT_TRITON = """

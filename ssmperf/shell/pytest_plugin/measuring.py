@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,14 @@ from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute.context import Settings
-from ssmperf.engine.execute.request import Request
+from ssmperf.engine.execute.request import Request, select
 from ssmperf.engine.execute.worker import run_case
 from ssmperf.engine.machine.ceilings import measure_ceilings
 from ssmperf.engine.machine.environment import SHARED_PROCESS, capture, env_id
 from ssmperf.engine.plan.run_options import Names, RunOptions, names
+from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.plan.sizes import one_token
+from ssmperf.engine.plan.workloads.phases import are_workloads
 from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.declarations import Backend
 from ssmperf.errors import UsageError
@@ -103,11 +105,17 @@ class Facts:
 def wanted(of: str, function: Callable[..., Any] | str, **given: Any) -> Wanted:
     """Describe the wanted measurement. given: fields of `MeasureOptions`, and sizes by letter.
 
+    of: a recurrence, a model, or a workload such as qwen3-next-80b:train, whose first form is measured.
+
     Raises:
         UsageError: a name, letter or value is illegal. Unsupported: a backend cannot be imported here.
     """
     choices = MeasureOptions(**{name: value for name, value in given.items() if name in FIELDS})
     sizes = {name: value for name, value in given.items() if name not in FIELDS}
+    if are_workloads(of):
+        form = _first_form(of, choices, sizes, given.get("pass_"))
+        of, sizes = (form.models or ())[0], {each.name: each.sizes[0] for each in form.sizes}
+        choices = replace(choices, pass_=(form.passes or (choices.pass_,))[0])
     selection, device = selection_of(
         of,
         choices.dtype,
@@ -229,13 +237,31 @@ def _named(of: str, entry: Backend, name: str | None, *, by_name: bool) -> Backe
         return entry
     if name is not None and not (isinstance(name, str) and name.isprintable() and name):
         raise UsageError(f"the name must be a printable text, got {name!r}")
-    found = dataclasses.replace(entry, name=name or entry.name)
+    found = replace(entry, name=name or entry.name)
     if found.name in registry.backend_names(of):
         raise UsageError(
             f"{found.name} is a registered backend of {of}: measure that by its name, or give "
             "the function another `name`"
         )
     return found
+
+
+def _first_form(
+    workload: str, choices: MeasureOptions, sizes: Mapping[str, int], pass_: str | None
+) -> Selection:
+    """Give the selection of a workload's first form, with the sizes and the pass that are named.
+
+    Raises:
+        UnknownName, UsageError: there is no such workload, or a size is named that it decides.
+    """
+    chosen, _ = select(
+        preset=choices.preset,
+        device=str(choices.device),
+        axis=[f"{letter}={size}" for letter, size in sizes.items()],
+        workload=workload,
+        pass_=pass_,
+    )
+    return chosen.parts[0]
 
 
 def _one(label: str, value: Any) -> Names | None:

@@ -47,7 +47,7 @@ class SsmperfSession:
         """Judge a function, time it as the throughput suite does, and put the record into the session's run.
 
         Args:
-            of: a recurrence, or a model, whose operands are then its own.
+            of: a recurrence, or a model, whose operands are then its own; or a workload as NAME:PHASE.
             function: takes the recurrence's operands and returns (output, final_state), as for
                 `ssmperf.verify`. Or the name of a registered backend.
             choices: the fields of `ssmperf.shell.pytest_plugin.measuring.Choices`, such as pass_="backward",

@@ -219,6 +219,18 @@ def test_illegal_arguments_are_refused(name: str) -> None:
     assert text in str(caught.value)
 
 
+def test_a_workload_has_the_model_the_sizes_and_the_pass() -> None:
+    qwen = {"H": 32, "G": 16, "K": 128, "V": 128}
+    quick = {"function": "chunkwise", "device": "cpu"}
+    decoded = wanted("qwen3-next-80b:decode", **quick, B=3, dtype="bfloat16").case
+    assert (decoded.model, decoded.pass_, decoded.dtype) == ("gated_deltanet", "decode", "bfloat16")
+    assert dict(decoded.shape) == {"B": 3, "T": 1, **qwen}
+    trained = wanted("qwen3-next-80b:train@tp8", **quick, pass_="backward").case
+    assert (trained.pass_, dict(trained.shape)) == ("backward", {**qwen, "B": 1, "T": 128, "H": 4, "G": 2})
+    with pytest.raises(ssmperf.UsageError, match="leave out the axis H"):
+        wanted("qwen3-next-80b:train", **quick, H=2)
+
+
 def test_a_case_belongs_to_one_test(run: Run, pytester: pytest.Pytester) -> None:
     code = (
         HEAD

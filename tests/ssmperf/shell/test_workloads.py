@@ -14,6 +14,10 @@ from support.processes.command_line import Call, caller
 
 import ssmperf
 from ssmperf import Run, UnknownName, UsageError
+from ssmperf.comparison.versions.procedure import Versions
+from ssmperf.engine.execute.request import Request
+from ssmperf.engine.plan.plan import make_plan
+from ssmperf.engine.plan.run_options import Choices
 from ssmperf.engine.runs.workloads import workloads_of
 from ssmperf.suitekit import registry
 
@@ -207,6 +211,17 @@ def test_lists_fit_80_columns_and_describe_one(call: Call, layers: Path) -> None
         assert part in text
     assert json.loads(call("list", f"{layers}/small.toml", "--json")[1])["phases"]["train"] == [
         {"T": 24, "B": 2}
+    ]
+
+
+def test_a_comparison_of_versions_hands_a_workload_to_both() -> None:
+    assert Choices.declared()["workload"].compared and Choices.declared()["gates"].compared
+    choices = {"workload": "qwen3-next-80b:decode", "gates": "slow", "device": "cpu", "backends": "chunkwise"}
+    wanted = Versions.of("main", "HEAD", "throughput", choices, (), (), None, "5%")
+    request = Request.of(**wanted.arguments, judged_at=wanted.judged_at)
+    planned = make_plan(request.selection, request.suites).to_run
+    assert [(case.model, case.pass_, case.operand_source) for case in planned] == [
+        ("gated_deltanet", "decode", "decay/slow")
     ]
 
 

@@ -73,6 +73,13 @@ def test_what_a_formula_cannot_give_is_unsupported(model: str, change: str) -> N
         gates(model, f"decay/{change}")
 
 
+def test_a_suite_that_asks_about_decay_may_leave_a_formula_s_range() -> None:
+    for model in ("rwkv7", "tnl"):
+        case = Case("stability", registry.recurrence_of(model), "chunkwise", HEADS, model,
+                    operand_source="decay/0")  # fmt: skip
+        assert not build_operands(case)["log_a"].any()
+
+
 def test_steep_gates_stay_above_the_bound_of_a_formula() -> None:
     found = gates("kda:lower_bound=-5.0", "decay/steep")
     assert found.min() >= -5.0
