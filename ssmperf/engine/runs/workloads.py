@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ssmperf.engine.plan.plan import Plan
+from ssmperf.engine.plan.workloads.phases import EVERY
 from ssmperf.engine.runs.store import Run
 from ssmperf.errors import UnknownName
 
@@ -37,13 +38,13 @@ def workloads_of(meta: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def of_workloads(runs: Sequence[Run], names: Sequence[str]) -> list[Run]:
-    """Keep of each run the workloads that are named: NAME[@tpN], or NAME[@tpN]:PHASE.
+    """Keep of each run the workloads that are named: NAME[:PHASE][@tpN], or `all`.
 
     Raises:
         UnknownName: no run has one of them.
     """
     known = {key for run in runs for key in workloads_of(run.meta)}
-    asked = [_key(name) for name in names]
+    asked = sorted(known) if EVERY in names and known else [_key(name) for name in names]
     for name in asked:
         if not any(_is(key, name) for key in known):
             every = {key.rpartition(":")[0] for key in known}

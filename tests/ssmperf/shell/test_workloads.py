@@ -128,6 +128,7 @@ def test_best_answers_in_a_line_for_each_phase(run: Run, call: Call) -> None:
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["train", "prefill", "decode"]
     for part in ("ahead of", "peak memory", "of the limit", "right to: not measured"):
         assert part in text
+    assert {*ssmperf.best(run, workload="all")[0]} == {*ssmperf.best(run, workload="small")[0]}
     only = call("best", run.path, "--workload", "other:decode")[1]
     assert "other" in only and "train" not in only
 

@@ -164,7 +164,7 @@ def test_rounds_are_resumed_where_they_ended(measured: Measured, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path) -> None:
+def test_a_case_that_is_not_ok_is_not_measured_again(tmp_path: Path, own_registrations: None) -> None:
     plugin = tmp_path / "broken.py"
     plugin.write_text(
         "import ssmperf\n\n@ssmperf.backend('scan', name='broken')\n"
