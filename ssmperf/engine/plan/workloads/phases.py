@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ssmperf.engine.cases.calls.packing import lengths_of, read_packing
 from ssmperf.engine.cases.case import TRAINING_PASSES
@@ -57,8 +58,19 @@ def with_workloads(selection: Selection, texts: Sequence[str]) -> Selection:
     parts = [part for text in dict.fromkeys(texts) for part in _parts(text, selection)]
     if not parts:
         raise UsageError(f"no phase of these workloads has the pass {', '.join(selection.passes or ())}")
+    _check_names(parts)
     models = tuple(dict.fromkeys(model for part in parts for model in part.models or ()))
     return replace(selection, models=models, parts=tuple(parts))
+
+
+def _check_names(parts: Iterable[Selection]) -> None:
+    """Refuse two layers of one name, such as those of two folders' config.json, whose answers would mix."""
+    layers: dict[str, Any] = {}
+    for part in parts:
+        assert part.use is not None
+        sizes = {each.name: each.sizes for each in part.sizes if each.name not in OVERRIDES}
+        if layers.setdefault(part.use.workload, (part.models, sizes)) != (part.models, sizes):
+            raise UsageError(f"two workloads are named {part.use.workload}: rename the file of one")
 
 
 def named(text: str) -> tuple[list[Workload], str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +170,16 @@ def test_a_layer_without_another_decay_says_so() -> None:
     assert reasons["model"] is None
     own = Selection.of(GPU, models=("tnl",), backends=("chunkwise",), regimes=("decay/0",))
     assert all(item.refusal is None for item in make_plan(own, ("stability",)).cases)
+
+
+def test_two_layers_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder, heads in (("a", 2), ("b", 4)):
+        (tmp_path / folder).mkdir()
+        text = f'model = "gla"\n[sizes]\nH = {heads}\nK = 8\nV = 8\n'
+        (tmp_path / folder / "mine.toml").write_text(text)
+    with pytest.raises(UsageError, match="two workloads are named mine"):
+        planned(f"{tmp_path}/a/mine.toml", f"{tmp_path}/b/mine.toml")
+    planned(f"{tmp_path}/a/mine.toml", f"{tmp_path}/a/mine.toml:train")
 
 
 @pytest.mark.slow
