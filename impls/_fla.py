@@ -14,6 +14,8 @@ from types import ModuleType
 
 from ssmperf.authoring import Unsupported
 
+from ._peer import import_all
+
 SWITCH = "FLA_DISABLE_BACKEND_DISPATCH"
 
 
@@ -47,6 +49,12 @@ def _imported(own_choice: bool) -> ModuleType:
             os.environ.pop(SWITCH, None)
         else:
             os.environ[SWITCH] = before
+
+
+def load_all(modules: tuple[str, ...], *, own_choice: bool) -> None:
+    """Import modules of fla. Raises what `load` does."""
+    load(own_choice=own_choice)
+    import_all(modules)
 
 
 def refuse_miscompiled(*, tilelang: bool) -> None:

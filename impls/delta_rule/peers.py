@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ssmperf.authoring import TRAINING_PASSES
 
+from .._fla import load_all
 from .._peer import peer
 from ._peers import cudnn as _cudnn
 from ._peers import fla as _fla
@@ -35,7 +36,7 @@ def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
         kernels=(*STATES, FLASH_QLA) if own_choice else STATES,
         launches=6,
         prepare=_fla.chunked(own_choice=own_choice),
-        loads=partial(_fla.load_all, own_choice=own_choice),
+        loads=partial(load_all, _fla.MODULES, own_choice=own_choice),
         passes=TRAINING_PASSES,
         gates=_fla.GATES,
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ssmperf.authoring import TRAINING_PASSES
 
+from .._fla import load_all
 from .._peer import peer
 from ._peers import fla as _fla
 from ._peers import mamba, mlstm
@@ -31,7 +32,7 @@ def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
         kernels=(STATES,),
         launches=5,
         prepare=_fla.chunked(own_choice=own_choice),
-        loads=partial(_fla.load_all, own_choice=own_choice),
+        loads=partial(load_all, _fla.MODULES, own_choice=own_choice),
         passes=TRAINING_PASSES,
         gates=CHUNKED,
     )

@@ -15,7 +15,6 @@ from torch import Tensor
 from ssmperf.authoring import Prepared, Unsupported
 
 from ..._fla import load, refuse_miscompiled
-from ..._peer import import_all
 from .arguments import Arguments, preparing
 
 GATES = ("none", "scalar", "key", "dplr_key")
@@ -25,12 +24,6 @@ WIDEST = 256  # K of the chunk kernels
 OPERATIONS = ("delta_rule", "gated_delta_rule", "kda", "generalized_delta_rule")
 MODULES = tuple(f"fla.ops.{each}" for each in OPERATIONS)
 LEAST_TILE = 16  # contracted length of Triton's products
-
-
-def load_all(*, own_choice: bool) -> None:
-    """Import all that the chunk kernels need. Raises what `load` does."""
-    load(own_choice=own_choice)
-    import_all(MODULES)
 
 
 def chunked(*, own_choice: bool) -> Callable[..., Prepared]:

@@ -11,19 +11,13 @@ from torch import Tensor
 from ssmperf.authoring import Prepared, Unsupported
 
 from ..._fla import load, refuse_miscompiled
-from ..._peer import import_all, without_state_gradient
+from ..._peer import without_state_gradient
 from ...scan.common import differentiates
 from .given import Given, preparing
 
 CHANNELWISE = ("key", "pre")  # forms whose backward pass multiplies tiles of V without padding
 MODULES = tuple(f"fla.ops.{each}" for each in ("gla", "rwkv6", "linear_attn", "simple_gla"))
 LEAST_TILE = 16  # contracted length of Triton's products
-
-
-def load_all(*, own_choice: bool) -> None:
-    """Import all that the chunk kernels need. Raises what `load` does."""
-    load(own_choice=own_choice)
-    import_all(MODULES)
 
 
 def chunked(*, own_choice: bool) -> Callable[..., Prepared]:
