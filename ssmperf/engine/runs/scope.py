@@ -139,7 +139,7 @@ class Scope:
         mine, theirs = _selection(new), _selection(base)
         if mine is None:
             return cls(None)
-        whole = cls._of_pair(new, mine, theirs)
+        whole = replace(cls._of_pair(new, mine, theirs), planned=frozenset(planned(new.meta)))
         if PARTS not in mine:
             return whole
         if theirs is None or PARTS not in theirs:
@@ -157,12 +157,7 @@ class Scope:
     @classmethod
     def _of_pair(cls, new: Run, mine: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> Scope:
         shared = _shared(mine, theirs)
-        return cls(
-            mine,
-            shared,
-            frozenset(planned(new.meta)),
-            frozenset(values_of(record.case, shared) for record in new.records),
-        )
+        return cls(mine, shared, seen=frozenset(values_of(record.case, shared) for record in new.records))
 
     def covers(self, case: Case) -> bool:
         """Tell whether the new run should have measured a case of the base run.
