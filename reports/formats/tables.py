@@ -37,11 +37,8 @@ def table(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     rows = frames.frame(runs)
     console = _console(plain=destination is not None)
     with console.capture() as capture:
-        parts = {
-            name: (section, ranking.ranked(rows[rows["suite"] == name], section.rank))
-            for name, section in frames.sections(runs, rows).items()
-        }
-        for part in answer_texts.cards(answers.answers(runs)):
+        parts = ranking.parts(runs, rows)
+        for part in answer_texts.cards(answers.answers(runs, parts)):
             console.print(part)
         for section, members in parts.values():
             _suite(console, members, section, runs)

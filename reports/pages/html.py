@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import Section, busy_line, judged_lines, report
+from ssmperf.suitekit import busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import answers, contests, costs, frames, joined, ranking, units
+from ..rows.ranking import Part
 from ..views import charts, glance, winners
 from ..views.texts import answers as answer_texts
 from . import details, packing, sections
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("table.js", "charts.js")
-
-Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 
 
 @report("html")
@@ -69,10 +68,7 @@ def _named(text: str) -> str:
 def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the data of the page's template, and those of its scripts."""
     table = frames.frame(runs)
-    parts = {
-        name: (section, ranking.ranked(table[table["suite"] == name], section.rank))
-        for name, section in frames.sections(runs, table).items()
-    }
+    parts = ranking.parts(runs, table)
     views, drawn, data = _sections(parts)
     looks = charts.looks(table, [section for section, _ in parts.values()])
     found, glances = contests.contests(runs), joined.glances(parts)
@@ -83,7 +79,7 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
-        "workloads": _workloads(runs),
+        "workloads": _workloads(runs, parts),
         "best": _best(found) if found else None,
         "glances": {**glance.views(glances), "charts": [*enumerate(scatters, len(drawn))]}
         if glances
@@ -97,9 +93,9 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     }, data
 
 
-def _workloads(runs: Sequence[Run]) -> dict[str, Any] | None:
+def _workloads(runs: Sequence[Run], parts: Mapping[str, Part]) -> dict[str, Any] | None:
     """Give the cards of workloads, and their tables over backends and over gates; None without workloads."""
-    found = answers.answers(runs)
+    found = answers.answers(runs, parts)
     if not found:
         return None
     cards = answer_texts.by_workload(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import GATES, Section, workloads_of
+from ssmperf.suitekit import GATES, workloads_of
 
 from . import contests, envelopes, frames, ranking, units
 
@@ -46,23 +46,18 @@ class PhaseAnswer:
         return {name: getattr(self, name) for name in fields} | {"contest": self.contest}
 
 
-def answers(runs: Sequence[Run]) -> list[PhaseAnswer]:
-    """List the answers of all runs with workloads, by workload, phase and form."""
-    if not any(workloads_of(run.meta) for run in runs):
-        return []
-    table = frames.frame(runs)
-    sections = frames.sections(runs, table)
-    reach = _reach(sections, table)
+def answers(runs: Sequence[Run], parts: Mapping[str, ranking.Part]) -> list[PhaseAnswer]:
+    """List the answers of all runs with workloads, by workload, phase and form. parts: their ranked rows."""
+    reach: dict[tuple[str, ...], str] | None = None
     found: list[PhaseAnswer] = []
     for name, run in zip(frames.run_names(runs), runs, strict=True):
-        own = table[table["run"] == name]
-        for suite, section in sections.items():
-            if not units.is_time(section.rank):
-                continue
-            rows = ranking.ranked(own[own["suite"] == suite], section.rank)
-            for key, ids in workloads_of(run.meta).items():
-                workload, _, phase = key.rpartition(":")
-                found += _of_phase(workload, phase, rows[rows["case_id"].isin(ids)], section.rank, reach)
+        for key, ids in workloads_of(run.meta).items():
+            reach = _reach(parts) if reach is None else reach
+            workload, _, phase = key.rpartition(":")
+            for section, rows in parts.values():
+                if units.is_time(section.rank):
+                    own = rows[(rows["run"] == name) & rows["case_id"].isin(ids)]
+                    found += _of_phase(workload, phase, own, section.rank, reach)
     return sorted(found, key=_order)
 
 
@@ -70,10 +65,12 @@ def _of_phase(
     workload: str, phase: str, rows: pd.DataFrame, rank: str, reach: Mapping[tuple[str, ...], str]
 ) -> Iterator[PhaseAnswer]:
     place = frames.KEY.index("pass")
-    keys = frames.keys(rows)
+    groups: dict[tuple[Hashable, ...], list[int]] = {}
+    for number, key in enumerate(frames.keys(rows)):
+        groups.setdefault(key, []).append(number)
     forms: dict[tuple[Hashable, ...], dict[str, tuple[contests.Contest, list[Row]]]] = {}
-    for key in dict.fromkeys(keys):
-        members = rows[[each == key for each in keys]]
+    for key, numbers in groups.items():
+        members = rows.iloc[numbers]
         for contest in contests.contests_of(members, rank):
             passes = forms.setdefault((*key[:place], *key[place + 1 :]), {})
             passes[contest["pass"]] = contest, [*frames.records(members)]
@@ -89,13 +86,12 @@ def _of_phase(
             yield PhaseAnswer(workload, phase, form, gates, contest, _peak(won), _share(won, rank), right_to)
 
 
-def _reach(sections: Mapping[str, Section], table: pd.DataFrame) -> dict[tuple[str, ...], str]:
+def _reach(parts: Mapping[str, ranking.Part]) -> dict[tuple[str, ...], str]:
     """Say up to where each backend is right, by model, device, dtype and backend, where a suite asked."""
     found = {}
-    for suite, section in sections.items():
+    for section, rows in parts.values():
         if not section.envelope:
             continue
-        rows = table[table["suite"] == suite]
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for row in frames.records(rows):
             groups.setdefault(_owner(row, row["backend"]), []).append(row)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ssmperf.suitekit import DIMENSIONS, first_places
+from ssmperf.suitekit import DIMENSIONS, Section, first_places
 
 from . import frames, units
 
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+Part = tuple[Section, pd.DataFrame]  # a suite's section and its ranked rows
 INCORRECT = ("wrong", "nan")
 _TIERS = {"competes": 0, "beside": 1}  # the order within a comparison; a backend that is kept out comes last
 
@@ -83,6 +88,14 @@ def ranked(table: pd.DataFrame, rank: str | None) -> pd.DataFrame:
     axes = [name for name in frames.KEY if name not in ("model", "shape")]
     by = ["_subject", *DIMENSIONS, *axes, "_tier", "_value", "backend"]
     return table.loc[ordering.sort_values(by, kind="stable", na_position="last").index]
+
+
+def parts(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, Part]:
+    """Give each suite's section and its rows, ranked. table: the frame of the runs."""
+    return {
+        name: (section, ranked(table[table["suite"] == name], section.rank))
+        for name, section in frames.sections(runs, table).items()
+    }
 
 
 def wins(table: pd.DataFrame) -> dict[str, int]:
