@@ -17,6 +17,7 @@ from ssmperf.authoring import Unsupported
 from ._peer import import_all
 
 SWITCH = "FLA_DISABLE_BACKEND_DISPATCH"
+CHOSEN = ("tilelang", "flash_qla", "flash_kda")  # packages that fla imports at a call, if they are installed
 
 
 def load(*, own_choice: bool) -> None:
@@ -52,9 +53,11 @@ def _imported(own_choice: bool) -> ModuleType:
 
 
 def load_all(modules: tuple[str, ...], *, own_choice: bool) -> None:
-    """Import modules of fla. Raises what `load` does."""
+    """Import modules of fla, and the packages to which it may hand its steps. Raises what `load` does."""
     load(own_choice=own_choice)
     import_all(modules)
+    if own_choice:
+        import_all(tuple(name for name in CHOSEN if importlib.util.find_spec(name) is not None))
 
 
 def refuse_miscompiled(*, tilelang: bool) -> None:

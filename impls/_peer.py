@@ -34,13 +34,15 @@ def peer(
         imports, if not the package itself.
     declarations: `name`, `prepare`, `kernels` and others of `ssmperf.Backend`.
     """
+    loads = declarations.pop("loads", partial(import_all, modules or (package,)))
     registered: Callable[[Callable[..., Any]], Any] = backend(
         of,
         devices=("cuda",),
         dtypes=dtypes,
         needs=(package,),
         launches=lambda shape: launches,
-        **{"loads": with_own_excepthook(partial(import_all, modules or (package,))), **declarations},
+        loads=with_own_excepthook(loads),
+        **declarations,
     )
 
     def register(native: F) -> F:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from ssmperf.impls._peer import peer
 from support.kernels.peer_results import assert_right, outcome
 from support.processes.quick_processes import command
 from torch import Tensor
@@ -310,3 +311,20 @@ def test_kernels_without_a_state_do_not_decode(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(declarations, "installed", lambda package: True)
     assert registry.backend("scan", name).refusal(device="cuda", pass_="decode") == "no decode pass"
     assert registry.backend("scan", "fla_hgrn_recurrent").refusal(device="cuda", pass_="decode") is None
+
+
+def test_the_imports_of_a_peer_leave_the_hook_for_exceptions_as_it_is(own_registrations: None) -> None:
+    """TVM replaces it when it is imported, and the process would count as changed by each case."""
+
+    def replacing() -> None:
+        sys.excepthook = lambda *error: None
+
+    @peer("scan", name="planted_imports", package="torch", launches=1, loads=replacing)
+    def planted(log_a: Tensor, b: Tensor) -> None:
+        """Do nothing."""
+
+    before = sys.excepthook
+    loads = registry.backend("scan", "planted_imports").loads
+    assert loads is not None
+    loads()
+    assert sys.excepthook is before
