@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import GATES, workloads_of
+from ssmperf.suitekit import GATES, PHASES, UNPACKED, workloads_of
 
 from . import contests, envelopes, frames, ranking, units
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
-UNPACKED = "none"
-PHASES = ("train", "prefill", "decode")
 _GATES = {source: name for name, source in GATES.items()}
 
 Row = Mapping[str, Any]
