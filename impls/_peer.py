@@ -19,6 +19,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 REAL = ("float32", "bfloat16", "float16")
 
 
+class KeysAndValues:
+    """Arguments with q, k, v (B, T, H, ...) and a state (n, H, K, V), as other people's kernels take them."""
+
+    __slots__ = ()
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    initial_state: Tensor | None
+    cu_seqlens: Tensor | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Find the narrowest dtype that holds q, k and v."""
+        return torch.promote_types(torch.promote_types(self.q.dtype, self.k.dtype), self.v.dtype)
+
+    def data(self, x: Tensor) -> Tensor:
+        """Cast to the common dtype of q, k and v, contiguous."""
+        return x.to(self.dtype).contiguous()
+
+    def float_state(self) -> Tensor | None:
+        """Cast the initial state to float32, contiguous."""
+        return None if self.initial_state is None else self.initial_state.float().contiguous()
+
+    def bounds(self) -> Tensor | None:
+        """Give the bounds of packed sequences as 64-bit integers."""
+        return None if self.cu_seqlens is None else self.cu_seqlens.long()
+
+    def finish(self, raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Cast o (B, T, H, V) to the dtype of v, and S_T to float32."""
+        return raw[0].to(self.v.dtype), raw[1].float()
+
+
 def peer(
     of: str,
     *,

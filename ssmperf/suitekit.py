@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ssmperf.comparison.remarks import busy_line as busy_line
     from ssmperf.comparison.trends.history import commit_text as commit_text
     from ssmperf.engine import registry as registry
+    from ssmperf.engine.cases.calls.packing import UNPACKED as UNPACKED
     from ssmperf.engine.cases.case import DECAY as DECAY
     from ssmperf.engine.cases.case import GATES as GATES
     from ssmperf.engine.cases.case import RESET as RESET
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.plan.refusal import refusal as refusal
     from ssmperf.engine.plan.selection import is_own as is_own
     from ssmperf.engine.plan.selection import is_regime as is_regime
+    from ssmperf.engine.plan.workloads.phases import PHASES as PHASES
     from ssmperf.engine.registry.checks import Claim as Claim
     from ssmperf.engine.registry.cost import Ceilings as Ceilings
     from ssmperf.engine.registry.cost import floor_s as floor_s

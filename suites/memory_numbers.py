@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ssmperf import Case, Record, Status
 from ssmperf.suitekit import (
+    UNPACKED,
     Context,
     Judging,
     Memory,
@@ -30,7 +31,6 @@ from ssmperf.suitekit import (
 from .largest_size import at_size, free_bytes, largest_sizes, ranges
 from .memory_growth import Growth, growth_exponent
 
-UNPACKED = "none"
 PASSES = ("forward_backward", "forward")  # the widest first
 DIVISORS = (4, 2, 1)  # the lengths measured are the case's, divided by these
 SLOW_DIVISORS = (4, 1)  # those of a case whose calls take long

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import GATES, workloads_of
+from ssmperf.suitekit import GATES, PHASES, UNPACKED, workloads_of
 
 from . import contests, envelopes, frames, ranking, units
 
 if TYPE_CHECKING:
     from ssmperf import Run
 
-UNPACKED = "none"
-PHASES = ("train", "prefill", "decode")
 _GATES = {source: name for name, source in GATES.items()}
 
 Row = Mapping[str, Any]
@@ -88,19 +86,12 @@ def _of_phase(
 
 def _reach(parts: Mapping[str, ranking.Part]) -> dict[tuple[str, ...], str]:
     """Say up to where each backend is right, by model, device, dtype and backend, where a suite asked."""
-    found = {}
-    for section, rows in parts.values():
-        if not section.envelope:
-            continue
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for row in frames.records(rows):
-            groups.setdefault(_owner(row, row["backend"]), []).append(row)
-        for owner, tried in groups.items():
-            envelope = envelopes.found(tried, section.envelope)
-            limits = (f"{units.label(name)} {envelopes.limit(envelope, name)}" for name in section.envelope)
-            if envelope.tried:
-                found[owner] = ", ".join(limits) if envelope.largest else "nowhere"
-    return found
+    return {
+        _owner(first, first["backend"]): text
+        for section, rows in parts.values()
+        if section.envelope
+        for first, _, text in envelopes.reached(rows, section.envelope)
+    }
 
 
 def _owner(row: Row, backend: Any) -> tuple[str, ...]:

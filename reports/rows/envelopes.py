@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,21 @@ def _right_to(rows: pd.DataFrame, fields: Sequence[str]) -> dict[str, str]:
     each_dtype = [found(frames.records(members), fields) for _, members in rows.groupby("dtype", sort=False)]
     texts = {name: [limit(envelope, name) for envelope in each_dtype] for name in fields}
     return {name: each[0] if len(set(each)) == 1 else " / ".join(each) for name, each in texts.items()}
+
+
+def reached(rows: pd.DataFrame, fields: Sequence[str]) -> Iterator[tuple[Mapping[str, Any], Envelope, str]]:
+    """Find up to where each backend is right, by model or recurrence, hardware, dtype and backend.
+
+    Gives the first row of each, its envelope, and the limits as text; nothing where nothing was tried.
+    """
+    owners = rows["model"].where(rows["model"].notna(), rows["recurrence"])
+    places = rows["environment"].where(rows["environment"].astype(bool), rows["device"])
+    for _, members in rows.groupby([owners, places, rows["dtype"], rows["backend"]], sort=False):
+        tried = frames.records(members)
+        envelope = found(tried, fields)
+        if envelope.tried:
+            limits = ", ".join(f"{units.label(name)} {limit(envelope, name)}" for name in fields)
+            yield tried[0], envelope, limits if envelope.largest else "nowhere"
 
 
 def found(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> Envelope:

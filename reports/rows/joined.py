@@ -195,16 +195,9 @@ def _judge_lengths(lines: _Lines, rows: pd.DataFrame) -> None:
 
 def _explore(lines: _Lines, rows: pd.DataFrame, section: Section) -> None:
     """Find the envelope of each backend, and give it to all lines of its model or recurrence."""
-    owners = rows["model"].where(rows["model"].notna(), rows["recurrence"])
-    places = rows["environment"].where(rows["environment"].astype(bool), rows["device"])
-    for _, members in rows.groupby([owners, places, rows["dtype"], rows["backend"]], sort=False):
-        tried = frames.records(members)
-        envelope = envelopes.found(tried, section.envelope)
-        if not envelope.tried:
-            continue
-        texts = [f"{units.label(name)} {envelopes.limit(envelope, name)}" for name in section.envelope]
-        for each, seen in lines.owned(tried[0]):
-            each.envelopes.append(", ".join(texts) if envelope.largest else "nowhere")
+    for first, envelope, text in envelopes.reached(rows, section.envelope):
+        for each, seen in lines.owned(first):
+            each.envelopes.append(text)
             if "T" in section.envelope:
                 longest = envelope.largest.get("T")
                 limited = "T" in envelope.limited or longest is None

@@ -25,13 +25,11 @@ from ssmperf.engine.execute.request import File, Request, run_folder
 from ssmperf.engine.execute.run import Progress, execute
 from ssmperf.engine.machine import calibration as calibrations
 from ssmperf.engine.plan.run_options import GROUPS, Names, names
-from ssmperf.engine.plan.sizes import parse_sizes
 from ssmperf.engine.registry.declarations import Backend, ModelEntry
 from ssmperf.engine.runs import store
-from ssmperf.engine.runs.scope import Restriction, narrowed
+from ssmperf.engine.runs.scope import Restriction
 from ssmperf.engine.runs.store import Run
-from ssmperf.engine.runs.workloads import of_workloads
-from ssmperf.errors import UsageError
+from ssmperf.shell.question import question
 
 
 def run(
@@ -325,16 +323,8 @@ def best(
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
     loaded = [load(each) if isinstance(each, (str, os.PathLike)) else each for each in given]
-    if (workloads := names(workload)) is not None:
-        if models or axis:
-            raise UsageError("a workload has its model and sizes: leave out models and axis")
-        answers: list[dict[str, Any]] = json.loads(
-            registry.report("workloads_json")(of_workloads(loaded, workloads), None)
-        )
-        return answers
-    sizes = parse_sizes([axis] if isinstance(axis, str) else axis or ())
-    shown = narrowed(loaded, names(models), sizes)
-    found: list[dict[str, Any]] = json.loads(registry.report("best_json")(shown, None))
+    name, keep = question(models, [axis] if isinstance(axis, str) else axis or (), workload)
+    found: list[dict[str, Any]] = json.loads(registry.report(f"{name}_json")(keep(loaded), None))
     return found
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ssmperf.authoring import Prepared, Unsupported
 
-from ..._peer import REAL, refuse_double
+from ..._peer import REAL, KeysAndValues, refuse_double
 from ...scan.common import bounds_on_device, check_heads, differentiates, shared_heads, taking
 from .. import check, gate_kind
 
@@ -18,7 +18,7 @@ HALF = ("bfloat16", "float16")
 
 
 @dataclass(slots=True)
-class Arguments:
+class Arguments(KeysAndValues):
     """The arguments of one call, which `delta_rule` describes."""
 
     q: Tensor
@@ -39,11 +39,6 @@ class Arguments:
         return [each for each in all_ if each is not None]
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Find the narrowest dtype that holds q, k and v."""
-        return torch.promote_types(torch.promote_types(self.q.dtype, self.k.dtype), self.v.dtype)
-
-    @property
     def gates(self) -> str:
         """Name the kind of the gates, one of the recurrence's kinds."""
         return gate_kind({"log_a": self.log_a, "p": self.p})
@@ -62,16 +57,9 @@ class Arguments:
         """Repeat the heads of q and k until there are as many as of v."""
         self.q, self.k = shared_heads(self.q, self.k, self.v.shape[2])
 
-    def data(self, x: Tensor) -> Tensor:
-        """Cast to the common dtype of q, k and v, contiguous."""
-        return x.to(self.dtype).contiguous()
-
-    def float_state(self, *, values_first: bool = False) -> Tensor | None:
-        """Cast the initial state to float32, contiguous; (n, H, V, K) with the values first."""
-        if self.initial_state is None:
-            return None
-        state = self.initial_state.mT if values_first else self.initial_state
-        return state.float().contiguous()
+    def values_first_state(self) -> Tensor | None:
+        """Like `float_state`, (n, H, V, K)."""
+        return None if self.initial_state is None else self.initial_state.mT.float().contiguous()
 
     def row_bounds(self) -> Tensor:
         """List where the sequences of a row of B·T steps begin, and its end: int32, on the device."""
@@ -79,10 +67,6 @@ class Arguments:
             return self.cu_seqlens.int()
         B, T = self.v.shape[:2]
         return T * torch.arange(B + 1, dtype=torch.int32, device=self.v.device)
-
-    def finish(self, raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Cast o (B, T, H, V) to the dtype of v; S_T (n, H, K, V) is in float32."""
-        return raw[0].to(self.v.dtype), raw[1]
 
     def finish_row(self, raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Like `finish`, of o (B·T, H, V) and S_T (n, H, V, K)."""

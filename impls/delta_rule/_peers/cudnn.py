@@ -36,7 +36,7 @@ def _hopper(x: Arguments) -> Prepared:
         q, scale = x.q.float() * WIDTH**0.5, WIDTH**-0.5
     data = (one_row(x.data(each)) for each in (q, x.k, x.v))
     gates, rates = (one_row(each.float()) for each in (x.log_a, x.beta))
-    state = x.float_state(values_first=True)
+    state = x.values_first_state()
     return Prepared((*data, gates, rates, x.row_bounds(), scale, state), x.finish_row)
 
 

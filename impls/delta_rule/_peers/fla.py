@@ -106,8 +106,7 @@ def _operands(x: Arguments) -> tuple[Tensor | None, ...]:
         keys, rates = x.k.float() * rates.float().unsqueeze(-1), None
     optional = (None if each is None else each.contiguous() for each in (rates, x.log_a))
     low_rank = (None if each is None else x.data(each) for each in (x.r, x.p))
-    bounds = None if x.cu_seqlens is None else x.cu_seqlens.long()
-    return x.data(x.q), x.data(keys), x.data(x.v), *optional, *low_rank, x.float_state(), bounds
+    return x.data(x.q), x.data(keys), x.data(x.v), *optional, *low_rank, x.float_state(), x.bounds()
 
 
 def _call(

@@ -27,7 +27,7 @@ def _prefill(x: Arguments) -> Prepared:
     data = (one_row(x.data(each)) for each in (x.q, x.k, x.v))
     gates = None if x.log_a is None else one_row(x.log_a.float().exp())
     longest = None if x.cu_seqlens is not None else x.v.shape[1]
-    state = x.float_state(values_first=True)
+    state = x.values_first_state()
     return Prepared((*data, gates, one_row(x.beta.float()), state, x.row_bounds(), longest), x.finish_row)
 
 

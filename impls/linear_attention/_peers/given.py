@@ -10,25 +10,20 @@ from torch import Tensor
 
 from ssmperf.authoring import Prepared, Unsupported
 
-from ..._peer import refuse_double
+from ..._peer import KeysAndValues, refuse_double
 from ...scan.common import bounds_on_device, differentiates, shared_heads, taking
 from .. import gate_factors
 from .._signature import Arguments, check_read
 
 
 @dataclass(slots=True)
-class Given(Arguments):
+class Given(KeysAndValues, Arguments):
     """The arguments of a call, none complex or in double precision, with as many key heads as value heads."""
 
     @property
     def pre(self) -> bool:
         """Tell whether S_{t-1} is read, not S_t."""
         return self.read == "pre"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Find the narrowest dtype that holds q, k and v."""
-        return torch.promote_types(torch.promote_types(self.q.dtype, self.k.dtype), self.v.dtype)
 
     @property
     def shape(self) -> torch.Size:
@@ -51,28 +46,12 @@ class Given(Arguments):
         """Tell whether a backward pass may follow."""
         return differentiates(self.q, self.k, self.v, self.log_a, self.log_b, self.initial_state, self.bonus)
 
-    def data(self, x: Tensor) -> Tensor:
-        """Cast q, k or v to the common dtype, contiguous."""
-        return x.to(self.dtype).contiguous()
-
-    def float_state(self) -> Tensor | None:
-        """Cast the initial state to float32, contiguous."""
-        return None if self.initial_state is None else self.initial_state.float().contiguous()
-
-    def bounds(self) -> Tensor | None:
-        """Give the bounds of packed sequences as 64-bit integers."""
-        return None if self.cu_seqlens is None else self.cu_seqlens.long()
-
     def key_gates(self) -> Tensor:
         """Expand the key gates to all steps and channels, (B, T, H, K), contiguous."""
         B, T, H, K = self.shape
         if self.log_a is None:
             return self.q.new_zeros(B, T, H, K, dtype=torch.float32)
         return gate_factors(self.log_a, H, K).expand(B, T, H, K).contiguous()
-
-    def finish(self, raw: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Cast o (B, T, H, V) to the dtype of v, and S_T (B, H, K, V) to float32."""
-        return raw[0].to(self.v.dtype), raw[1].float()
 
 
 def preparing(make: Callable[[Given], Prepared], *, packs: bool = False) -> Callable[..., Prepared]:

@@ -24,7 +24,7 @@ from ssmperf.authors.verification.bench import (
 from ssmperf.authors.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
+from ssmperf.engine.cases.calls.packing import UNPACKED
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.failure import TRACEBACK, failure_of, message_of
 from ssmperf.engine.cases.record import Status

@@ -14,8 +14,7 @@ from ssmperf.engine.cases.axis import Axis, axes_of, axis
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import read_call
 from ssmperf.engine.cases.calls.dtypes import DTYPES, dtype_name
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import read_packing
+from ssmperf.engine.cases.calls.packing import UNPACKED, read_packing
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.errors import UsageError
 

@@ -9,8 +9,7 @@ from typing import Any
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import parse
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import lengths_of
+from ssmperf.engine.cases.calls.packing import UNPACKED, lengths_of
 from ssmperf.engine.cases.case import DECAY, Case, decay_of, split_source
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.plan.selection import Selection, is_own, is_regime
@@ -146,10 +145,14 @@ def _too_long(case: Case, selection: Selection) -> str | None:
     longest = registry.recurrence(case.recurrence).longest
     if longest is None or case.shape["T"] <= longest or selection.names_sizes:
         return None
-    return (
-        f"the work of its reference grows faster than T, so T ends at {longest} "
-        "(choose a shape with --axis to try)"
-    )
+    return f"the work of its reference grows faster than T, so T ends at {longest} ({_how_to_try(selection)})"
+
+
+def _how_to_try(selection: Selection) -> str:
+    """Say how a user asks for a case that a preset or a workload leaves out."""
+    if selection.use is None:
+        return "choose a shape with --axis to try"
+    return "choose its model and shape with --models and --axis, not --workload, to try"
 
 
 def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | None:
@@ -172,12 +175,12 @@ def _unaffordable(backend: Backend, case: Case, selection: Selection) -> str | N
     if memory is not None and memory_bytes > MEMORY_SHARE * memory:
         return (
             f"predicted workspace {memory_bytes / 2**30:.0f} GiB is more than {MEMORY_SHARE:.0%} of the "
-            f"device's {memory / 2**30:.0f} GiB (choose a shape with --axis to try)"
+            f"device's {memory / 2**30:.0f} GiB ({_how_to_try(selection)})"
         )
     if seconds > LONGEST_CALL_S:
         return (
             f"predicted {seconds:.1f} s per call is more than the preset's {LONGEST_CALL_S:.0f} s "
-            "(choose a shape with --axis to try)"
+            f"({_how_to_try(selection)})"
         )
     return None
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import Call, parse
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import lengths_of
+from ssmperf.engine.cases.calls.packing import UNPACKED, lengths_of
 from ssmperf.engine.cases.case import MODEL, chosen_axes, decay_of, split_source
 from ssmperf.engine.plan.sizes import Sizes
 from ssmperf.engine.registry.presets import ON_CPU, ON_GPU, PRESETS, Preset, preset

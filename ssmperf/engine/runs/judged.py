@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import lengths_of
+from ssmperf.engine.cases.calls.packing import UNPACKED, lengths_of
 from ssmperf.engine.cases.case import MODEL, Case
 from ssmperf.engine.cases.record import Status
 from ssmperf.engine.plan.selection import NAMED, OWN, is_regime

@@ -165,21 +165,12 @@ def best(
     approximate by declaration, or computes another function, is shown beside the others. Overlapping
     intervals are a tie. With --workload: the answer for a layer in use, in a line for each phase.
     """
-    from ssmperf.engine.plan.run_options import names
-    from ssmperf.engine.plan.sizes import parse_sizes
-    from ssmperf.engine.runs.scope import narrowed
-    from ssmperf.engine.runs.workloads import of_workloads
+    from ssmperf.shell.question import question
     from ssmperf.shell.terminal import display
 
-    if (workloads := names(chosen["workload"])) is not None:
-        if chosen["models"] or chosen["axis"]:
-            raise UsageError("--workload has its model and sizes: leave out --models and --axis")
-        given = of_workloads(_to_show(*(runs or _all_runs())), workloads)
-        display.write_report("workloads_json" if as_json else "workloads", given, None)
-        return
-    models, sizes = names(chosen["models"]), parse_sizes(chosen["axis"] or ())
-    given = narrowed(_to_show(*(runs or _all_runs())), models, sizes)
-    display.write_report("best_json" if as_json else "best", given, None)
+    name, keep = question(chosen["models"], chosen["axis"] or (), chosen["workload"])
+    given = keep(_to_show(*(runs or _all_runs())))
+    display.write_report(f"{name}_json" if as_json else name, given, None)
 
 
 def _all_runs() -> list[Path]:

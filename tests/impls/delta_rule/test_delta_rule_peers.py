@@ -277,7 +277,7 @@ def real(name: str) -> Callable[..., RESULT]:
 @pytest.mark.parametrize(("name", "kind", "layout"), [pytest.param(*case, marks=gpu) for case in CASES])
 def test_the_package_is_right_in_forward(name: str, kind: str, layout: str) -> None:
     if (name, kind, layout) == ("fla", "scalar", "with_empty") and importlib.util.find_spec("flash_qla"):
-        pytest.xfail("fla hands these to FlashQLA, which numbers chunks as if no sequence were empty")
+        pytest.xfail("fla hands these to FlashQLA, which takes no empty sequences")
     assert_forward(real(name), operands(kind, layout, T=197, device="cuda"), tolerance=0.02)
 
 

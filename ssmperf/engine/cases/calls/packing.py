@@ -15,7 +15,7 @@ from typing import Any
 from ssmperf.engine.cases.shape import LARGEST
 from ssmperf.errors import UsageError
 
-NONE = "none"
+UNPACKED = "none"
 FORMS = "none, 1300,547,0,1, 1024x8 or @lengths.json"
 MOST_SEQUENCES = 1 << 20
 MOST_BYTES = 16 << 20  # of a file of lengths
@@ -28,8 +28,8 @@ def read_packing(value: Any) -> str:
     Raises:
         UsageError: it is not understood, has no step, or has too many sequences.
     """
-    if value is None or value == NONE:
-        return NONE
+    if value is None or value == UNPACKED:
+        return UNPACKED
     lengths = _parsed(value) if isinstance(value, str) else _checked(value)
     if not 1 <= sum(lengths) <= LARGEST:
         raise UsageError(f"packing must have at least one step and fewer than 2^63, got {value!r:.80}")
@@ -39,7 +39,7 @@ def read_packing(value: Any) -> str:
 
 def lengths_of(packing: str) -> tuple[int, ...] | None:
     """List the lengths of a packing; None if nothing is packed."""
-    return None if packing == NONE else tuple(_parsed(packing))
+    return None if packing == UNPACKED else tuple(_parsed(packing))
 
 
 def read_lengths_file(text: str) -> Any:

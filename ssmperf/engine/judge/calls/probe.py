@@ -10,8 +10,7 @@ from typing import Any
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.call import Call, parse
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import lengths_of
+from ssmperf.engine.cases.calls.packing import UNPACKED, lengths_of
 from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.judge.calls import second

@@ -152,6 +152,26 @@ def test_slow_backends_stay_skipped() -> None:
     assert "predicted" in (reasons["sequential"] or "")
 
 
+def test_a_skipped_case_of_a_workload_runs_as_its_reason_advises() -> None:
+    texts = "qwen3-next-80b:prefill", "qwen3-next-80b:train"
+    skipped = [item for item in planned(*texts, backends=("sequential",)).cases if item.refusal]
+    assert skipped
+    for item in skipped:
+        assert "--models and --axis, not --workload" in (item.refusal or "")
+        case = item.case
+        sizes = parse_sizes([f"{letter}={size}" for letter, size in case.shape.items()])
+        advised = Selection.of(
+            GPU,
+            models=(case.model or "",),
+            backends=(case.backend,),
+            sizes=sizes,
+            passes=(case.pass_,),
+            packing=case.packing,
+        )
+        found = make_plan(advised, ("throughput",)).cases
+        assert [(each.case.id, each.refusal) for each in found] == [(case.id, None)]
+
+
 def test_a_suite_that_judges_takes_packed_prefill_alone_and_no_known_answers() -> None:
     found = [item.case for item in planned("qwen3-next-80b", suites=("correctness",)).cases]
     assert {case.packing for case in found if case.pass_ == "forward"} == {LONG, "1024x8"}
