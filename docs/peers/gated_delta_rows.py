@@ -1,0 +1,101 @@
+"""Kernels of the gated delta rule alone: how far single rows of the last state are off. Needs a GPU.
+
+    python docs/peers/gated_delta_rows.py [--steps 1024] [--sequences 8] [--heads 16] [--seed 0]
+
+The reference walks S ← exp(g_t) S, S ← S + β_t k_t (v_t − Sᵀ k_t)ᵀ in float64; operands are bfloat16, gates
+and β float32. A head's gate is constant, from one that forgets within a step to one that keeps 10,000. The
+error of a row S[k, :] is the 2-norm of its difference over its 2-norm, and rows that are smaller than 1/1,024
+of the largest are left out. The last line shows the same rows when nothing but the operands is rounded, once
+more and at random: what any kernel with bfloat16 operands may lose. Neither ssmperf nor one of its adapters
+takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+os.environ["FLA_DISABLE_BACKEND_DISPATCH"] = "1"  # fla's own Triton kernels; read at its import
+WIDTH = 128  # of keys and values, the only one of FlashQLA's kernels
+SMALLEST = 2.0**-10
+
+
+def draw(sequences: int, steps: int, heads: int) -> tuple[Tensor, ...]:
+    """Draw q, k, v (sequences, steps, heads, WIDTH) in bfloat16, and g, β (sequences, steps, heads)."""
+    q, k, v = torch.randn(3, sequences, steps, heads, WIDTH, device="cuda")
+    g = -torch.logspace(0, -4, heads, device="cuda").expand(sequences, steps, heads).contiguous()
+    beta = torch.rand(sequences, steps, heads, device="cuda")
+    return normalize(q, dim=-1).bfloat16(), normalize(k, dim=-1).bfloat16(), v.bfloat16(), g, beta
+
+
+def last_state(k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+    """Walk through time in float64; gives (sequences, heads, WIDTH, WIDTH)."""
+    k, v, g, beta = (each.double() for each in (k, v, g, beta))
+    state = k.new_zeros(k.shape[0], k.shape[2], WIDTH, WIDTH)
+    for t in range(k.shape[1]):
+        state = g[:, t].exp()[..., None, None] * state
+        missing = v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t])
+        state = state + torch.einsum("bh,bhk,bhv->bhkv", beta[:, t], k[:, t], missing)
+    return state
+
+
+def rounded_again(x: Tensor) -> Tensor:
+    """Move each number by up to half a unit in the last place of bfloat16."""
+    return x.double() * (1 + torch.finfo(torch.bfloat16).eps * (torch.rand_like(x.double()) - 0.5))
+
+
+def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
+    """Compute the last states by each kernel, with its name; sequences are packed where it can."""
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule as of_fla
+    from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule as recurrent
+    from flash_qla import chunk_gated_delta_rule as of_qla
+
+    q, k, v, g, beta = operands
+    count, steps = q.shape[:2]
+    bounds = torch.arange(0, count * steps + 1, steps, device="cuda")
+    flat = tuple(x.flatten(0, 1).unsqueeze(0) for x in operands)
+    for name, function in (
+        ("flash_qla", of_qla),
+        ("flash_qla, auto_cp=False", partial(of_qla, auto_cp=False)),
+        ("fla, Triton", of_fla),
+        ("fla, recurrent", recurrent),
+    ):
+        kind = {"output_final_state": True, "scale": 1.0}
+        _, dense = function(q, k, v, g=g, beta=beta, **kind)
+        _, packed = function(*flat[:3], g=flat[3], beta=flat[4], cu_seqlens=bounds, **kind)
+        yield f"{name}, dense", dense
+        yield f"{name}, packed", packed
+    yield "float64, rounded again", last_state(rounded_again(k), rounded_again(v), g, beta)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in (("steps", 1024), ("sequences", 8), ("heads", 16), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    chosen = parser.parse_args()
+    packages = ("flash-qla", "tilelang", "fla-core", "torch", "triton")
+    print(torch.cuda.get_device_name(), *(f"{name} {version(name)}" for name in packages))
+    torch.manual_seed(chosen.seed)
+    operands = draw(chosen.sequences, chosen.steps, chosen.heads)
+    wanted = last_state(*operands[1:])
+    sizes = wanted.norm(dim=-1)
+    large = sizes >= SMALLEST * sizes.max()
+    for name, found in states(operands):
+        errors = ((found.double() - wanted).norm(dim=-1) / sizes).where(large, 0)
+        by_head = errors.amax((0, 2))
+        print(
+            f"{name:34} worst row {float(errors.max()):.4f} (head {int(by_head.argmax())}), "
+            f"median {float(errors[large].median()):.4f}, whole "
+            f"{float((found.double() - wanted).abs().max() / wanted.abs().max()):.4f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
