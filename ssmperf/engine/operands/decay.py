@@ -98,7 +98,7 @@ def change_decay(
         if factor is not None:
             changed[name] = _multiplied(value, factor)
         elif has_time(name, value, length):
-            changed[name] = _renamed(change, name, value, seed, start)
+            changed[name] = _apply_named(change, name, value, seed, start)
             if least is not None:
                 changed[name] = changed[name].clamp(min=least)
     if all(changed[name] is operands[name] for name in operands):
@@ -125,7 +125,7 @@ def check_range(change: str, least: float | None) -> None:
         raise Unsupported(f"no steep log gates: {lie}, not near {STEEP_MEAN}")
 
 
-def _renamed(
+def _apply_named(
     change: str, name: str, value: Tensor, seed: int, start: Callable[[], Mapping[str, Any]] | None
 ) -> Tensor:
     """Change log gates (B, T, ...) as the name of the change says."""

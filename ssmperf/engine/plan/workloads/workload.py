@@ -48,12 +48,20 @@ class Workload:
         if whole % ranks:
             raise UsageError(f"{self.name}@tp{ranks}: its {letter} = {whole} is not divisible by {ranks}")
         sizes = {**self.sizes, letter: whole // ranks}
-        shared = self.sizes.get("G", whole)
-        sizes["G"] = shared if shared % ranks else shared // ranks
-        if letter != "H" or sizes["G"] == sizes["H"]:
-            del sizes["G"]
-        elif sizes["H"] % sizes["G"]:
-            raise UsageError(
-                f"{self.name}@tp{ranks}: {sizes['H']} heads per rank do not share {sizes['G']} key heads"
-            )
+        if "G" in sizes:
+            _divide_key_heads(sizes, ranks, f"{self.name}@tp{ranks}")
         return replace(self, name=f"{self.name}@tp{ranks}", sizes=sizes)
+
+
+def _divide_key_heads(sizes: dict[str, int], ranks: int, name: str) -> None:
+    """Divide G where it divides; one key head per head is not named.
+
+    Raises:
+        UsageError: the heads of a rank do not share its key heads.
+    """
+    if sizes["G"] % ranks == 0:
+        sizes["G"] //= ranks
+    if sizes["H"] % sizes["G"]:
+        raise UsageError(f"{name}: {sizes['H']} heads per rank do not share {sizes['G']} key heads")
+    if sizes["G"] == sizes["H"]:
+        del sizes["G"]
