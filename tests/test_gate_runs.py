@@ -70,6 +70,19 @@ def test_equal_versions_pass(kernels: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_phase_of_a_workload_is_compared(kernels: Place, tmp_path: Path) -> None:
+    layer = tmp_path / "layer.toml"
+    layer.write_text('model = "hgrn"\nsource = "made up"\n[sizes]\nC = 2\n')
+    sides = ("--base", "good", "--new", "good")
+    cases = ("--suite", "throughput", "--workload", f"{layer}:decode", "--backends", "mine",
+             "--preset", "smoke", "--device", "cpu", "--time", "0.05", "--pairs", "2+5")  # fmt: skip
+    done = gate(kernels, tmp_path, *sides, *LOOSE, "--", *cases)
+    assert done.returncode == 0, done.stderr
+    (case,) = ElementTree.parse(kernels.folder / "gate" / "junit.xml").getroot().iter("testcase")
+    assert "mine" in str(case.get("name")) and "decode" in str(case.get("name"))
+
+
+@pytest.mark.slow
 def test_a_wrong_gradient_ends_with_3_and_its_reason_is_everywhere(kernels: Place, tmp_path: Path) -> None:
     sides = ("--base", "good", "--new", "wrong")
     done = gate(kernels, tmp_path, *sides, *LOOSE, "--", *CASES, "--pass", "backward", "--pairs", "2+5")

@@ -41,7 +41,7 @@ def _line(members: Sequence[PhaseAnswer]) -> str:
     first, *others = members
     elsewhere: dict[str, list[str]] = {}
     for each in others:
-        same = each.contest["fastest"] == first.contest["fastest"]
+        same = {*each.contest["fastest"]} == {*first.contest["fastest"]}
         elsewhere.setdefault("" if same else brief(each.contest), []).append(each.form)
     more = [f"{text or 'the same'} at {' and '.join(forms)}" for text, forms in elsewhere.items()]
     right = f"right to: {first.right_to or NOT_MEASURED}"

@@ -1,0 +1,45 @@
+"""The sentences about a workload, where backends share the first place and where they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssmperf.reports.rows import frames, ranking
+from ssmperf.reports.rows.answers import answers
+from ssmperf.reports.views.texts.answers import lines
+
+PACKED = {"packing": "600,424", "shape": {"B": 1, "T": 1024, "C": 64}}
+PLAIN = {"shape": {"B": 1, "T": 2048, "C": 64}}
+
+
+def sentences(fake: Any, *forms: tuple[dict[str, Any], dict[str, float]]) -> list[tuple[str, str]]:
+    """Say what a run answers about the prefill of one workload, whose forms have a time per backend."""
+    records = [
+        fake.timed(seconds, backend=name, **form) for form, times in forms for name, seconds in times.items()
+    ]
+    phases = {"prefill": [record.case.id for record in records]}
+    run = fake.run(records, meta={"workloads": {"layer": phases}})
+    return lines(answers([run], ranking.parts([run], frames.frame([run]))))
+
+
+def test_backends_with_overlapping_intervals_share_the_first_place(fake: Any) -> None:
+    ((label, text),) = sentences(fake, (PLAIN, {"sequential": 4.0, "blelloch": 2.01, "chunkwise": 2.0}))
+    assert label == "prefill"
+    assert text.startswith("chunkwise and blelloch 2.00 s (tied), 2.00× ahead of sequential at B 1, T 2,048;")
+
+
+def test_a_tie_of_all_is_ahead_of_none(fake: Any) -> None:
+    ((_, text),) = sentences(fake, (PLAIN, {"blelloch": 2.01, "chunkwise": 2.0}))
+    assert text.startswith("chunkwise and blelloch 2.00 s (tied) at B 1, T 2,048;")
+
+
+def test_one_winner_is_ahead_of_the_next(fake: Any) -> None:
+    ((_, text),) = sentences(fake, (PLAIN, {"blelloch": 3.0, "chunkwise": 2.0}))
+    assert text.startswith("chunkwise 2.00 s, 1.50× ahead of blelloch at B 1, T 2,048;")
+
+
+def test_a_form_with_the_same_tie_is_the_same_whoever_is_listed_first(fake: Any) -> None:
+    ((_, text),) = sentences(
+        fake, (PLAIN, {"blelloch": 2.01, "chunkwise": 2.0}), (PACKED, {"blelloch": 1.0, "chunkwise": 1.01})
+    )
+    assert text.endswith("; the same at packed 600,424")
