@@ -1,10 +1,11 @@
 """Kernels of the gated delta rule alone: how far single rows of the last state are off. Needs a GPU.
 
-    python docs/peers/gated_delta_rows.py [--steps 1024] [--sequences 8] [--heads 16] [--seed 0]
+    python docs/peers/gated_delta_rows.py [--steps 1024] [--sequences 8] [--heads 16]
+        [--words 64] [--seed 0]
 
 The reference walks S ← exp(g_t) S, S ← S + β_t k_t (v_t − Sᵀ k_t)ᵀ in float64; operands are bfloat16, gates
-and β float32. A head's gate is constant, from one that forgets within a step to one that keeps 10,000. The
-error of a row S[k, :] is the 2-norm of its difference over its 2-norm, and rows that are smaller than 1/1,024
+and β float32. A step's key is one of --words, as those of a text are, which repeats its words. A head's gate
+is constant, from one that forgets within a step to one that keeps 10,000. The error of a row S[k, :] is the 2-norm of its difference over its 2-norm, and rows that are smaller than 1/1,024
 of the largest are left out. The last line shows the same rows when nothing but the operands is rounded, once
 more and at random: what any kernel with bfloat16 operands may lose. Neither ssmperf nor one of its adapters
 takes part.
@@ -27,9 +28,11 @@ WIDTH = 128  # of keys and values, the only one of FlashQLA's kernels
 SMALLEST = 2.0**-10
 
 
-def draw(sequences: int, steps: int, heads: int) -> tuple[Tensor, ...]:
+def draw(sequences: int, steps: int, heads: int, words: int) -> tuple[Tensor, ...]:
     """Draw q, k, v (sequences, steps, heads, WIDTH) in bfloat16, and g, β (sequences, steps, heads)."""
-    q, k, v = torch.randn(3, sequences, steps, heads, WIDTH, device="cuda")
+    q, v = torch.randn(2, sequences, steps, heads, WIDTH, device="cuda")
+    text = torch.randint(words, (sequences, steps), device="cuda")
+    k = torch.randn(words, heads, WIDTH, device="cuda")[text]
     g = -torch.logspace(0, -4, heads, device="cuda").expand(sequences, steps, heads).contiguous()
     beta = torch.rand(sequences, steps, heads, device="cuda")
     return normalize(q, dim=-1).bfloat16(), normalize(k, dim=-1).bfloat16(), v.bfloat16(), g, beta
@@ -62,10 +65,10 @@ def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
     bounds = torch.arange(0, count * steps + 1, steps, device="cuda")
     flat = tuple(x.flatten(0, 1).unsqueeze(0) for x in operands)
     for name, function in (
+        ("fla, recurrent", recurrent),
         ("flash_qla", of_qla),
         ("flash_qla, auto_cp=False", partial(of_qla, auto_cp=False)),
         ("fla, Triton", of_fla),
-        ("fla, recurrent", recurrent),
     ):
         kind = {"output_final_state": True, "scale": 1.0}
         _, dense = function(q, k, v, g=g, beta=beta, **kind)
@@ -77,13 +80,13 @@ def states(operands: tuple[Tensor, ...]) -> Iterator[tuple[str, Tensor]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, value in (("steps", 1024), ("sequences", 8), ("heads", 16), ("seed", 0)):
+    for name, value in (("steps", 1024), ("sequences", 8), ("heads", 16), ("words", 64), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     chosen = parser.parse_args()
     packages = ("flash-qla", "tilelang", "fla-core", "torch", "triton")
     print(torch.cuda.get_device_name(), *(f"{name} {version(name)}" for name in packages))
     torch.manual_seed(chosen.seed)
-    operands = draw(chosen.sequences, chosen.steps, chosen.heads)
+    operands = draw(chosen.sequences, chosen.steps, chosen.heads, chosen.words)
     wanted = last_state(*operands[1:])
     sizes = wanted.norm(dim=-1)
     large = sizes >= SMALLEST * sizes.max()

@@ -17,7 +17,7 @@ GATES = ("scalar",)
 def _gated(x: Arguments) -> Prepared:
     check_widths(x, WIDTH)
     if x.cu_seqlens is not None and (x.cu_seqlens.diff() == 0).any():
-        raise Unsupported("empty sequences: it numbers the chunks of a packed batch as if there were none")
+        raise Unsupported("empty sequences: it raises ValueError on these, or gives NaN without auto_cp")
     assert x.beta is not None and x.log_a is not None
     gates = x.log_a.float().contiguous()  # it sums them in their own dtype
     data = (x.data(each) for each in (x.q, x.k, x.v))
