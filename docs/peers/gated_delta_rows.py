@@ -5,10 +5,10 @@
 
 The reference walks S ← exp(g_t) S, S ← S + β_t k_t (v_t − Sᵀ k_t)ᵀ in float64; operands are bfloat16, gates
 and β float32. A step's key is one of --words, as those of a text are, which repeats its words. A head's gate
-is constant, from one that forgets within a step to one that keeps 10,000. The error of a row S[k, :] is the 2-norm of its difference over its 2-norm, and rows that are smaller than 1/1,024
-of the largest are left out. The last line shows the same rows when nothing but the operands is rounded, once
-more and at random: what any kernel with bfloat16 operands may lose. Neither ssmperf nor one of its adapters
-takes part.
+is constant, from one that forgets within a step to one that keeps 10,000. The error of a row S[k, :] is the
+2-norm of its difference over its 2-norm; rows that are smaller than 1/1,024 of the largest are left out. The
+last line shows the same rows when nothing but the operands is rounded, once more and at random: what any
+kernel with bfloat16 operands may lose. Neither ssmperf nor one of its adapters takes part.
 """
 
 from __future__ import annotations
