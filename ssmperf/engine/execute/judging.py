@@ -269,10 +269,14 @@ class Judging:
 
 
 def excess(verdict: Verdict) -> float:
-    """Find the largest error of a verdict in units of its tolerance; 0 if it has none."""
+    """Find the largest error of elements or rows in units of its tolerance; 0 if the verdict has none."""
     ratios = (
-        error / verdict.tolerances[name]
-        for name, error in verdict.errors.items()
-        if verdict.tolerances.get(name)
+        error / limits[name]
+        for errors, limits in (
+            (verdict.errors, verdict.tolerances),
+            (verdict.row_errors, verdict.row_tolerances),
+        )
+        for name, error in errors.items()
+        if limits.get(name)
     )
     return max(ratios, default=0.0)

@@ -207,6 +207,11 @@ def reference_of(
     for name, amplitude in noise.items():
         low_errors[name] = max(low_errors[name], amplitude / float(exact.gradients[name].abs().max()))
     overflown = {name for name, error in low_errors.items() if not math.isfinite(error)}
+    overflown |= {
+        f"gradient of {name}"
+        for name, gradient in exact.gradients.items()
+        if _too_large(gradient, values.operands[name].dtype, low_errors[name])
+    }
     if overflown:
         raise Unsupported(f"these operands overflow {dtype} ({', '.join(sorted(overflown))})")
     axes, sizes, low_row_errors = {}, {}, {}
@@ -215,13 +220,19 @@ def reference_of(
         gradient = name in exact.gradients
         if covered is None or (gradient and is_wider(values.operands[name].dtype, dtype)):
             continue
-        axes[name], sizes[name] = covered, row_sizes(added[name], covered)
+        axes[name], sizes[name] = covered, row_sizes(added[name], covered, dtype)
         if gradient:
             found[name] = [each.to(values.operands[name].dtype) for each in found[name]]
         low_row_errors[name] = max(
             float(row_errors(each, value, covered, sizes[name]).max()) for each in found[name]
         )
     return Reference(exact, low_errors, output_dtype, state_dtype, scale, axes, sizes, low_row_errors, noise)
+
+
+def _too_large(gradient: Tensor, dtype: torch.dtype, error: float) -> bool:
+    """Tell whether a gradient may overflow the dtype of its operand, in which it is returned."""
+    most, band = torch.finfo(dtype).max, BANDS[dtype.to_real()][True]
+    return bool(gradient.abs().max() * (1 + error + band) > most) if gradient.numel() else False
 
 
 def _moved_evaluation(

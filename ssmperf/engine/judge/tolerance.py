@@ -38,6 +38,8 @@ OPERANDS = 1000  # more than a call has; each has random numbers of its own
 GATE_UNITS = 4  # units in the last place of which `gate_noise` consists
 SHORTEST_ROW = 16  # elements; the rounding errors of fewer do not average out
 SMALLEST_ROW = 2.0**-10  # of the largest row; smaller ones count as having this size
+# Normally distributed numbers of a shortest row have the energy of a third as many; fewer do not average out.
+FEWEST = SHORTEST_ROW / 4
 
 # Factors by which judges multiply a tolerance.
 # Two results of a backend are compared: each may err by its tolerance.
@@ -110,14 +112,35 @@ def row_axes(shape: Sequence[int], *, timed: bool) -> tuple[int, ...] | None:
     return next((axes for axes, length in zip(choices, lengths, strict=True) if length >= SHORTEST_ROW), None)
 
 
-def row_sizes(expected: Tensor, axes: Sequence[int]) -> Tensor:
+def row_sizes(expected: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Compute the 2-norm of each row, at least `SMALLEST_ROW` of the largest (1 if all are 0).
 
     Smaller rows are what others have left when they cancelled, and hold their rounding errors.
+
+    A row whose energy lies in fewer than `FEWEST` elements, such as the gradient of values that all but the
+    last step forget, may be one number in which rounded terms have cancelled. It counts as having the root
+    mean square of the rows of its batch item at least, and its tolerance is that of elements.
+
+    dtype: in which the results are judged.
     """
-    sizes = torch.linalg.vector_norm(widen(expected, torch.float64), dim=tuple(axes))
+    wide, covered = widen(expected, torch.float64), tuple(axes)
+    sizes = torch.linalg.vector_norm(wide, dim=covered)
     largest = float(sizes.max())
-    return sizes.clamp(min=SMALLEST_ROW * largest) if largest else torch.ones_like(sizes)
+    if not largest:
+        return torch.ones_like(sizes)
+    sizes = sizes.clamp(min=SMALLEST_ROW * largest)
+    others = tuple(range(1, sizes.dim()))
+    typical = sizes.square().mean(others, keepdim=True).sqrt() if others else sizes
+    few = effective_length(wide, covered) < FEWEST
+    of_elements = BANDS[dtype][0] / ROW_BANDS[dtype][0]
+    return torch.where(few, of_elements * torch.maximum(sizes, typical), sizes)
+
+
+def effective_length(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Count the elements over which the energy of each row is spread, (Σ x²)² / Σ x⁴; 0 in a row of zeros."""
+    scaled = values.abs() / values.abs().amax(axes, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    energy = scaled.square()
+    return energy.sum(axes).square() / energy.square().sum(axes).clamp(min=1.0)
 
 
 def row_errors(actual: Tensor, expected: Tensor, axes: Sequence[int], sizes: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmperf import Case, Shape, Status
+from ssmperf import Case, Shape, Status, Unsupported
 from ssmperf.authoring import log_gates
 from ssmperf.engine.judge.reference import Reference, reference_of
 from ssmperf.engine.judge.tolerance import SMALLEST_ROW, row_axes, row_errors, row_sizes
@@ -19,6 +19,7 @@ from ssmperf.engine.operands.values import Values
 from ssmperf.suitekit import Verdict, judge_call, make_reference, registry
 
 SHAPES = {"scan": Shape(B=2, T=67, C=64), "linear_attention": Shape(B=1, T=67, H=2, K=16, V=16)}
+HALF = torch.bfloat16
 Compute = Callable[..., tuple[Any, Any]]
 
 
@@ -165,11 +166,44 @@ def test_rows_are_sequences_and_whole_batch_items_where_these_are_short() -> Non
 def test_a_row_that_cancelled_is_judged_by_the_size_of_the_others() -> None:
     expected = torch.ones(2, 16, dtype=torch.float64)
     expected[1] *= 1e-6
-    sizes = row_sizes(expected, (1,))
+    sizes = row_sizes(expected, (1,), HALF)
     torch.testing.assert_close(sizes, torch.tensor([4.0, 4.0 * SMALLEST_ROW], dtype=torch.float64))
     errors = row_errors(expected + 1e-6, expected, (1,), sizes)
     torch.testing.assert_close(errors, 1e-6 / torch.tensor([1.0, SMALLEST_ROW], dtype=torch.float64))
-    assert torch.equal(row_sizes(0 * expected, (1,)), torch.ones(2, dtype=torch.float64))
+    assert torch.equal(row_sizes(0 * expected, (1,), HALF), torch.ones(2, dtype=torch.float64))
+
+
+def test_a_row_of_one_element_is_judged_as_elements_are_and_by_the_size_of_the_others() -> None:
+    """It may be what is left of terms that cancelled, and no errors average out in it."""
+    expected = torch.zeros(2, 32, 64, dtype=torch.float64)
+    expected[:, -1] = 1.0
+    expected[0, -1, 0] = 1e-2
+    typical = float(expected[0, -1].square().mean().sqrt())
+    for dtype, of_elements in ((HALF, 8), (torch.float32, 1)):
+        sizes = row_sizes(expected, (1,), dtype)
+        assert sizes[0, 0] == pytest.approx(of_elements * typical)
+        assert sizes[1, 0] == pytest.approx(of_elements)
+
+
+def test_a_small_row_of_many_elements_is_judged_by_its_own_size() -> None:
+    spread = torch.ones(2, 32, 64, dtype=torch.float64)
+    spread[0, :, 0] = 1e-2
+    assert row_sizes(spread, (1,), HALF)[0, 0] == pytest.approx(1e-2 * 32**0.5)
+
+
+def test_a_gradient_beyond_the_largest_half_number_refuses_the_values() -> None:
+    """Its operand's dtype has no number for it, so infinity is no fault of the backend."""
+    shape = Shape({"B": 33, "T": 160, "C": 5})
+    case = Case(
+        "correctness", "scan", "sequential", shape, dtype="float16", gate_dtype="float16",
+        operand_source="phase/const_complex", pass_="forward_backward",
+    )  # fmt: skip
+    subject = subject_of(case, "cpu")
+    values = subject.values(0xD73CF256D, with_state=True)
+    definition = registry.recurrence("scan").definition
+    with pytest.raises(Unsupported, match=r"overflow .*gradient of phase"):
+        make_reference(subject, definition, values, gradients=True)
+    make_reference(subject, definition, values, gradients=False)
 
 
 def test_a_value_that_is_not_finite_makes_its_row_the_worst() -> None:
