@@ -160,7 +160,7 @@ class Case:
     )
     call: str = axis(
         PLAIN,
-        help="Options, views, gradients: none, or words such as 'read=pre bonus dy:expanded grad=k,v'.",
+        help="How a call is made: none, or words such as 'read=pre q:shifted dy:expanded grad=k,v stateless'.",
         read=read_call,
         many=False,
         text="call '{}'",

@@ -83,7 +83,7 @@ def entered(values: Values, inputs: Inputs) -> Iterator[None]:
 def replayed(call: Callable[[], Result], inputs: Inputs) -> Result:
     """Capture a call on the inputs' present numbers and replay it on the values' own; return its result.
 
-    The next allocation may overwrite the result. The call has run before, on the current stream.
+    The call has run before, on the current stream.
 
     Raises:
         Unsupported: the call waits for the device.
@@ -95,4 +95,5 @@ def replayed(call: Callable[[], Result], inputs: Inputs) -> Result:
     result = record(graph, call, torch.cuda)
     inputs.restore()
     graph.replay()
+    torch.cuda.synchronize()  # before the graph is dropped
     return result

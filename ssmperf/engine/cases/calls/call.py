@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -126,6 +126,12 @@ def parse(text: str) -> Call:
             raise UsageError(f"call: {word!r:.80} is not understood ({FORMS})")
     ordered = tuple(each for each in CIRCUMSTANCES if each in circumstances)
     return _consistent(Call(options, tuple(sorted(set(operands))), views, dtypes, wanted, ordered))
+
+
+def without(text: str, word: str) -> str:
+    """Leave a word for a circumstance out of the words of a call."""
+    call = parse(text)
+    return str(replace(call, circumstances=tuple(each for each in call.circumstances if each != word)))
 
 
 def _consistent(call: Call) -> Call:

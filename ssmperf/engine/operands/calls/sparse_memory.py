@@ -16,7 +16,7 @@ from torch import Tensor
 from ssmperf.errors import Unsupported
 
 MAP_NORESERVE = 0x4000  # of Linux: pages that are never written count towards no limit of memory
-REGIONS = 6  # two operands in the values of two draws, and in the buffers of the calls
+REGIONS = 12  # four tensors in the values of two draws, and in the buffers of the calls
 REGION_BYTES = 17 << 30  # 2^31 numbers of eight bytes, and one more item of a batch
 _reserved: list[mmap.mmap] = []
 
