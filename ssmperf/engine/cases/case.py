@@ -160,7 +160,7 @@ class Case:
     )
     call: str = axis(
         PLAIN,
-        help="How a call is made: none, or words such as 'read=pre q:shifted dy:expanded grad=k,v stateless'.",
+        help="How a call is made: none, or words such as 'read=pre q:shifted dy:expanded grad=k,v graph'.",
         read=read_call,
         many=False,
         text="call '{}'",
