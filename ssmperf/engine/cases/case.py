@@ -159,7 +159,7 @@ class Case:
     )
     call: str = axis(
         PLAIN,
-        help="Options, views, gradients: none, or words such as 'read=pre bonus dy:expanded grad=k,v'.",
+        help="How a call is made: none, or words such as 'read=pre q:shifted dy:expanded grad=k,v graph'.",
         read=read_call,
         many=False,
         text="call '{}'",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import STATELESS, parse, without
 from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.record import Status
@@ -162,14 +163,17 @@ def along(finding: ObjectFault) -> Iterator[tuple[str, list[tuple[str, float]]]]
 def _conditions(case: Case, device: str, nonce: int) -> Iterator[Condition]:
     T = case.shape["T"]
     recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
-    if not case.decodes and case.level == "op" and recurrence.has_state:
+    words = parse(case.call).circumstances
+    if not case.decodes and case.level == "op" and recurrence.has_state and STATELESS not in words:
         yield _condition("without an initial state", case, device, nonce, with_state=False)
+    for word in words:
+        yield _condition(f"without {word}", replace(case, call=without(case.call, word)), device, nonce)
     if case.shape["B"] > 1:
         yield _condition("B = 1", replace(case, shape=case.shape.with_(B=1)), device, nonce)
     if not case.decodes:
         whole = max(1, T // CHUNK) * CHUNK if T % CHUNK else T + CHUNK // 2 + 1
-        words = f"T = {whole}, {'no ' if whole % CHUNK else 'a '}multiple of {CHUNK}"
-        yield _condition(words, replace(case, shape=case.shape.with_(T=whole)), device, nonce)
+        length = f"T = {whole}, {'no ' if whole % CHUNK else 'a '}multiple of {CHUNK}"
+        yield _condition(length, replace(case, shape=case.shape.with_(T=whole)), device, nonce)
     for dtype in DTYPES:
         if dtype != case.dtype and dtype in backend.dtypes:
             yield _condition(dtype, replace(case, dtype=dtype), device, nonce)
