@@ -88,6 +88,14 @@ class DeviceState:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class Source(Protocol):
+    """Hands out groups of cases to lanes, from their threads."""
+
+    def take(self, last: Sequence[Case] = ()) -> Sequence[Case]:
+        """Take the group after `last`, which the lane has run; empty if none is left."""
+        ...
+
+
 class Groups:
     """Groups of cases, which the lanes take one by one: in their order, or by the kernels that they need.
 
@@ -171,7 +179,7 @@ class Lane:
         self.finished = threading.Event()
         self.error: BaseException | None = None
 
-    def guarded_run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
+    def guarded_run(self, groups: Source, events: Events, stop: threading.Event) -> None:
         try:
             self.run(groups, events, stop)
         except BaseException as error:
@@ -181,7 +189,7 @@ class Lane:
         finally:
             self.finished.set()
 
-    def run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
+    def run(self, groups: Source, events: Events, stop: threading.Event) -> None:
         """Run one round of cases, in workers that end with it; the judge stays."""
         self.events, self.stop = events, stop
         group: Sequence[Case] = ()
