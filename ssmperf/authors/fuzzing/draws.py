@@ -12,10 +12,10 @@ from ssmperf.authors.fuzzing.space import FuzzClass, FuzzExample, Space, case_of
 from ssmperf.authors.fuzzing.strategies import classes, examples
 from ssmperf.engine.cases.case import Case
 
-CLASSES = 64  # that are drawn at once
+CLASSES = 16  # that are drawn at once
 EXAMPLES = 10  # of a class
 # Neighbours among hypothesis's values resemble each other, so only some of them are taken.
-EVERY = 4
+EVERY = 3
 EVERY_EXAMPLE = 2
 
 

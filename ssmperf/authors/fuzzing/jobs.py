@@ -41,16 +41,20 @@ class Jobs:
             self._found.append(record)
             self._changed.notify_all()
 
-    def run(self, groups: Iterable[Sequence[Case]], ends_s: float = float("inf")) -> list[Record]:
-        """Have groups run, and wait for their records. Groups that have not begun by `ends_s` are dropped.
-
-        ends_s: by the clock `time.monotonic`.
-        """
+    def begin(self, groups: Iterable[Sequence[Case]]) -> None:
+        """Have groups run, after those before have ended."""
         with self._changed:
             self._groups.extend(groups)
             self._missing = {case.id for group in self._groups for case in group}
             self._found = []
             self._changed.notify_all()
+
+    def records(self, ends_s: float = float("inf")) -> list[Record]:
+        """Wait for the records of the groups that have begun; those still waiting at `ends_s` are dropped.
+
+        ends_s: by the clock `time.monotonic`.
+        """
+        with self._changed:
             while self._missing:
                 self._changed.wait(LOOK_EVERY_S)
                 self.check()

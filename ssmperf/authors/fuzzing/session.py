@@ -28,6 +28,8 @@ FIRST_LIMIT_S = {"cpu": 30.0, "cuda": 120.0}  # before any example was right
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
 
+Drawn = Sequence[tuple[Draws, DrawnClass]]  # classes that are judged at once
+
 
 @dataclass(slots=True)
 class Tally:
@@ -99,15 +101,15 @@ class FuzzSession:
             serving.limit(FIRST_LIMIT_S[self.spaces[0].device])
             try:
                 self._repeat(earlier)
-                for drawn in self._rounds():
-                    self._round(drawn, ends_s)
-                    if self._reached(ends_s):
-                        break
+                rounds = self._rounds()
+                drawn = next(rounds, None)
+                while drawn is not None and not self._reached(ends_s):
+                    drawn = self._round(drawn, rounds, ends_s)
             finally:
                 jobs.close()
         return merged(self.faults.values())
 
-    def _rounds(self) -> Iterator[list[tuple[Draws, DrawnClass]]]:
+    def _rounds(self) -> Iterator[Drawn]:
         """Give the classes of all spaces in turn, some at once."""
         streams = [(draws, draws.classes()) for draws in (Draws(space, self.seed) for space in self.spaces)]
         in_turn = _in_turn([((draws, drawn) for drawn in classes) for draws, classes in streams])
@@ -129,8 +131,8 @@ class FuzzSession:
                 self.faults[kind] = repeated(FuzzFault(kind, record, record), self._judge)
                 self.tally.faults = len(self.faults)
 
-    def _round(self, drawn: Sequence[tuple[Draws, DrawnClass]], ends_s: float) -> None:
-        """Judge the examples of some classes, and shrink what is wrong."""
+    def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
+        """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
         places: dict[str, tuple[Draws, DrawnClass, Place]] = {}
         groups = []
         left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
@@ -139,7 +141,9 @@ class FuzzSession:
             fresh = fresh if left is None else fresh[: max(0, left - len(places))]
             places |= {case.id: (draws, each, place) for case, place in fresh}
             groups.append([case for case, _ in fresh])
-        records = self._judged(groups, ends_s)
+        refused = self._begin(groups)
+        following = next(rounds, None)
+        records = [*refused, *self._ended(ends_s)]
         self.tally.classes += len(drawn)
         for record in records:
             self.tally.note(record)
@@ -147,6 +151,7 @@ class FuzzSession:
             if record.status in WRONG:
                 self._note_fault(record, *places[record.case.id])
         self.tell(f"{drawn[-1][0].space.owner}/{drawn[-1][0].space.backend.name}", self.tally)
+        return following
 
     def _note_fault(self, record: Record, draws: Draws, drawn: DrawnClass, place: Place) -> None:
         kind = kind_of(record)
@@ -176,8 +181,13 @@ class FuzzSession:
         (record,) = self._judged([[case]])
         return record
 
-    def _judged(self, groups: Sequence[Sequence[Case]], ends_s: float = float("inf")) -> list[Record]:
-        """Judge groups of cases: what the plan refuses at once, and the others in lanes."""
+    def _judged(self, groups: Sequence[Sequence[Case]]) -> list[Record]:
+        """Judge groups of cases."""
+        refused = self._begin(groups)
+        return [*refused, *self._ended()]
+
+    def _begin(self, groups: Sequence[Sequence[Case]]) -> list[Record]:
+        """Have groups of cases judged in lanes; give the records of those that the plan refuses."""
         selection = self.opened.request.selection
         planned = [[Planned(case, refusal(case, selection)) for case in group] for group in groups]
         every = [item for group in planned for item in group]
@@ -186,9 +196,14 @@ class FuzzSession:
         to_run = [[item.case for item in group if item.refusal is None] for group in planned]
         to_run = [group for group in to_run if group]
         self.opened.session.compile([group[0] for group in to_run], self.opened.events)
-        found = self.jobs.run(to_run, ends_s)
+        self.jobs.begin(to_run)
+        return refused
+
+    def _ended(self, ends_s: float = float("inf")) -> list[Record]:
+        """Wait for the records of what has begun."""
+        found = self.jobs.records(ends_s)
         self._limit(found, self.serving)
-        return [*refused, *found]
+        return found
 
     def _limit(self, records: Sequence[Record], serving: Serving) -> None:
         """Set how long an example may take, by the slowest right one."""
