@@ -71,8 +71,8 @@ class Empty(torch.autograd.Function):
 
 def empty_function(function: Callable[..., Any], values: Values) -> Callable[..., Any]:
     """Make the empty function whose results are like those of another one on these values."""
-    with torch.no_grad(), values.calling():
-        output, state = function(**values.operands)
+    with torch.no_grad():
+        output, state = values.call(function)
     results = [output.detach()] if state is None else [output.detach(), state.detach()]
 
     def empty(**operands: Any) -> tuple[Tensor, Tensor | None]:

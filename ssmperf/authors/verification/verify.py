@@ -37,6 +37,7 @@ from ssmperf.engine.judge.verdict import Verdict
 from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.values import Values
 from ssmperf.engine.plan.plan import PlannedSubject
+from ssmperf.engine.plan.refusal import form_problem
 from ssmperf.engine.plan.run_options import Names, names
 from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.registry.cost import Ceilings
@@ -110,6 +111,10 @@ def verify(
     found = subjects_of(of, selection, recurrence, names(gates))
     pass_ = "forward_backward" if gradients else "forward"
     cases = [_case(subject, entry, selection, pass_, sizes) for subject in found]
+    for case in cases:
+        problem = form_problem(case, recurrence)
+        if problem:
+            raise UsageError(f"call: {problem}")
     odd = [_case(subject, entry, selection, pass_, {**sizes, "T": _odd(subject)}) for subject in found]
     odd = [] if cases[0].shape["T"] % 2 or selection.packing is not None else odd
     context = _Bench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)

@@ -282,9 +282,15 @@ def _healthy(config: dict[str, Any], record: Record) -> bool:
 
 
 def _limit_memory(config: dict[str, Any]) -> None:
-    """Limit the address space on the CPU; not with CUDA, which reserves far more than it uses."""
+    """Limit the address space on the CPU; not with CUDA, which reserves far more than it uses.
+
+    Addresses of sparse memory are reserved before, and do not count.
+    """
     if config["device"].startswith("cuda"):
         return
+    from ssmperf.engine.operands.calls.sparse_memory import reserve  # imports torch
+
+    reserve()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     bound = pages * resource.getpagesize() + config["memory_limit_bytes"]
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.engine.cases.calls.call import GRAPH
+from ssmperf.engine.judge.circumstances import Inputs, entered, replayed
 from ssmperf.engine.judge.poison import poisoned
 from ssmperf.engine.operands.contract import Contract, malformed
 from ssmperf.engine.operands.subject import Subject
@@ -92,43 +94,53 @@ def call_backend(
 def _called(
     function: Callable[..., Any], values: Values, expected: Contract, *, gradients: bool, poison: bool
 ) -> Answer:
-    tensors, leaves = values.tensors, values.varying
-    watched = {**tensors, "the incoming gradient": values.grad_output}
-    if values.grad_state is not None:
-        watched["the incoming gradient of the final state"] = values.grad_state
-    before = {name: value.detach().clone() for name, value in watched.items()}
-    memory = poisoned(values.grad_output.device, like=list(watched.values())) if poison else nullcontext()
+    leaves, inputs = values.varying.values(), Inputs(values)
+    memory = poisoned(values.device, like=inputs.tensors) if poison else nullcontext()
     try:
-        for value in leaves.values():
+        for value in leaves:
             value.requires_grad_(gradients)
-        with memory:
-            with torch.set_grad_enabled(gradients), values.calling():
-                result = function(**values.operands)
-            problem = (
-                malformed(result, expected, values.grad_output.device)
-                or _unfinished(result[0])
-                or _changed(watched, before)  # before autograd meets it, which names no operand
-            )
-            if problem:
-                return Answer(problem=problem)
-            output, state = result
-            found = _gradients(output, state, leaves, values) if gradients else {}
+        with entered(values, inputs), memory, torch.set_grad_enabled(gradients):
+            if GRAPH in values.circumstances:
+                answer = _replayed(function, values, expected, inputs)
+            else:
+                answer = _answered(function, values, expected, inputs)
     finally:
-        for value in leaves.values():
+        for value in leaves:
             value.requires_grad_(False)
-    problem = _changed(watched, before)
-    if problem:
-        return Answer(problem=problem)
+    problem = inputs.changed()
+    return Answer(problem=problem) if problem else answer
+
+
+def _answered(function: Callable[..., Any], values: Values, expected: Contract, inputs: Inputs) -> Answer:
+    """Call a function, and differentiate where gradients are recorded, unless its results break a promise."""
+    result = values.call(function)
+    problem = (
+        malformed(result, expected, values.device)
+        or _unfinished(result[0])
+        or inputs.changed()  # before autograd meets it, which names no operand
+    )
+    return Answer(problem=problem) if problem else _results(result, values)
+
+
+def _replayed(function: Callable[..., Any], values: Values, expected: Contract, inputs: Inputs) -> Answer:
+    """Call a function with other values, capture the call, and replay it with its own values."""
+    inputs.halve()
+    answer = _answered(function, values, expected, inputs)
+    if answer.problem or answer.gradient_problem:
+        inputs.restore()
+        return answer
+    answer = replayed(lambda: _results(values.call(function), values), inputs)
+    return Answer({name: result.clone() for name, result in answer.results.items()})
+
+
+def _results(result: tuple[Tensor, Tensor | None], values: Values) -> Answer:
+    """Name the results of a call, and compute the gradients if they are recorded."""
+    output, state = result
+    found = _gradients(output, state, values.varying, values) if torch.is_grad_enabled() else {}
     results = {"output": output.detach()} | ({} if state is None else {"final_state": state.detach()})
     if isinstance(found, str):
         return Answer(results, gradient_problem=found)
     return Answer({**results, **found})
-
-
-def _changed(watched: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> str | None:
-    """Say which inputs of a call are not as they were before, or return None."""
-    changed = [name for name, value in watched.items() if not torch.equal(value.detach(), before[name])]
-    return f"it changed its input {', '.join(changed)}" if changed else None
 
 
 def _unfinished(output: Tensor) -> str | None:

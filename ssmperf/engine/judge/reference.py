@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmperf.engine.cases.calls.call import AUTOCAST
 from ssmperf.engine.judge.oracle import Evaluation, as_backend, evaluate
 from ssmperf.engine.judge.tolerance import (
     BANDS,
@@ -98,7 +99,11 @@ def make_reference(
     inner_values = subject.inner(values)
     if inner_values is None:
         found = reference_of(definition, values, length=length, dtype=dtype, gradients=gradients)
-        return _autocast(found, subject, definition, gradients=gradients) if values.autocast else found
+        return (
+            _autocast(found, subject, definition, gradients=gradients)
+            if AUTOCAST in values.circumstances
+            else found
+        )
     inner_length = length_of(inner_values.operands)
     inner = reference_of(definition, inner_values, length=inner_length, dtype=dtype, gradients=gradients)
     inner = replace(inner, exact=replace(inner.exact, final_state=None), state_dtype=None)
@@ -123,7 +128,7 @@ def _autocast(
 ) -> Reference:
     """Allow the errors of bfloat16 operands, to which autocast may round those of a wider dtype."""
     half = replace(subject, case=replace(subject.case, dtype="bfloat16", gate_dtype="float32"))
-    values, length = replace(half.values(0, with_state=True), autocast=False), subject.case.shape["T"]
+    values, length = half.values(0, with_state=True), subject.case.shape["T"]
     low = reference_of(
         definition, values, length=length, dtype=torch.bfloat16, gradients=gradients
     ).low_errors

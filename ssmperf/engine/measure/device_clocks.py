@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ssmperf.engine.measure.clocks import After, Call, ignore, nothing
+from ssmperf.engine.operands.calls.capture import record, waits_for_device
 
 _MOST_LEAD_S = 5e-3  # with a longer lead the launch queue is full, and the host cannot run ahead anyway
 _LEAD_MARGIN_S = 20e-6
@@ -186,8 +186,7 @@ class GraphClock(EventClock):
 
     def _record(self, graph: Any, call: Call) -> Any:
         """Capture a call into a graph, replay it once, which uploads it; return the call's result."""
-        with self.cuda.graph(graph, stream=self.cuda.current_stream()):
-            result = call()
+        result = record(graph, call, self.cuda)
         graph.replay()
         self.cuda.synchronize(self.device)
         return result
@@ -208,16 +207,7 @@ class GraphClock(EventClock):
         free, _ = self.cuda.mem_get_info(self.device)
         if _GRAPH_HEADROOM * needs_bytes > free:
             return f"not captured: its {needs_bytes / 2**30:.1f} GiB do not fit beside the allocated memory"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-            self.cuda.set_sync_debug_mode("error")
-        try:
-            call()
-        except RuntimeError as error:
-            return f"cannot be captured: {str(error).partition(chr(10))[0]}"
-        finally:
-            self.cuda.set_sync_debug_mode("default")
-        return None
+        return waits_for_device(call, self.cuda)
 
     def time(self, call: Call) -> float:
         """Measure the seconds of one replay.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ssmperf.engine import registry
-from ssmperf.engine.cases.calls.call import DS, DY, Call, parse
+from ssmperf.engine.cases.calls.call import DS, DY, STATE, STATELESS, Call, parse
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.operands.build import build_operands, initial_state
-from ssmperf.engine.operands.calls.forms import wanted
+from ssmperf.engine.operands.calls.forms import in_memory, wanted
 from ssmperf.engine.operands.calls.memory import one_number, viewed
 from ssmperf.engine.operands.layer_subject import LayerSubject
 from ssmperf.engine.operands.time_axis import laid_out
@@ -67,18 +67,20 @@ class OperationSubject:
         case, device = self.case, self.device
         recurrence, T = registry.recurrence(case.recurrence), case.shape["T"]
         operands = build_operands(case, draw=number, device=device)
-        if with_state and recurrence.has_state:
-            operands["initial_state"] = initial_state(case, operands, draw=number, device=device)
+        call = parse(case.call)
+        if with_state and recurrence.has_state and STATELESS not in call.circumstances:
+            state = initial_state(case, operands, draw=number, device=device)
+            operands |= in_memory({STATE: state}, call)
         output, state = contract(recurrence.definition, operands, T)
         full = output.new_empty(output.shape[0], T, *output.shape[2:])
         grad_output, grad_state = draw_cotangents(full, state, seed=17 + number)
         grad_output = laid_out({"output": grad_output}, case.layout, T)["output"]
         if not with_state and grad_state is not None:
             grad_state = torch.zeros_like(grad_state)
-        call = parse(case.call)
-        return arriving(
-            Values(operands, grad_output, grad_state, wanted(operands, call), autocast=call.autocast), call
+        values = Values(
+            operands, grad_output, grad_state, wanted(operands, call), circumstances=call.circumstances
         )
+        return arriving(values, call)
 
     def function(self, compute: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
         return compute

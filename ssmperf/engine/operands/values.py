@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from ssmperf.engine.cases.calls.call import AUTOCAST, CHECKPOINT, DEVICE, INFERENCE
 from ssmperf.engine.operands.calls.memory import copied, write
 from ssmperf.engine.operands.contract import TIME
 from ssmperf.engine.operands.dtypes import differentiable
 from ssmperf.engine.operands.time_axis import steps
 from ssmperf.engine.registry.cost import Spec
 from ssmperf.engine.registry.declarations import PACKED
+from ssmperf.errors import Unsupported
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Values:
     grad_state: None for a recurrence without a state.
     wanted: operands whose gradients are wanted; None for all.
     missing: results at which no gradient arrives: "output" or "final_state". What is stored for them is 0.
-    autocast: whether calls run under torch.autocast.
+    circumstances: words for where and how calls run: see `ssmperf.engine.cases.calls.call`.
     """
 
     operands: Mapping[str, Any]
@@ -33,7 +37,7 @@ class Values:
     grad_state: Tensor | None
     wanted: tuple[str, ...] | None = None
     missing: frozenset[str] = frozenset()
-    autocast: bool = False
+    circumstances: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -48,11 +52,26 @@ class Values:
             if differentiable(value) and (self.wanted is None or name in self.wanted)
         }
 
-    def calling(self) -> AbstractContextManager[object]:
-        """Make the context of calls: torch.autocast in half precision, or nothing."""
-        if not self.autocast:
-            return nullcontext()
-        return torch.autocast(self.grad_output.device.type, dtype=torch.bfloat16)
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Call a function on the operands, in the circumstances that need nothing but a context."""
+        call = partial(function, **self.operands)
+        with ExitStack() as contexts:
+            if AUTOCAST in self.circumstances:
+                contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
+            if DEVICE in self.circumstances:
+                contexts.enter_context(torch.cuda.device(_another(self.device)))
+            if INFERENCE in self.circumstances:
+                contexts.enter_context(torch.inference_mode())
+            if (
+                CHECKPOINT in self.circumstances
+            ):  # no call draws random numbers, and a capture may not save them
+                return checkpoint(call, use_reentrant=False, preserve_rng_state=False)
+            return call()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all tensors."""
+        return self.grad_output.device
 
     def clone(self) -> Values:
         """Copy all tensors into new buffers, with the same strides."""
@@ -70,6 +89,14 @@ class Values:
         write(values.grad_output, self.grad_output)
         if self.grad_state is not None and values.grad_state is not None:
             write(values.grad_state, self.grad_state)
+
+
+def _another(device: torch.device) -> int:
+    """Get the index of another GPU. Raises Unsupported if there is none."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        raise Unsupported("no other current device: this machine has one GPU")
+    return ((device.index or 0) + 1) % count
 
 
 def contract(definition: Callable[..., Any], operands: Mapping[str, Any], length: int) -> tuple[Any, Any]:
@@ -137,13 +164,13 @@ def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callabl
     if pass_ in ("forward", "decode"):
 
         def forward() -> Any:
-            with torch.no_grad(), values.calling():
-                return function(**values.operands)
+            with torch.no_grad():
+                return values.call(function)
 
         return forward
 
     leaves = {name: value.detach().requires_grad_() for name, value in values.varying.items()}
-    operands = {**values.operands, **leaves}
+    with_leaves = replace(values, operands={**values.operands, **leaves})
 
     def backward_of(output: torch.Tensor, *, keep: bool) -> Any:
         if not output.requires_grad:
@@ -153,8 +180,7 @@ def call_of(pass_: str, function: Callable[..., Any], values: Values) -> Callabl
         )
 
     def output_of() -> Any:
-        with values.calling():
-            return function(**operands)[0]
+        return with_leaves.call(function)[0]
 
     if pass_ == "backward":
         output = output_of()

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import CHECKPOINT, DEVICE, GRAPH, INFERENCE, STATELESS, STREAM, parse
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
-from ssmperf.engine.cases.calls.call import parse
 from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
 from ssmperf.engine.cases.calls.packing import lengths_of
 from ssmperf.engine.cases.case import DECAY, Case, decay_of, split_source
@@ -23,6 +23,11 @@ SECONDS_PER_REPLAYED_LAUNCH = 2e-6  # of a kernel in a CUDA graph
 SECONDS_PER_SERIAL_STEP = 4e-7  # of a kernel that reads one step after another, on an H200
 BYTES_PER_SECOND = 1.5e12  # memory traffic of an unfused kernel on a large GPU
 CPU_BYTES_PER_SECOND = 4e9  # the same on a core
+OF_CUDA = {
+    STREAM: "it is a stream of CUDA, which clocks choose",
+    GRAPH: "it is a graph of CUDA, which clocks capture",
+    DEVICE: "it is one of several GPUs, which runs share out",
+}  # words for circumstances
 BACKWARD_FACTOR = 2.5  # workspace of a forward and backward pass, relative to the forward pass
 BACKWARD_LAUNCHES = 5.0  # launches of an autograd backward pass over a loop, per forward launch
 PASSES_OVER_WORKSPACE = 4  # how often a call is assumed to read or write its workspace
@@ -107,7 +112,28 @@ def form_problem(case: Case, recurrence: Recurrence) -> str | None:
             return f"packing {case.packing} needs B = 1 and T = {sum(lengths)}"
     if "G" in case.shape and not recurrence.shares_heads:
         return f"{recurrence.name} has as many key heads as heads"
-    return recurrence.call_problem(call)
+    return recurrence.call_problem(call) or _circumstance_problem(case, call.circumstances)
+
+
+def _circumstance_problem(case: Case, words: tuple[str, ...]) -> str | None:
+    """Say why a case's call cannot run in the circumstances of its words, or return None."""
+    for word, what in OF_CUDA.items():
+        if word in words and case.device == "cpu":
+            return f"no {word} on a CPU: {what}"
+        if word in words and not _only_judges(case.suite):
+            return f"no {word} in {case.suite}, which measures calls: {what}"
+    if INFERENCE in words and case.gradients:
+        return f"no {INFERENCE} in a {case.pass_} pass: it has no gradients"
+    if CHECKPOINT in words and not case.gradients:
+        return f"no {CHECKPOINT} in a {case.pass_} pass: nothing is computed again without gradients"
+    if STATELESS in words and case.decodes:
+        return f"no {STATELESS} in a {case.pass_} pass: it continues from a state"
+    return None
+
+
+def _only_judges(suite: str) -> bool:
+    known = registry.suites().get(suite)
+    return known is None or known.section.judges
 
 
 def _slopes_problem(case: Case) -> str | None:

@@ -138,6 +138,8 @@ class Recurrence:
             for name in names:
                 if name not in valid:
                     return f"{self.name} has no {kind} {name} (it has {', '.join(valid) or 'none'})"
+        if calls.STATELESS in call.circumstances and not self.has_state:
+            return f"{self.name} has no state, so that each call is {calls.STATELESS}"
         try:
             self.option_values(call)
         except ValueError as error:

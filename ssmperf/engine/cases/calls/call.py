@@ -6,6 +6,12 @@ q:transposed        a view of an operand, or of an incoming gradient: dy at the 
 k:float32           the dtype of an operand
 grad=k,v            the operands whose gradients are wanted, all others being constants
 autocast            under torch.autocast
+stateless           without an initial state, where a suite would draw one
+stream              on a CUDA stream of its own, on which the operands arrive just before the call
+graph               captured in a CUDA graph, which is replayed with other values in the same buffers
+inference           under torch.inference_mode, in passes without gradients
+checkpoint          under torch.utils.checkpoint, so that backward computes the call again
+device              while another GPU than that of the operands is the current device
 """
 
 from __future__ import annotations
@@ -20,13 +26,20 @@ from ssmperf.engine.cases.calls.dtypes import DTYPES, dtype_name
 from ssmperf.errors import UnknownName, UsageError
 
 NONE = "none"
-AUTOCAST, GRAD = "autocast", "grad"
+GRAD = "grad"
+AUTOCAST, STATELESS, STREAM, GRAPH = "autocast", "stateless", "stream", "graph"
+INFERENCE, CHECKPOINT, DEVICE = "inference", "checkpoint", "device"
+CIRCUMSTANCES = (AUTOCAST, STATELESS, STREAM, GRAPH, INFERENCE, CHECKPOINT, DEVICE)
 DY, DS = "dy", "ds"  # the gradients of the loss at the output and at the final state
 INCOMING = {DY: "output", DS: "final state"}
 # sliced: part of a larger tensor. strided: every second number. transposed: time innermost in memory.
 # expanded: one number (of a gradient) or one batch item shown everywhere. missing: no gradient arrives.
-VIEWS = ("sliced", "strided", "transposed", "expanded", "missing")
+# shifted, shifted2, shifted4: dense, but 1, 2 or 4 elements behind an aligned address.
+# far: in memory of more than 2^31 elements, at the end of which the last batch item lies.
+SHIFTS = {"shifted": 1, "shifted2": 2, "shifted4": 4}
+VIEWS = ("sliced", "strided", "transposed", "expanded", "missing", *SHIFTS, "far")
 FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
+STATE = "initial_state"
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 _VALUE = re.compile(r"[\w.+-]{1,64}")
 
@@ -37,6 +50,7 @@ class Call:
 
     options: values by name, as text. operands: optional operands, or options that are true.
     views: by operand or incoming gradient. dtypes: by operand. wanted: operands with gradients; None for all.
+    circumstances: words for where and how the call runs, in the order of CIRCUMSTANCES.
     """
 
     options: Mapping[str, str]
@@ -44,7 +58,7 @@ class Call:
     views: Mapping[str, str]
     dtypes: Mapping[str, str]
     wanted: tuple[str, ...] | None
-    autocast: bool
+    circumstances: tuple[str, ...]
 
     @property
     def plain(self) -> bool:
@@ -62,7 +76,7 @@ class Call:
         words += [f"{name}:{view}" for name, view in sorted(self.views.items())]
         words += [f"{name}:{dtype}" for name, dtype in sorted(self.dtypes.items())]
         words += [] if self.wanted is None else [f"{GRAD}={','.join(self.wanted)}"]
-        words += [AUTOCAST] if self.autocast else []
+        words += self.circumstances
         return " ".join(words) or NONE
 
     def __hash__(self) -> int:
@@ -79,7 +93,7 @@ def parse(text: str) -> Call:
     """Read the words of a call; which names there are is checked where the recurrence is known.
 
     Raises:
-        UsageError: a word is not understood, or said twice.
+        UsageError: a word is not understood, said twice, or excluded by another one.
         UnknownName: there is no such view or dtype.
     """
     if not isinstance(text, str):
@@ -89,13 +103,13 @@ def parse(text: str) -> Call:
     views: dict[str, str] = {}
     dtypes: dict[str, str] = {}
     wanted: tuple[str, ...] | None = None
-    autocast = False
+    circumstances: set[str] = set()
     words = [] if text.strip() == NONE else text.split()
     for word in words:
         name, colon, form = word.partition(":")
         key, equals, value = word.partition("=")
-        if word == AUTOCAST:
-            autocast = True
+        if word in CIRCUMSTANCES:
+            circumstances.add(word)
         elif equals and key == GRAD and all(map(_NAME.fullmatch, value.split(","))):
             wanted = tuple(sorted(set(value.split(",")) | set(wanted or ())))
         elif equals and _NAME.fullmatch(key) and _VALUE.fullmatch(value):
@@ -110,7 +124,20 @@ def parse(text: str) -> Call:
             operands.append(word)
         else:
             raise UsageError(f"call: {word!r:.80} is not understood ({FORMS})")
-    return Call(options, tuple(sorted(set(operands))), views, dtypes, wanted, autocast)
+    ordered = tuple(each for each in CIRCUMSTANCES if each in circumstances)
+    return _consistent(Call(options, tuple(sorted(set(operands))), views, dtypes, wanted, ordered))
+
+
+def _consistent(call: Call) -> Call:
+    """Return a call. Raises UsageError if one word excludes another."""
+    gradients = [name for name in INCOMING if name in call.views]
+    gradients += [GRAD] if call.wanted is not None else []
+    gradients += [CHECKPOINT] if CHECKPOINT in call.circumstances else []
+    if INFERENCE in call.circumstances and gradients:
+        raise UsageError(f"call: {INFERENCE} excludes {', '.join(gradients)}: it computes no gradients")
+    if STATELESS in call.circumstances and STATE in call.names:
+        raise UsageError(f"call: {STATELESS} excludes words about {STATE}: there is none")
+    return call
 
 
 def _once(known: Mapping[str, str], name: str, value: str) -> str:

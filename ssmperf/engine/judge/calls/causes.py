@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmperf.engine.cases.calls.call import DY, INCOMING, parse
+from ssmperf.engine.cases.calls.call import AUTOCAST, DY, INCOMING, STATE, parse
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.operands.dtypes import widen
 from ssmperf.engine.operands.values import Values
@@ -16,8 +16,6 @@ from ssmperf.engine.registry.declarations import PACKED
 
 ARTICLES = {"expanded": "an expanded", "sliced": "a sliced", "transposed": "a transposed"}
 CLOSE = 0.03  # of the error that an explanation may leave
-
-STATE = "initial_state"
 
 Compute = Callable[..., Any]
 Fault = Callable[[Compute], Compute]  # a definition -> the same with a fault in it
@@ -34,7 +32,7 @@ def words_of(case: Case) -> str:
 def cause(case: Case, operands: tuple[str, ...]) -> str:
     """Say what is wrong, of a case whose plain call is right. operands: those that can be differentiated."""
     call = parse(case.call)
-    if call.autocast:
+    if AUTOCAST in call.circumstances:
         return "right by itself, wrong under autocast"
     if "G" in case.shape:
         H, G = case.shape["H"], case.shape["G"]
@@ -48,14 +46,15 @@ def cause(case: Case, operands: tuple[str, ...]) -> str:
         are = "is a constant" if len(constant) == 1 else "are constants"
         return f"right where all gradients are wanted, wrong where {', '.join(constant)} {are}"
     for name, view in call.views.items():
-        where = INCOMING[name]
+        where = INCOMING.get(name)
         if view == "missing":
             other = INCOMING["ds" if name == DY else DY]
             return f"right with gradients at both results, wrong where only the {other} has one"
-        return (
-            f"right for a dense gradient at the {where}, wrong for {ARTICLES[view]} one: "
-            "it reads the gradient's memory as contiguous"
-        )
+        if where is not None and view in ARTICLES:
+            return (
+                f"right for a dense gradient at the {where}, wrong for {ARTICLES[view]} one: "
+                "it reads the gradient's memory as contiguous"
+            )
     return f"right without, wrong with {case.call}"
 
 

@@ -77,7 +77,11 @@ def test_the_first_base_is_what_the_judge_evaluates() -> None:
 @pytest.mark.parametrize("pass_", ["forward", "backward", BOTH])
 def test_the_bases_are_called_as_the_case_says(pass_: str) -> None:
     _, variation = made("scan", pass_)
-    form: dict[str, Any] = {"wanted": ("x",), "missing": frozenset({"final_state"}), "autocast": True}
+    form: dict[str, Any] = {
+        "wanted": ("x",),
+        "missing": frozenset({"final_state"}),
+        "circumstances": ("autocast",),
+    }
     first, second = (replace(each, **form) for each in (variation.first, variation.second))
     base = replace(variation, first=first, second=second).base()
     assert {name: getattr(base, name) for name in form} == form
