@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 
 WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
@@ -97,9 +98,9 @@ class FuzzFault:
 
 
 def merged(faults: Iterable[FuzzFault]) -> list[FuzzFault]:
-    """Join faults whose smallest configuration is the same."""
-    found: dict[str, FuzzFault] = {}
+    """Join faults whose smallest configuration is the same but for the seed."""
+    found: dict[Case, FuzzFault] = {}
     for fault in faults:
-        if (same := found.setdefault(fault.record.case.id, fault)) is not fault:
+        if (same := found.setdefault(replace(fault.record.case, seed=0), fault)) is not fault:
             same.count += fault.count
     return list(found.values())

@@ -98,6 +98,7 @@ class FuzzSession:
         with self.opened.serving(jobs, jobs.done) as serving:
             self.jobs, self.serving = jobs, serving
             jobs.check = serving.check
+            serving.trust(Status.WRONG, Status.NAN)  # what is printed is repeated in processes of its own
             serving.limit(FIRST_LIMIT_S[self.spaces[0].device])
             try:
                 self._repeat(earlier)
@@ -128,7 +129,7 @@ class FuzzSession:
             self.tally.note(record)
             kind = kind_of(record)
             if kind is not None and kind not in self.faults:
-                self.faults[kind] = repeated(FuzzFault(kind, record, record), self._judge)
+                self.faults[kind] = self._repeated(FuzzFault(kind, record, record))
                 self.tally.faults = len(self.faults)
 
     def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
@@ -161,8 +162,16 @@ class FuzzSession:
             known.count += 1
             return
         self.tell(f"shrinking {record.case}", self.tally)
-        self.faults[kind] = smallest(draws, drawn.kind, place, record, self._judge)
+        found = smallest(draws, drawn.kind, place, record, self._judge)
+        self.faults[kind] = self._repeated(found)
         self.tally.faults = len(self.faults)
+
+    def _repeated(self, fault: FuzzFault) -> FuzzFault:
+        """Repeat the smallest configuration, each time in a fresh process if the backend is foreign."""
+        self.serving.trust()
+        found = repeated(fault, self._judge)
+        self.serving.trust(Status.WRONG, Status.NAN)
+        return found
 
     def _alike(self, kind: FaultKind) -> FuzzFault | None:
         """Find a fault that stands for another one, where enough of this backend are known."""

@@ -55,7 +55,7 @@ class Candidates:
 
 
 def smallest(draws: Draws, kind: FuzzClass, place: Place, first: Record, judge: JudgeCase) -> FuzzFault:
-    """Find the smallest configuration that shows the fault of a record, and repeat it.
+    """Find the smallest configuration that shows the fault of a record.
 
     kind, place: the class of its case, and where it was drawn.
     """
@@ -66,8 +66,7 @@ def smallest(draws: Draws, kind: FuzzClass, place: Place, first: Record, judge: 
     example = draws.shrunk_example(kind, place, candidates.fails)
     candidates.allow(1.0)
     kind = draws.shrunk_class(example, place, candidates.fails)
-    found = FuzzFault(fault, candidates.known[case_of(kind, example).id], first, judged=candidates.judged)
-    return repeated(found, judge)
+    return FuzzFault(fault, candidates.known[case_of(kind, example).id], first, judged=candidates.judged)
 
 
 def repeated(fault: FuzzFault, judge: JudgeCase) -> FuzzFault:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from ssmperf.engine import registry
+from ssmperf.engine.cases.calls.call import CHECKPOINT, GRAD, INFERENCE, STATE, STATELESS
+from ssmperf.engine.cases.calls.call import NONE as PLAIN
 from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
 from ssmperf.engine.cases.calls.packing import read_packing
 from ssmperf.engine.cases.case import MODEL, Case
@@ -215,8 +217,26 @@ def case_of(kind: FuzzClass, example: FuzzExample) -> Case:
         pass_=kind.pass_,
         seed=example.seed,
         packing=read_packing(example.lengths) if packed else UNPACKED,
-        call=" ".join(dict.fromkeys((*kind.words, *example.words))) or "none",
+        call=" ".join(words_of(kind, example)) or PLAIN,
     )
+
+
+def words_of(kind: FuzzClass, example: FuzzExample) -> list[str]:
+    """Join the words of a class and an example, as far as they mean something together."""
+    gradients = kind.pass_ == "forward_backward"
+    apart = {INFERENCE} if gradients else {CHECKPOINT}
+    own = [word for word in example.words if word not in apart and (gradients or ":" not in word)]
+    if kind.pass_ == "decode" or STATELESS not in own:
+        return [*kind.words, *(word for word in own if word != STATELESS)]
+    return [*filter(None, map(_without_state, kind.words)), *own]
+
+
+def _without_state(word: str) -> str:
+    """Give a word without the initial state; empty if it is about nothing else."""
+    if word.startswith(f"{GRAD}="):
+        names = [name for name in word.removeprefix(f"{GRAD}=").split(",") if name != STATE]
+        return f"{GRAD}={','.join(names)}" if names else ""
+    return "" if word.startswith(f"{STATE}:") else word
 
 
 def source_of(kind: FuzzClass, source: str) -> str:

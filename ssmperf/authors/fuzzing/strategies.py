@@ -8,8 +8,20 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ssmperf.authors.fuzzing.space import FuzzClass, FuzzExample, Space
-from ssmperf.engine.cases.calls.call import DS, DY
+from ssmperf.engine.cases.calls.call import (
+    AUTOCAST,
+    CHECKPOINT,
+    DEVICE,
+    DS,
+    DY,
+    GRAPH,
+    INFERENCE,
+    SHIFTS,
+    STATELESS,
+    STREAM,
+)
 from ssmperf.engine.cases.case import RESET, STEEP
+from ssmperf.engine.machine.devices import cuda_count
 from ssmperf.engine.registry.regimes import REGIMES
 
 # sizes at which tiles, vectors and masks begin or end, and primes
@@ -18,9 +30,9 @@ EDGES = (
     113, 127, 128, 129, 160, 191, 192, 193, 251, 255, 256, 257, 509, 511, 512, 513, 1021, 1023, 1024, 1025,
     2047, 2048, 2049, 4093, 4095, 4096, 4097, 8191, 8193, 16_384, 32_767, 65_536, 65_537, 99_991,
 )  # fmt: skip
-OPERAND_VIEWS = ("sliced", "strided", "transposed", "expanded")
-GRADIENT_VIEWS = ("sliced", "strided", "transposed", "expanded", "missing")
-CIRCUMSTANCES = ("autocast",)  # words of how a call is made, by device of the case
+OPERAND_VIEWS = ("sliced", "strided", "transposed", "expanded", *SHIFTS)
+GRADIENT_VIEWS = (*OPERAND_VIEWS, "missing")
+OF_CUDA = (STREAM, GRAPH)  # words of how a call is made that mean nothing on a CPU
 SHARED = (1, 2, 3, 4, 8)  # heads per key head
 LAYOUTS = ("channels_last", "time_last")
 HALF = ("bfloat16", "float16")
@@ -129,10 +141,17 @@ def example_words(draw: Any, kind: FuzzClass) -> list[str]:
                 continue
             missing = missing or view == "missing"
             words.append(f"{end}:{view}")
-    if CIRCUMSTANCES:
-        circumstance = draw(often(None, *CIRCUMSTANCES, weight=4))
-        words += [circumstance] if circumstance else []
-    return words
+    if kind.space.recurrence.has_state and draw(often(False, True, weight=2)):
+        words.append(STATELESS)
+    circumstance = draw(often(None, *circumstances(kind), weight=4))
+    return [*words, circumstance] if circumstance else words
+
+
+def circumstances(kind: FuzzClass) -> tuple[str, ...]:
+    """List the words of where and how a call of a class may run."""
+    own = CHECKPOINT if kind.pass_ == "forward_backward" else INFERENCE
+    several = (DEVICE,) if kind.space.device == "cuda" and cuda_count() > 1 else ()
+    return (AUTOCAST, own, *(OF_CUDA if kind.space.device == "cuda" else ()), *several)
 
 
 def sources(kind: FuzzClass) -> st.SearchStrategy[str]:

@@ -21,6 +21,7 @@ from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
+TRUSTED = (Status.OK, Status.UNSUPPORTED)  # endings of a foreign backend's case whose process goes on
 REFERENCE = "reference_s"  # of a record: how long its values and their references were made
 FIRST_CALL = "first_call_s"  # of a record: with compilation, which may have been before the case
 # How much longer or shorter than by the driver's clock a worker may say that it has timed: messages and a
@@ -175,6 +176,7 @@ class Lane:
         self.judge: JudgeProcess | None = None
         self.household = Household()
         self.first_calls_s: Mapping[str, float] = {}  # by id, of cases compiled before the first one ran
+        self.trusted: tuple[Status, ...] = TRUSTED
         self.attempts = RESTART_ATTEMPTS
         self.finished = threading.Event()
         self.error: BaseException | None = None
@@ -260,7 +262,7 @@ class Lane:
         record = self._confirmed(record, number, worker.timing_s)
         if record.status is Status.OK:
             record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
-        if self.household != Household() and record.status not in (Status.OK, Status.UNSUPPORTED):
+        if self.household != Household() and record.status not in self.trusted:
             healthy = False  # it may have changed the process
         if not healthy:
             self.close()
