@@ -14,9 +14,6 @@ from ssmperf.engine.cases.case import Case
 
 CLASSES = 16  # that are drawn at once
 EXAMPLES = 10  # of a class
-# Neighbours among hypothesis's values resemble each other, so only some of them are taken.
-EVERY = 3
-EVERY_EXAMPLE = 2
 
 
 class Place(NamedTuple):
@@ -59,9 +56,9 @@ class Draws:
         batch = 0
         while True:
             known = len(seen)
-            found = drawing.drawn(classes(self.space), self._of_batch(batch), CLASSES * EVERY)
-            for index in range(0, len(found), EVERY):
-                if (kind := found[index]) not in seen:
+            found = drawing.drawn(classes(self.space), self._of_batch(batch), CLASSES)
+            for index, kind in enumerate(found):
+                if kind not in seen:
                     seen.add(kind)
                     yield DrawnClass(kind, batch, index, self._examples(kind, batch, index))
             if len(seen) == known:
@@ -73,7 +70,7 @@ class Draws:
         return drawing.shrunk(
             examples(kind),
             self._of_class(place.batch, place.number),
-            EXAMPLES * EVERY_EXAMPLE,
+            EXAMPLES,
             place.example,
             lambda example: fails(case_of(kind, example)),
         )
@@ -83,14 +80,14 @@ class Draws:
         return drawing.shrunk(
             classes(self.space),
             self._of_batch(place.batch),
-            CLASSES * EVERY,
+            CLASSES,
             place.number,
             lambda kind: fails(case_of(kind, example)),
         )
 
     def _examples(self, kind: FuzzClass, batch: int, index: int) -> tuple[tuple[int, FuzzExample], ...]:
-        found = drawing.drawn(examples(kind), self._of_class(batch, index), EXAMPLES * EVERY_EXAMPLE)
-        return tuple((number, found[number]) for number in range(0, len(found), EVERY_EXAMPLE))
+        found = drawing.drawn(examples(kind), self._of_class(batch, index), EXAMPLES)
+        return tuple(enumerate(found))
 
     def _of_batch(self, batch: int) -> int:
         return zlib.crc32(f"{self.seed} {self.space.owner} {self.space.backend.name} {batch}".encode())

@@ -7,27 +7,37 @@ import os
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.fuzzing.faults import FuzzFault
+from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, crashed
+from ssmperf.authors.fuzzing.in_workers import working
+from ssmperf.authors.fuzzing.result import FuzzResult
 from ssmperf.authors.fuzzing.session import FuzzSession, Goal, Tally
-from ssmperf.authors.fuzzing.space import SUITE, Space
+from ssmperf.authors.fuzzing.space import BUDGETS, SUITE, Space
 from ssmperf.authors.fuzzing.targets import spaces_of
+from ssmperf.authors.verification.bench import entry_of
+from ssmperf.authors.verification.verify import NO_CEILINGS
+from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
+from ssmperf.engine.execute.context import Settings
 from ssmperf.engine.execute.request import File, Request, run_folder, select
 from ssmperf.engine.execute.run import Silent, open_run
 from ssmperf.engine.plan import nonce
 from ssmperf.engine.plan.plan import Plan
 from ssmperf.engine.plan.run_options import Names, RunOptions, names
+from ssmperf.engine.plan.selection import Selection
 from ssmperf.engine.runs import store
 from ssmperf.errors import UsageError
 
 MINUTES = 5.0  # where neither minutes nor examples are named
-FAILED = Path("runs") / "fuzz-failures.jsonl"  # configurations that failed in runs of this project
+FOLDER = Path("runs")
+FAILED = FOLDER / "fuzz-failures.jsonl"  # configurations that failed in runs of this project
 MOST_FAILED = 200
 SEEDS = 1 << 32
+WATCH_EVERY = 10  # examples of a foreign backend, between two looks at what it leaves behind
 
 
 @dataclass(frozen=True)
@@ -59,50 +69,16 @@ class FuzzRequest:
         Raises:
             UsageError: a name is unknown, a number is illegal, or no backend can run here.
         """
-        for name, value in (("--minutes", minutes), ("--examples", examples)):
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} must be above 0, got {value}")
+        goal = goal_of(minutes, examples)
         folder = run_folder(out, (SUITE,), resume=resume)
-        seed = _seed(seed, folder, resume=resume)
+        seed = _seed(seed, folder if resume else None)
         selection, devices = select(models=owners, backends=backends, device=device)
         if selection.device.type == "cpu":
             selection = replace(selection, device=replace(selection.device, workers=_cores()))
         spaces, left_out = spaces_of(names(owners), selection.backends, selection.device)
-        options = RunOptions(nonce=random.Random(seed).getrandbits(nonce.BITS) * nonce.SPACING)
+        options = RunOptions(nonce=_nonce(seed))
         request = Request((SUITE,), selection, devices, folder, options, resume=resume, argv=tuple(argv))
-        minutes = MINUTES if minutes is None and examples is None else minutes
-        return cls(request, spaces, left_out, seed, Goal(None if minutes is None else 60 * minutes, examples))
-
-
-@dataclass(frozen=True)
-class FuzzResult:
-    """What a run of examples has found.
-
-    left_out: why backends that were named were not fuzzed.
-    """
-
-    path: Path
-    seed: int
-    faults: Sequence[FuzzFault]
-    tally: Tally
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return not self.faults
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object."""
-        return {
-            "run": str(self.path),
-            "seed": self.seed,
-            "examples": self.tally.examples,
-            "classes": self.tally.classes,
-            "right": self.tally.right,
-            "out_of_memory": self.tally.out_of_memory,
-            "refused": dict(self.tally.refused),
-            "left_out": dict(self.left_out),
-            "faults": [fault.to_json() for fault in self.faults],
-        }
+        return cls(request, spaces, left_out, seed, goal)
 
 
 def fuzz(asked: FuzzRequest, tell: Callable[[str, Tally], None] = lambda text, tally: None) -> FuzzResult:
@@ -112,12 +88,51 @@ def fuzz(asked: FuzzRequest, tell: Callable[[str, Tally], None] = lambda text, t
         UsageError: the folder cannot be used.
         WorkerFailed: no worker could be started.
     """
-    with open_run(asked.request, Silent(), planned=Plan(())) as opened:
+    with open_run(asked.request, Silent(), planned=Plan(()), watch_every=WATCH_EVERY) as opened:
         opened.writer.note({"fuzz": {"seed": asked.seed}})
-        session = FuzzSession(opened, asked.spaces, asked.seed, asked.goal, tell)
-        faults = session.run(failed_before(asked.spaces))
+        with working(opened, asked.spaces[0].device) as workers:
+            session = FuzzSession(workers, asked.spaces, asked.seed, asked.goal, tell)
+            faults = session.run(failed_before(asked.spaces))
     remember(faults)
     return FuzzResult(asked.request.out, asked.seed, faults, session.tally, asked.left_out)
+
+
+def fuzz_function(
+    of: str,
+    function: Callable[..., Any],
+    selection: Selection,
+    device: str,
+    seed: int | None,
+    *,
+    minutes: float | None,
+    examples: int | None,
+) -> FuzzResult:
+    """Fuzz a function in this process; earlier processes that it has ended count as faults.
+
+    Raises:
+        UsageError: it is no function, or a number is illegal.
+    """
+    entry = entry_of(of, function, registry.recurrence(registry.recurrence_of(of)))
+    seed = _seed(seed, None)
+    type_ = selection.device.type
+    space = Space(of, entry, type_, BUDGETS[type_])
+    bench = FuzzBench(device, "", Settings(), NO_CEILINGS, nonce=_nonce(seed), entry=entry)
+    examiner = ThisProcess(bench, selection, FOLDER)
+    session = FuzzSession(examiner, [space], seed, goal_of(minutes, examples))
+    ended = crashed(FOLDER, of, entry.name)
+    faults = [*ended, *session.run(failed_before([space]))]
+    session.tally.faults = len(faults)
+    remember([fault for fault in faults if fault not in ended])  # which would end this process, too
+    return FuzzResult(None, seed, faults, session.tally)
+
+
+def goal_of(minutes: float | None, examples: int | None) -> Goal:
+    """Say when a session ends. Raises UsageError for a number that is not above 0."""
+    for name, value in (("minutes", minutes), ("examples", examples)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} must be above 0, got {value}")
+    minutes = MINUTES if minutes is None and examples is None else minutes
+    return Goal(None if minutes is None else 60 * minutes, examples)
 
 
 def failed_before(spaces: Sequence[Space]) -> list[Case]:
@@ -145,14 +160,18 @@ def _remembered() -> list[Case]:
         raise UsageError(f"{FAILED} cannot be read ({error}): delete it") from error
 
 
-def _seed(wanted: int | None, folder: Path, *, resume: bool) -> int:
+def _nonce(seed: int) -> int:
+    return random.Random(seed).getrandbits(nonce.BITS) * nonce.SPACING
+
+
+def _seed(wanted: int | None, resumed: Path | None) -> int:
     """Choose the seed: the one that is wanted, that of the run that goes on, or a fresh one."""
     if wanted is not None:
         if not 0 <= wanted < SEEDS:
             raise UsageError(f"--seed must be a whole number below {SEEDS}, got {wanted}")
         return wanted
-    if resume and (folder / store.RUN_FILE).exists():
-        kept = store.load(folder).meta.get("fuzz")
+    if resumed is not None and (resumed / store.RUN_FILE).exists():
+        kept = store.load(resumed).meta.get("fuzz")
         if isinstance(kept, Mapping) and isinstance(kept.get("seed"), int):
             return int(kept["seed"])
     return secrets.randbelow(SEEDS)

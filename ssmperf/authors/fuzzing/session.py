@@ -1,4 +1,4 @@
-"""The session: draw classes, judge their examples in the lanes of a run, and shrink each distinct fault."""
+"""The session: draw classes, have their examples judged, and shrink each distinct fault."""
 
 from __future__ import annotations
 
@@ -7,28 +7,40 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ssmperf.authors.fuzzing.draws import DrawnClass, Draws, Place
-from ssmperf.authors.fuzzing.faults import WRONG, FaultKind, FuzzFault, kind_of, merged
-from ssmperf.authors.fuzzing.jobs import Jobs
+from ssmperf.authors.fuzzing.faults import WRONG, FaultKind, FuzzFault, kind_of, merged, without_numbers
 from ssmperf.authors.fuzzing.shrinking import repeated, smallest
 from ssmperf.authors.fuzzing.space import Space
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.cases.record import SPENT, Record, Status
-from ssmperf.engine.execute.executor import Serving
-from ssmperf.engine.execute.lane import REFERENCE
-from ssmperf.engine.execute.run import OpenRun
-from ssmperf.engine.plan.plan import Planned
-from ssmperf.engine.plan.refusal import refusal
+from ssmperf.engine.cases.record import Record, Status
 
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
-LEAST_LIMIT_S = 5.0  # of an example that hangs
-SLOWEST = 10.0  # times the slowest right example: a hang
-FIRST_LIMIT_S = {"cpu": 30.0, "cuda": 120.0}  # before any example was right
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
 
 Drawn = Sequence[tuple[Draws, DrawnClass]]  # classes that are judged at once
+
+
+class Examiner(Protocol):
+    """Judges cases, in workers or in this process."""
+
+    def done(self, case: Case) -> bool:
+        """Tell whether a case has a record, of a run that goes on."""
+        ...
+
+    def begin(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Begin to judge groups of cases; each group is a class's."""
+        ...
+
+    def records(self, ends_s: float = float("inf")) -> list[Record]:
+        """Wait for the records of the cases that have begun; some are missing if it gets too late."""
+        ...
+
+    def trust(self, *, wrong: bool) -> None:
+        """Say whether a process may go on after a foreign backend was wrong in it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -45,11 +57,12 @@ class Tally:
     faults: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     began_s: float = field(default_factory=time.monotonic)
+    ended_s: float | None = None
 
     @property
     def per_s(self) -> float:
         """Examples per second."""
-        return self.examples / max(1e-9, time.monotonic() - self.began_s)
+        return self.examples / max(1e-9, (self.ended_s or time.monotonic()) - self.began_s)
 
     def note(self, record: Record) -> None:
         """Count the record of an example."""
@@ -57,7 +70,14 @@ class Tally:
         self.right += record.status is Status.OK
         self.out_of_memory += record.status is Status.OOM
         if record.status is Status.UNSUPPORTED:
-            self.refused[str(record.reason)] += 1
+            self.refused[without_numbers(str(record.reason))] += 1
+
+    def __str__(self) -> str:
+        refused = sum(self.refused.values())
+        return (
+            f"{self.examples:,} examples, {self.classes:,} classes, {self.per_s:.1f}/s, "
+            f"{self.faults} faults, {refused:,} refused"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,46 +94,39 @@ class Goal:
 
 @dataclass
 class FuzzSession:
-    """Fuzzes spaces in an open run.
+    """Fuzzes spaces until a goal is reached.
 
     tell: called with a text about what is being done, and with the tally.
     """
 
-    opened: OpenRun
+    examiner: Examiner
     spaces: Sequence[Space]
     seed: int
     goal: Goal
     tell: Callable[[str, Tally], None] = lambda text, tally: None
     tally: Tally = field(default_factory=Tally)
     faults: dict[FaultKind, FuzzFault] = field(default_factory=dict)
-    slowest_s: float = 0.0
 
     def run(self, earlier: Sequence[Case] = ()) -> list[FuzzFault]:
-        """Fuzz until the goal, and return the distinct faults.
+        """Fuzz, and return the distinct faults.
 
         earlier: cases that failed in other runs, which are tried first.
         """
-        jobs = Jobs()
         ends_s = self.goal.ends_s()
-        with self.opened.serving(jobs, jobs.done) as serving:
-            self.jobs, self.serving = jobs, serving
-            jobs.check = serving.check
-            serving.trust(Status.WRONG, Status.NAN)  # what is printed is repeated in processes of its own
-            serving.limit(FIRST_LIMIT_S[self.spaces[0].device])
-            try:
-                self._repeat(earlier)
-                rounds = self._rounds()
-                drawn = next(rounds, None)
-                while drawn is not None and not self._reached(ends_s):
-                    drawn = self._round(drawn, rounds, ends_s)
-            finally:
-                jobs.close()
-        return merged(self.faults.values())
+        self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
+        self._repeat(earlier)
+        rounds = self._rounds()
+        drawn = next(rounds, None)
+        while drawn is not None and not self._reached(ends_s):
+            drawn = self._round(drawn, rounds, ends_s)
+        self.tally.ended_s = time.monotonic()
+        found = merged(self.faults.values())
+        self.tally.faults = len(found)
+        return found
 
     def _rounds(self) -> Iterator[Drawn]:
         """Give the classes of all spaces in turn, some at once."""
-        streams = [(draws, draws.classes()) for draws in (Draws(space, self.seed) for space in self.spaces)]
-        in_turn = _in_turn([((draws, drawn) for drawn in classes) for draws, classes in streams])
+        in_turn = _in_turn([_stream(Draws(space, self.seed)) for space in self.spaces])
         count = CLASSES_AT_ONCE[self.spaces[0].device]
         while found := list(itertools.islice(in_turn, count)):
             yield found
@@ -124,13 +137,14 @@ class FuzzSession:
 
     def _repeat(self, cases: Sequence[Case]) -> None:
         """Try cases that failed in earlier runs."""
-        self.tell(f"{len(cases)} configurations that failed before", self.tally) if cases else None
-        for record in self._judged([[case] for case in cases]):
+        if cases:
+            self.tell(f"{len(cases)} configurations that failed before", self.tally)
+        self.examiner.begin([[case] for case in cases])
+        for record in self.examiner.records():
             self.tally.note(record)
             kind = kind_of(record)
             if kind is not None and kind not in self.faults:
-                self.faults[kind] = self._repeated(FuzzFault(kind, record, record))
-                self.tally.faults = len(self.faults)
+                self._add(self._repeated(FuzzFault(kind, record, record)))
 
     def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
         """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
@@ -138,14 +152,14 @@ class FuzzSession:
         groups = []
         left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
         for draws, each in drawn:
-            fresh = [(case, place) for case, place in each.cases.values() if not self._is_done(case)]
+            fresh = [(case, place) for case, place in each.cases.values() if not self.examiner.done(case)]
             fresh = fresh if left is None else fresh[: max(0, left - len(places))]
             places |= {case.id: (draws, each, place) for case, place in fresh}
             groups.append([case for case, _ in fresh])
-        refused = self._begin(groups)
+        self.examiner.begin(groups)
         following = next(rounds, None)
-        records = [*refused, *self._ended(ends_s)]
-        self.tally.classes += len(drawn)
+        records = self.examiner.records(ends_s)
+        self.tally.classes += sum(map(bool, groups))
         for record in records:
             self.tally.note(record)
         for record in records:
@@ -162,68 +176,36 @@ class FuzzSession:
             known.count += 1
             return
         self.tell(f"shrinking {record.case}", self.tally)
-        found = smallest(draws, drawn.kind, place, record, self._judge)
-        self.faults[kind] = self._repeated(found)
+        self._add(self._repeated(smallest(draws, drawn.kind, place, record, self._judge)), kind)
+
+    def _add(self, fault: FuzzFault, kind: FaultKind | None = None) -> None:
+        self.faults[kind or fault.kind] = fault
         self.tally.faults = len(self.faults)
 
     def _repeated(self, fault: FuzzFault) -> FuzzFault:
         """Repeat the smallest configuration, each time in a fresh process if the backend is foreign."""
-        self.serving.trust()
+        self.examiner.trust(wrong=False)
         found = repeated(fault, self._judge)
-        self.serving.trust(Status.WRONG, Status.NAN)
+        self.examiner.trust(wrong=True)
         return found
 
     def _alike(self, kind: FaultKind) -> FuzzFault | None:
-        """Find a fault that stands for another one, where enough of this backend are known."""
+        """Find a fault of the same object for one that has no explanation, or for one too many."""
         of_backend = [fault for each, fault in self.faults.items()
                       if (each.owner, each.backend) == (kind.owner, kind.backend)]  # fmt: skip
         of_object = [fault for fault in of_backend if fault.kind.place == kind.place]
-        if len(of_object) >= MOST_SHRUNK:
+        if len(of_object) >= MOST_SHRUNK or (of_object and not kind.explanation):
             return of_object[0]
         return of_backend[0] if len(of_backend) >= MOST_FAULTS else None
 
-    def _is_done(self, case: Case) -> bool:
-        return (case.id, 0) in self.opened.done
-
     def _judge(self, case: Case) -> Record:
-        """Judge one case, planned or not."""
-        (record,) = self._judged([[case]])
+        self.examiner.begin([[case]])
+        (record,) = self.examiner.records()
         return record
 
-    def _judged(self, groups: Sequence[Sequence[Case]]) -> list[Record]:
-        """Judge groups of cases."""
-        refused = self._begin(groups)
-        return [*refused, *self._ended()]
 
-    def _begin(self, groups: Sequence[Sequence[Case]]) -> list[Record]:
-        """Have groups of cases judged in lanes; give the records of those that the plan refuses."""
-        selection = self.opened.request.selection
-        planned = [[Planned(case, refusal(case, selection)) for case in group] for group in groups]
-        every = [item for group in planned for item in group]
-        self.opened.add([item for item in every if not self._is_done(item.case)])
-        refused = [Record(item.case, Status.UNSUPPORTED, item.refusal) for item in every if item.refusal]
-        to_run = [[item.case for item in group if item.refusal is None] for group in planned]
-        to_run = [group for group in to_run if group]
-        self.opened.session.compile([group[0] for group in to_run], self.opened.events)
-        self.jobs.begin(to_run)
-        return refused
-
-    def _ended(self, ends_s: float = float("inf")) -> list[Record]:
-        """Wait for the records of what has begun."""
-        found = self.jobs.records(ends_s)
-        self._limit(found, self.serving)
-        return found
-
-    def _limit(self, records: Sequence[Record], serving: Serving) -> None:
-        """Set how long an example may take, by the slowest right one."""
-        took = [
-            record.numbers[SPENT] - (record.numbers.get(REFERENCE) or 0.0)
-            for record in records
-            if record.status is Status.OK
-        ]
-        if took:
-            self.slowest_s = max(self.slowest_s, *took)
-            serving.limit(max(LEAST_LIMIT_S, SLOWEST * self.slowest_s))
+def _stream(draws: Draws) -> Iterator[tuple[Draws, DrawnClass]]:
+    return ((draws, drawn) for drawn in draws.classes())
 
 
 def _in_turn(streams: Sequence[Iterator[tuple[Draws, DrawnClass]]]) -> Iterator[tuple[Draws, DrawnClass]]:

@@ -36,7 +36,7 @@ OF_CUDA = (STREAM, GRAPH)  # words of how a call is made that mean nothing on a 
 SHARED = (1, 2, 3, 4, 8)  # heads per key head
 LAYOUTS = ("channels_last", "time_last")
 HALF = ("bfloat16", "float16")
-SEEDS = 1 << 16
+SEEDS = 8  # values differ by class anyway, and a small number is shrunk in few steps
 
 
 def often(usual: Any, *others: Any, weight: int = 3) -> st.SearchStrategy[Any]:
@@ -117,7 +117,14 @@ def examples(draw: Any, kind: FuzzClass) -> FuzzExample:
     past = draw(sizes(min(64, budget.usual_steps))) if space.recurrence.grows else 1
     words = draw(example_words(kind))
     return FuzzExample(
-        batch, lengths, packed, heads, past, draw(sources(kind)), draw(st.integers(0, SEEDS)), tuple(words)
+        batch,
+        lengths,
+        packed,
+        heads,
+        past,
+        draw(sources(kind)),
+        draw(st.integers(0, SEEDS - 1)),
+        tuple(words),
     )
 
 
@@ -151,7 +158,8 @@ def circumstances(kind: FuzzClass) -> tuple[str, ...]:
     """List the words of where and how a call of a class may run."""
     own = CHECKPOINT if kind.pass_ == "forward_backward" else INFERENCE
     several = (DEVICE,) if kind.space.device == "cuda" and cuda_count() > 1 else ()
-    return (AUTOCAST, own, *(OF_CUDA if kind.space.device == "cuda" else ()), *several)
+    casts = (AUTOCAST,) if kind.dtype != "float16" else ()  # torch's operations refuse it beside bfloat16
+    return (*casts, own, *(OF_CUDA if kind.space.device == "cuda" else ()), *several)
 
 
 def sources(kind: FuzzClass) -> st.SearchStrategy[str]:

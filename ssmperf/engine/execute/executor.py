@@ -80,6 +80,7 @@ class LocalExecutor:
     partner: takes turns with the worker, of which there is one then; None if there is none.
     specific: whether the run names backends or sizes; see `Context`.
     workers: how many workers share a GPU in suites whose cases may.
+    watch_every: after how many cases of a foreign backend a worker looks at what they left changed in it.
     """
 
     devices: Sequence[str]
@@ -93,6 +94,7 @@ class LocalExecutor:
     partner: Partner | None = None
     specific: bool = False
     workers: int = 1
+    watch_every: int = 1
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -266,6 +268,7 @@ class LaneProcesses:
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
             specific=executor.specific,
             shared=self._shared,
+            watch_every=executor.watch_every,
         )
         return WorkerProcess(
             config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner

@@ -103,11 +103,13 @@ def open_run(
     copies: bool = False,
     partner: Partner | None = None,
     planned: Plan | None = None,
+    watch_every: int = 1,
 ) -> Iterator[OpenRun]:
     """Plan a request, start or resume its folder, and keep its processes until the end of the block.
 
     copies: whether cases for which another one stands in get records.
     partner: takes turns with the worker; see `LocalExecutor`.
+    watch_every: see `LocalExecutor`.
     planned: the plan; None for that of the request. One that grows gets its cases by `OpenRun.add`.
 
     Raises:
@@ -147,6 +149,7 @@ def open_run(
         partner=partner,
         specific=request.selection.is_specific,
         workers=1 if partner is not None else request.selection.device.workers,
+        watch_every=watch_every,
     )
     try:
         with executor.session() as session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ssmperf.authors.fuzzing.call import check_installed
 from ssmperf.errors import ExitCode
-from ssmperf.shell.cli.app import app, fail, interrupted, load_plugins
+from ssmperf.shell.cli.app import app, interrupted, load_plugins
 from ssmperf.shell.terminal.options import Debug, Json, Plugins
 
 
@@ -38,8 +38,7 @@ def fuzz(
     debug: Debug = False,
 ) -> None:
     """Judge backends at random configurations, and shrink each fault to the smallest that shows it."""
-    if importlib.util.find_spec("hypothesis") is None:
-        fail("fuzz needs the package hypothesis: pip install 'ssmperf[fuzz]'", ExitCode.USAGE)
+    check_installed()
     from ssmperf.authors.fuzzing import fuzz as work
     from ssmperf.shell.terminal import fuzzing
 
@@ -52,6 +51,6 @@ def fuzz(
         found = work.fuzz(asked, fuzzing.progress(asked.seed))
     except KeyboardInterrupt:
         interrupted(asked.request.out)
-    print(json.dumps(found.to_json(), indent=2) if as_json else fuzzing.as_text(found))
+    print(json.dumps(found.to_json(), indent=2) if as_json else found)
     if not found:
         raise typer.Exit(ExitCode.BAD_CASE)

@@ -14,7 +14,7 @@ import ssmperf
 from ssmperf.suitekit import registry
 
 SIGNATURE = registry.recurrence("linear_attention").signature
-DEFINITION = registry.recurrence("linear_attention").definition
+RIGHT = registry.backend("linear_attention", "sequential").function
 WRAPPED = 2**31  # elements
 Operands = dict[str, Any]
 OFF = 1.05  # a wrong factor
@@ -31,8 +31,8 @@ def planted(change: Callable[[Operands], Operands | None], after: Callable[..., 
         bound.apply_defaults()
         changed = change(dict(bound.arguments))
         if changed is None:
-            return DEFINITION(*given, **named)
-        results = DEFINITION(**changed)
+            return RIGHT(*given, **named)
+        results = RIGHT(**changed)
         return results if after is None else after(changed, *results)
 
     ssmperf.backend("linear_attention", name=f"fuzzed_{change.__name__}", batches="tolerance")(backend)
