@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.diagnosis.findings import NEAR_TOLERANCE
 
 WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
@@ -34,8 +36,8 @@ class FaultKind:
 
 
 def kind_of(record: Record) -> FaultKind | None:
-    """Name the fault that a record shows; None if it shows none."""
-    if record.status not in WRONG:
+    """Name the fault that a record shows; None if it shows none, or an error that may be rounding."""
+    if record.status not in WRONG or may_be_rounding(record):
         return None
     case, diagnosis = record.case, record.numbers.get("diagnosis") or ()
     worst = next((each for each in diagnosis if each.get("object")), None)
@@ -44,6 +46,28 @@ def kind_of(record: Record) -> FaultKind | None:
     if worst is None:
         return FaultKind(case.owner, case.backend, f"{record.status}: {without_numbers(str(record.reason))}")
     return FaultKind(case.owner, case.backend, str(worst["object"]), str(worst.get("kind") or ""))
+
+
+def may_be_rounding(record: Record) -> bool:
+    """Tell whether all errors of a record are so near to their tolerances that they show no fault.
+
+    The errors of the few elements of small results do not average out, so that one in some thousand right
+    examples exceeds its tolerance a little.
+    """
+    diagnosis = record.numbers.get("diagnosis") or ()
+    return bool(diagnosis) and all(_excess(each) < NEAR_TOLERANCE for each in diagnosis)
+
+
+def _excess(fault: Mapping[str, Any]) -> float:
+    """Give the error of an object in tolerances; infinite if that is not known."""
+    pairs = (
+        (fault.get("error"), fault.get("tolerance")),
+        (fault.get("row_error"), fault.get("row_tolerance")),
+    )
+    ratios = [
+        error / limit if error == error and limit else math.inf for error, limit in pairs if error is not None
+    ]
+    return max(ratios, default=math.inf)
 
 
 def without_numbers(text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.fuzzing.faults import FuzzFault
+from ssmperf.authors.fuzzing.fixed import fixed_cases
 from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, crashed
 from ssmperf.authors.fuzzing.in_workers import working
 from ssmperf.authors.fuzzing.result import FuzzResult
@@ -37,6 +38,7 @@ FOLDER = Path("runs")
 FAILED = FOLDER / "fuzz-failures.jsonl"  # configurations that failed in runs of this project
 MOST_FAILED = 200
 SEEDS = 1 << 32
+FIXED_SHARE = 0.2  # of the examples that are asked for, at most
 WATCH_EVERY = 10  # examples of a foreign backend, between two looks at what it leaves behind
 
 
@@ -92,7 +94,7 @@ def fuzz(asked: FuzzRequest, tell: Callable[[str, Tally], None] = lambda text, t
         opened.writer.note({"fuzz": {"seed": asked.seed}})
         with working(opened, asked.spaces[0].device) as workers:
             session = FuzzSession(workers, asked.spaces, asked.seed, asked.goal, tell)
-            faults = session.run(failed_before(asked.spaces))
+            faults = session.run(first_cases(asked.spaces, asked.goal))
     remember(faults)
     return FuzzResult(asked.request.out, asked.seed, faults, session.tally, asked.left_out)
 
@@ -120,7 +122,7 @@ def fuzz_function(
     examiner = ThisProcess(bench, selection, FOLDER)
     session = FuzzSession(examiner, [space], seed, goal_of(minutes, examples))
     ended = crashed(FOLDER, of, entry.name)
-    faults = [*ended, *session.run(failed_before([space]))]
+    faults = [*ended, *session.run(first_cases([space], session.goal))]
     session.tally.faults = len(faults)
     remember([fault for fault in faults if fault not in ended])  # which would end this process, too
     return FuzzResult(None, seed, faults, session.tally)
@@ -133,6 +135,13 @@ def goal_of(minutes: float | None, examples: int | None) -> Goal:
             raise UsageError(f"{name} must be above 0, got {value}")
     minutes = MINUTES if minutes is None and examples is None else minutes
     return Goal(None if minutes is None else 60 * minutes, examples)
+
+
+def first_cases(spaces: Sequence[Space], goal: Goal) -> list[Case]:
+    """List what is judged first: what failed before, and fixed cases, in a part of the examples."""
+    most = None if goal.examples is None else int(FIXED_SHARE * goal.examples)
+    found = {case.id: case for case in (*failed_before(spaces), *fixed_cases(spaces, most))}
+    return list(found.values())
 
 
 def failed_before(spaces: Sequence[Space]) -> list[Case]:

@@ -54,6 +54,7 @@ class FuzzResult:
             "examples": self.tally.examples,
             "classes": self.tally.classes,
             "right": self.tally.right,
+            "near_tolerance": self.tally.near,
             "out_of_memory": self.tally.out_of_memory,
             "refused": dict(self.tally.refused),
             "left_out": dict(self.left_out),

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ssmperf.authors.fuzzing.draws import DrawnClass, Draws, Place
-from ssmperf.authors.fuzzing.faults import WRONG, FaultKind, FuzzFault, kind_of, merged, without_numbers
+from ssmperf.authors.fuzzing.faults import (
+    FaultKind,
+    FuzzFault,
+    kind_of,
+    may_be_rounding,
+    merged,
+    without_numbers,
+)
 from ssmperf.authors.fuzzing.shrinking import repeated, smallest
 from ssmperf.authors.fuzzing.space import Space
 from ssmperf.engine.cases.case import Case
@@ -47,12 +54,14 @@ class Examiner(Protocol):
 class Tally:
     """How far a session is.
 
+    near: examples with an error so little above its tolerance that it may be rounding.
     refused: reasons of refusals, with their number.
     """
 
     examples: int = 0
     classes: int = 0
     right: int = 0
+    near: int = 0
     out_of_memory: int = 0
     faults: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -68,15 +77,17 @@ class Tally:
         """Count the record of an example."""
         self.examples += 1
         self.right += record.status is Status.OK
+        self.near += may_be_rounding(record)
         self.out_of_memory += record.status is Status.OOM
         if record.status is Status.UNSUPPORTED:
             self.refused[without_numbers(str(record.reason))] += 1
 
     def __str__(self) -> str:
-        refused = sum(self.refused.values())
+        near = f", {self.near} near their tolerance" if self.near else ""
+        memory = f", {self.out_of_memory} out of memory" if self.out_of_memory else ""
         return (
             f"{self.examples:,} examples, {self.classes:,} classes, {self.per_s:.1f}/s, "
-            f"{self.faults} faults, {refused:,} refused"
+            f"{self.faults} faults, {sum(self.refused.values()):,} refused{near}{memory}"
         )
 
 
@@ -107,14 +118,14 @@ class FuzzSession:
     tally: Tally = field(default_factory=Tally)
     faults: dict[FaultKind, FuzzFault] = field(default_factory=dict)
 
-    def run(self, earlier: Sequence[Case] = ()) -> list[FuzzFault]:
+    def run(self, cases: Sequence[Case] = ()) -> list[FuzzFault]:
         """Fuzz, and return the distinct faults.
 
-        earlier: cases that failed in other runs, which are tried first.
+        cases: those that are judged first, and are not shrunk.
         """
         ends_s = self.goal.ends_s()
         self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
-        self._repeat(earlier)
+        self._first(cases)
         rounds = self._rounds()
         drawn = next(rounds, None)
         while drawn is not None and not self._reached(ends_s):
@@ -135,11 +146,11 @@ class FuzzSession:
         most = self.goal.examples
         return time.monotonic() >= ends_s or (most is not None and self.tally.examples >= most)
 
-    def _repeat(self, cases: Sequence[Case]) -> None:
-        """Try cases that failed in earlier runs."""
-        if cases:
-            self.tell(f"{len(cases)} configurations that failed before", self.tally)
-        self.examiner.begin([[case] for case in cases])
+    def _first(self, cases: Sequence[Case]) -> None:
+        """Judge cases that are not drawn."""
+        fresh = [case for case in cases if not self.examiner.done(case)]
+        self.tell(f"{len(fresh)} cases that failed before, or are fixed", self.tally)
+        self.examiner.begin([[case] for case in fresh])
         for record in self.examiner.records():
             self.tally.note(record)
             kind = kind_of(record)
@@ -163,14 +174,14 @@ class FuzzSession:
         for record in records:
             self.tally.note(record)
         for record in records:
-            if record.status in WRONG:
-                self._note_fault(record, *places[record.case.id])
+            if (kind := kind_of(record)) is not None:
+                self._note_fault(kind, record, *places[record.case.id])
         self.tell(f"{drawn[-1][0].space.owner}/{drawn[-1][0].space.backend.name}", self.tally)
         return following
 
-    def _note_fault(self, record: Record, draws: Draws, drawn: DrawnClass, place: Place) -> None:
-        kind = kind_of(record)
-        assert kind is not None
+    def _note_fault(
+        self, kind: FaultKind, record: Record, draws: Draws, drawn: DrawnClass, place: Place
+    ) -> None:
         known = self.faults.get(kind) or self._alike(kind)
         if known is not None:
             known.count += 1

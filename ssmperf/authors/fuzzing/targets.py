@@ -58,6 +58,6 @@ def _problem(owner: str, name: str, device: Device) -> str | None:
     if problem := registry.import_problem(owner, name):
         return problem
     backend = registry.backend(owner, name)
-    if not backend.equivalent and backend.definition is None:
-        return "computes another function, and declares no definition of it"
+    if not backend.equivalent:
+        return "computes another function than the recurrence"
     return backend.refusal(device=device.type, capability=device.capability)
