@@ -44,7 +44,7 @@ class UniformProvider(PrimitiveProvider):
         weights: Any = None,
         shrink_towards: int = 0,
     ) -> int:
-        assert min_value is not None and max_value is not None and weights is None
+        assert min_value is not None and max_value is not None
         return self._random.randint(min_value, max_value)
 
     def draw_float(self, **constraints: Any) -> float:

@@ -13,6 +13,7 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.diagnosis.findings import NEAR_TOLERANCE
 
 WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
+HANG = "hang"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
 
 
@@ -42,7 +43,7 @@ def kind_of(record: Record) -> FaultKind | None:
     case, diagnosis = record.case, record.numbers.get("diagnosis") or ()
     worst = next((each for each in diagnosis if each.get("object")), None)
     if record.status is Status.TIMEOUT:
-        return FaultKind(case.owner, case.backend, "hang")
+        return FaultKind(case.owner, case.backend, HANG)
     if worst is None:
         return FaultKind(case.owner, case.backend, f"{record.status}: {without_numbers(str(record.reason))}")
     return FaultKind(case.owner, case.backend, str(worst["object"]), str(worst.get("kind") or ""))
@@ -81,6 +82,7 @@ class FuzzFault:
 
     record: that of the smallest configuration. first: that of the configuration that was drawn.
     failed, of: how often the smallest one failed when it was repeated. count: of examples that show it.
+    drawn: whether the first one was drawn, so that it could be shrunk.
     judged: candidates that were judged to find the smallest one.
     """
 
@@ -91,6 +93,7 @@ class FuzzFault:
     of: int = 0
     count: int = 1
     judged: int = 0
+    drawn: bool = False
 
     @property
     def command(self) -> str:

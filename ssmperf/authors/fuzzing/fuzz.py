@@ -38,7 +38,7 @@ FOLDER = Path("runs")
 FAILED = FOLDER / "fuzz-failures.jsonl"  # configurations that failed in runs of this project
 MOST_FAILED = 200
 SEEDS = 1 << 32
-FIXED_SHARE = 0.2  # of the examples that are asked for, at most
+FIXED_SHARE = 0.1  # of the examples that are asked for, at most
 WATCH_EVERY = 10  # examples of a foreign backend, between two looks at what it leaves behind
 
 

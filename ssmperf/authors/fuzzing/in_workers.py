@@ -17,7 +17,7 @@ from ssmperf.engine.plan.refusal import refusal
 
 LEAST_LIMIT_S = 5.0  # of an example that hangs
 SLOWEST = 10.0  # times the slowest right example: a hang
-FIRST_LIMIT_S = {"cpu": 30.0, "cuda": 120.0}  # before any example was right
+FIRST_LIMIT_S = {"cpu": 10.0, "cuda": 120.0}  # before any example was right
 
 
 @dataclass

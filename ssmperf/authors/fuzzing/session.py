@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ssmperf.authors.fuzzing.draws import DrawnClass, Draws, Place
 from ssmperf.authors.fuzzing.faults import (
+    HANG,
     FaultKind,
     FuzzFault,
     kind_of,
@@ -26,6 +27,7 @@ from ssmperf.engine.cases.record import Record, Status
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
+MOST_HANGS = 5  # of a backend, before no more of it is judged
 
 Drawn = Sequence[tuple[Draws, DrawnClass]]  # classes that are judged at once
 
@@ -163,6 +165,8 @@ class FuzzSession:
         groups = []
         left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
         for draws, each in drawn:
+            if self._hangs(draws.space):
+                continue
             fresh = [(case, place) for case, place in each.cases.values() if not self.examiner.done(case)]
             fresh = fresh if left is None else fresh[: max(0, left - len(places))]
             places |= {case.id: (draws, each, place) for case, place in fresh}
@@ -185,12 +189,17 @@ class FuzzSession:
         known = self.faults.get(kind) or self._alike(kind)
         if known is not None:
             known.count += 1
-            return
+            if known.drawn:
+                return
         self.tell(f"shrinking {record.case}", self.tally)
-        self._add(self._repeated(smallest(draws, drawn.kind, place, record, self._judge)), kind)
+        found = self._repeated(smallest(draws, drawn.kind, place, record, self._judge))
+        if known is not None:
+            found.count = known.count
+            del self.faults[known.kind]
+        self._add(found)
 
-    def _add(self, fault: FuzzFault, kind: FaultKind | None = None) -> None:
-        self.faults[kind or fault.kind] = fault
+    def _add(self, fault: FuzzFault) -> None:
+        self.faults[fault.kind] = fault
         self.tally.faults = len(self.faults)
 
     def _repeated(self, fault: FuzzFault) -> FuzzFault:
@@ -208,6 +217,12 @@ class FuzzSession:
         if len(of_object) >= MOST_SHRUNK or (of_object and not kind.explanation):
             return of_object[0]
         return of_backend[0] if len(of_backend) >= MOST_FAULTS else None
+
+    def _hangs(self, space: Space) -> bool:
+        """Tell whether a backend has hung so often that nothing else of it could be judged in the time."""
+        hung = (fault.count for kind, fault in self.faults.items()
+                if (kind.owner, kind.backend, kind.what) == (space.owner, space.backend.name, HANG))  # fmt: skip
+        return sum(hung) >= MOST_HANGS
 
     def _judge(self, case: Case) -> Record:
         self.examiner.begin([[case]])

@@ -66,7 +66,8 @@ def smallest(draws: Draws, kind: FuzzClass, place: Place, first: Record, judge: 
     example = draws.shrunk_example(kind, place, candidates.fails)
     candidates.allow(1.0)
     kind = draws.shrunk_class(example, place, candidates.fails)
-    return FuzzFault(fault, candidates.known[case_of(kind, example).id], first, judged=candidates.judged)
+    last = candidates.known[case_of(kind, example).id]
+    return FuzzFault(fault, last, first, judged=candidates.judged, drawn=True)
 
 
 def repeated(fault: FuzzFault, judge: JudgeCase) -> FuzzFault:

@@ -45,7 +45,7 @@ class Budget:
 
 
 BUDGETS = {
-    "cpu": Budget(size=144, steps=300, usual_steps=40, elements=1 << 18, batch=6),
+    "cpu": Budget(size=144, steps=300, usual_steps=40, elements=1 << 16, batch=6),
     "cuda": Budget(size=272, steps=100_000, usual_steps=4_096, elements=1 << 26, batch=40),
 }
 

@@ -14,6 +14,7 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "fuzzed.py"
+EXAMPLES = {"above_two_chunks": 300, "packed": 120, "strided": 300, "expanded_batch": 300}
 SMALLEST = {"B": 1, "T": 1, "H": 1, "K": 1, "V": 1}
 
 
@@ -58,7 +59,7 @@ def in_process(name: str, **options: object) -> FuzzResult:
 @pytest.mark.slow(but=("odd", "strided"))
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_a_planted_fault_is_found_and_explained(name: str) -> None:
-    found = in_process(name, examples=300, seed=1)
+    found = in_process(name, examples=EXAMPLES.get(name, 60), seed=1)
     assert not found and found.faults
     cases = [fault.record.case for fault in found.faults]
     assert any(map(EXPLAINED[name], cases)), cases
@@ -71,7 +72,7 @@ def test_the_right_function_beside_them_is_right() -> None:
 
 def test_a_crash_costs_one_worker() -> None:
     found = ssmperf.fuzz(
-        "linear_attention", "fuzzed_crashing", plugin=PLUGIN, examples=30, seed=1, device="cpu"
+        "linear_attention", "fuzzed_crashing", plugin=PLUGIN, examples=80, seed=1, device="cpu"
     )
     (fault,) = found.faults
     sizes = fault.record.case.shape
