@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ssmperf import PASSES, Case, Record, Selection, Status
-from ssmperf.suitekit import Context, Judging, Section, product, suite
+from ssmperf.suitekit import DIMENSIONS, Context, Judging, Section, product, suite
 
 SECTION = Section(
     title="Fuzz",
     question="Which configurations, drawn at random, is each backend wrong at?",
     columns=("error_output", "error_final_state", "error_gradients"),
     rows="topic",
+    coverage=(
+        *("backend", "dtype", "gate_dtype", "layout", "pass", "operand_source", "packing", "call"),
+        *DIMENSIONS,
+    ),
 )
 
 

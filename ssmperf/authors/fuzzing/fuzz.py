@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
+from ssmperf.authors.fuzzing.configurations.space import BUDGETS, SUITE, Space
 from ssmperf.authors.fuzzing.faults import FuzzFault
-from ssmperf.authors.fuzzing.fixed import fixed_cases
 from ssmperf.authors.fuzzing.in_process import FuzzBench, ThisProcess, crashed
 from ssmperf.authors.fuzzing.in_workers import working
 from ssmperf.authors.fuzzing.result import FuzzResult
 from ssmperf.authors.fuzzing.session import FuzzSession, Goal, Tally
-from ssmperf.authors.fuzzing.space import BUDGETS, SUITE, Space
 from ssmperf.authors.fuzzing.targets import spaces_of
 from ssmperf.authors.verification.bench import entry_of
 from ssmperf.authors.verification.verify import NO_CEILINGS

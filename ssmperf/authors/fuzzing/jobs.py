@@ -14,7 +14,7 @@ LOOK_EVERY_S = 0.2  # at lanes that may have failed
 
 
 class Jobs:
-    """Groups of cases that wait for a lane. It is a `Source` of lanes.
+    """Groups of cases that wait for a lane. It is a `CaseSource` of lanes.
 
     check: raises the error of a lane that has failed.
     """

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ssmperf.authors.fuzzing.draws import DrawnClass, Draws, Place
+from ssmperf.authors.fuzzing.configurations.draws import DrawnClass, DrawPlace, Draws
+from ssmperf.authors.fuzzing.configurations.space import Space
 from ssmperf.authors.fuzzing.faults import (
     HANG,
     FaultKind,
@@ -20,7 +21,6 @@ from ssmperf.authors.fuzzing.faults import (
     without_numbers,
 )
 from ssmperf.authors.fuzzing.shrinking import repeated, smallest
-from ssmperf.authors.fuzzing.space import Space
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 
@@ -161,7 +161,7 @@ class FuzzSession:
 
     def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
         """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
-        places: dict[str, tuple[Draws, DrawnClass, Place]] = {}
+        places: dict[str, tuple[Draws, DrawnClass, DrawPlace]] = {}
         groups = []
         left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
         for draws, each in drawn:
@@ -184,7 +184,7 @@ class FuzzSession:
         return following
 
     def _note_fault(
-        self, kind: FaultKind, record: Record, draws: Draws, drawn: DrawnClass, place: Place
+        self, kind: FaultKind, record: Record, draws: Draws, drawn: DrawnClass, place: DrawPlace
     ) -> None:
         known = self.faults.get(kind) or self._alike(kind)
         if known is not None:
@@ -192,7 +192,7 @@ class FuzzSession:
             if known.drawn:
                 return
         self.tell(f"shrinking {record.case}", self.tally)
-        found = self._repeated(smallest(draws, drawn.kind, place, record, self._judge))
+        found = self._repeated(smallest(draws, drawn, place, record, self._judge))
         if known is not None:
             found.count = known.count
             del self.faults[known.kind]
@@ -220,9 +220,8 @@ class FuzzSession:
 
     def _hangs(self, space: Space) -> bool:
         """Tell whether a backend has hung so often that nothing else of it could be judged in the time."""
-        hung = (fault.count for kind, fault in self.faults.items()
-                if (kind.owner, kind.backend, kind.what) == (space.owner, space.backend.name, HANG))  # fmt: skip
-        return sum(hung) >= MOST_HANGS
+        place = (space.owner, space.backend.name, HANG)
+        return sum(each.count for each in self.faults.values() if each.kind.place == place) >= MOST_HANGS
 
     def _judge(self, case: Case) -> Record:
         self.examiner.begin([[case]])

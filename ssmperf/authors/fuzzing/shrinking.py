@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ssmperf.authors.fuzzing.draws import Draws, Place
+from ssmperf.authors.fuzzing.configurations.draws import DrawnClass, DrawPlace, Draws
+from ssmperf.authors.fuzzing.configurations.space import case_of
 from ssmperf.authors.fuzzing.faults import FaultKind, FuzzFault, kind_of
-from ssmperf.authors.fuzzing.space import FuzzClass, case_of
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record
 
@@ -21,7 +21,7 @@ JudgeCase = Callable[[Case], Record]
 
 
 @dataclass(slots=True)
-class Candidates:
+class ShrinkCandidates:
     """Judges candidates for the smallest configuration, each once. When the time is over, all are right."""
 
     kind: FaultKind
@@ -54,18 +54,19 @@ class Candidates:
         return len(self.known) - 1
 
 
-def smallest(draws: Draws, kind: FuzzClass, place: Place, first: Record, judge: JudgeCase) -> FuzzFault:
+def smallest(draws: Draws, drawn: DrawnClass, place: DrawPlace, first: Record, judge: JudgeCase) -> FuzzFault:
     """Find the smallest configuration that shows the fault of a record.
 
-    kind, place: the class of its case, and where it was drawn.
+    drawn, place: the class of its case, and where it was drawn.
     """
     fault = kind_of(first)
     assert fault is not None
-    candidates = Candidates(fault, judge, first)
+    candidates = ShrinkCandidates(fault, judge, first)
     candidates.allow(EXAMPLES_SHARE)
-    example = draws.shrunk_example(kind, place, candidates.fails)
+    example = dict(drawn.examples)[place.example]
+    example = draws.shrunk_example(drawn.kind, example, place, candidates.fails)
     candidates.allow(1.0)
-    kind = draws.shrunk_class(example, place, candidates.fails)
+    kind = draws.shrunk_class(drawn.kind, example, place, candidates.fails)
     last = candidates.known[case_of(kind, example).id]
     return FuzzFault(fault, last, first, judged=candidates.judged, drawn=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssmperf.authors.fuzzing.space import BUDGETS, Space
+from ssmperf.authors.fuzzing.configurations.space import BUDGETS, Space
 from ssmperf.engine import registry
 from ssmperf.engine.plan.selection import Device
 from ssmperf.errors import UsageError

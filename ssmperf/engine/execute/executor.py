@@ -21,12 +21,12 @@ from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute import worker_process
 from ssmperf.engine.execute.lane import (
     TRUSTED,
+    CaseSource,
     DeviceState,
     Events,
     Groups,
     Household,
     Lane,
-    Source,
     household,
     needs_fresh_process,
 )
@@ -153,7 +153,7 @@ class Session:
             _run(self.lanes, Groups(_groups(every, shuffle)), events)
 
     @contextlib.contextmanager
-    def serving(self, source: Source, events: Events) -> Iterator[Serving]:
+    def serving(self, source: CaseSource, events: Events) -> Iterator[Serving]:
         """Run groups of cases as a source hands them out, while the block lasts; the source must end then.
 
         The lanes that share a device run them, if it has several.
@@ -194,7 +194,7 @@ class Session:
 class Serving:
     """Lanes that run what a source hands out, each in a thread."""
 
-    def __init__(self, lanes: Sequence[Lane], source: Source, events: Events) -> None:
+    def __init__(self, lanes: Sequence[Lane], source: CaseSource, events: Events) -> None:
         self.lanes, self._stop = lanes, threading.Event()
         for lane in lanes:
             _start_thread(lane, source, events, self._stop)
@@ -385,7 +385,7 @@ def _run_threads(lanes: Sequence[Lane], groups: Groups, events: Events, stop: th
             raise lane.error
 
 
-def _start_thread(lane: Lane, groups: Source, events: Events, stop: threading.Event) -> None:
+def _start_thread(lane: Lane, groups: CaseSource, events: Events, stop: threading.Event) -> None:
     lane.finished.clear()
     threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
 

@@ -89,7 +89,7 @@ class DeviceState:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Source(Protocol):
+class CaseSource(Protocol):
     """Hands out groups of cases to lanes, from their threads."""
 
     def take(self, last: Sequence[Case] = ()) -> Sequence[Case]:
@@ -181,7 +181,7 @@ class Lane:
         self.finished = threading.Event()
         self.error: BaseException | None = None
 
-    def guarded_run(self, groups: Source, events: Events, stop: threading.Event) -> None:
+    def guarded_run(self, groups: CaseSource, events: Events, stop: threading.Event) -> None:
         try:
             self.run(groups, events, stop)
         except BaseException as error:
@@ -191,7 +191,7 @@ class Lane:
         finally:
             self.finished.set()
 
-    def run(self, groups: Source, events: Events, stop: threading.Event) -> None:
+    def run(self, groups: CaseSource, events: Events, stop: threading.Event) -> None:
         """Run one round of cases, in workers that end with it; the judge stays."""
         self.events, self.stop = events, stop
         group: Sequence[Case] = ()

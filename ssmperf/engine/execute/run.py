@@ -18,7 +18,7 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.origin import PLUGIN
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute.executor import LocalExecutor, Serving, Session
-from ssmperf.engine.execute.lane import Events, Source
+from ssmperf.engine.execute.lane import CaseSource, Events
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.machine.environment import plugin_state
@@ -228,7 +228,7 @@ class OpenRun:
         return Events(self._on_environment, self._on_start, partial(self._on_record, 0), self._on_progress)
 
     @contextlib.contextmanager
-    def serving(self, source: Source, on_record: Callable[[Record], None]) -> Iterator[Serving]:
+    def serving(self, source: CaseSource, on_record: Callable[[Record], None]) -> Iterator[Serving]:
         """Run the cases that a source hands out while the block lasts. The first record of each is stored.
 
         on_record: called with every record, in the thread of its lane.

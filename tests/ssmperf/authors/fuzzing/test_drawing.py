@@ -7,7 +7,7 @@ import types
 
 from hypothesis import strategies as st
 
-from ssmperf.authors.fuzzing.drawing import drawn, shrunk
+from ssmperf.authors.fuzzing.configurations.drawing import drawn, shrunk
 
 PAIRS = st.tuples(st.integers(1, 5000), st.sampled_from(["float32", "bfloat16", "float16"]))
 
@@ -28,18 +28,17 @@ def test_values_do_not_depend_on_what_is_imported(monkeypatch, tmp_path) -> None
 
 
 def test_the_first_value_is_the_simplest() -> None:
-    assert drawn(PAIRS, 5, 3)[0] == (1, "float32")
+    assert drawn(PAIRS, 5, 3)[0] == (0, (1, "float32"))
 
 
 def test_a_failing_value_is_shrunk() -> None:
     def fails(value: tuple[int, str]) -> bool:
         return value[0] > 128 and value[1] != "float32"
 
-    values = drawn(PAIRS, 5, 30)
-    index = next(number for number, value in enumerate(values) if fails(value))
-    assert shrunk(PAIRS, 5, 30, index, fails) == (129, "bfloat16")
+    number, value = next(each for each in drawn(PAIRS, 5, 30) if fails(each[1]))
+    assert shrunk(PAIRS, 5, number, value, fails) == (129, "bfloat16")
 
 
 def test_a_value_that_nothing_simpler_shares_stays() -> None:
-    values = drawn(PAIRS, 5, 30)
-    assert shrunk(PAIRS, 5, 30, 7, lambda value: value == values[7]) == values[7]
+    for number, value in drawn(PAIRS, 5, 8):
+        assert shrunk(PAIRS, 5, number, value, lambda each, own=value: each == own) == value

@@ -14,7 +14,11 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.suitekit import registry
 
 PLUGIN = Path(__file__).parents[3] / "support" / "plugins" / "fuzzed.py"
-EXAMPLES = {"above_two_chunks": 300, "packed": 120, "strided": 300, "expanded_batch": 300}
+USUAL = 60  # examples
+EXAMPLES = dict.fromkeys(
+    ("above_two_chunks", "strided", "expanded_batch", "wrapping_offsets", "half_with_wide_gates", "packed"),
+    300,
+)
 SMALLEST = {"B": 1, "T": 1, "H": 1, "K": 1, "V": 1}
 
 
@@ -28,11 +32,12 @@ def smallest(*letters: str) -> Callable[[Case], bool]:
 EXPLAINED: dict[str, Callable[[Case], bool]] = {
     "narrow": smallest(),
     "odd": smallest(),
-    "above_two_chunks": lambda case: 129 <= case.shape["T"] <= 144 and smallest("T")(case),
+    "above_two_chunks": lambda case: case.shape["T"] > 128 and smallest("T", "H")(case),
     "packed": lambda case: case.packing != "none" and case.shape["T"] <= 2,
     "empty_sequence": lambda case: "0" in case.packing and case.shape["T"] == 1,
-    "strided": lambda case: "q:strided" in case.call and case.shape["K"] == 2 and smallest("K")(case),
-    "expanded_batch": lambda case: "v:expanded" in case.call and case.shape["B"] == 2,
+    # T innermost in memory, where T = 2, has the same strides
+    "strided": lambda case: case.shape["K"] == 2 and ("q:" in case.call or case.shape["T"] == 2),
+    "expanded_batch": lambda case: "v:expanded" in case.call and smallest("B")(case),
     "state_dropped_in_backward": lambda case: case.pass_ == "forward_backward" and case.call == "none",
     "half_with_wide_gates": lambda case: (case.dtype, case.gate_dtype) == ("bfloat16", "float32"),
     "wrapping_offsets": lambda case: any(view == "far" for view in parse(case.call).views.values()),
@@ -59,7 +64,7 @@ def in_process(name: str, **options: object) -> FuzzResult:
 @pytest.mark.slow(but=("odd", "strided"))
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_a_planted_fault_is_found_and_explained(name: str) -> None:
-    found = in_process(name, examples=EXAMPLES.get(name, 60), seed=1)
+    found = in_process(name, examples=EXAMPLES.get(name, USUAL), seed=1)
     assert not found and found.faults
     cases = [fault.record.case for fault in found.faults]
     assert any(map(EXPLAINED[name], cases)), cases

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from ssmperf.authors.fuzzing.draws import Draws
-from ssmperf.authors.fuzzing.fixed import fixed_cases
-from ssmperf.authors.fuzzing.space import BUDGETS, FuzzExample, Space, case_of
+from ssmperf.authors.fuzzing.configurations.draws import Draws
+from ssmperf.authors.fuzzing.configurations.fixed import fixed_cases
+from ssmperf.authors.fuzzing.configurations.space import BUDGETS, FuzzExample, Space, case_of
 from ssmperf.engine.cases.calls.call import parse
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.request import select
@@ -98,8 +98,8 @@ def test_the_command_of_a_case_repeats_it() -> None:
         if case.packing != "none":
             sizes = [each for each in sizes if each[0] not in "BT"]
         selection, _ = select(
-            models="linear_attention", backends="sequential", device="cpu", axis=tuple(sizes), dtype=case.dtype,
-            gate_dtype=case.gate_dtype, layout=case.layout, regime=case.operand_source, pass_=case.pass_,
+            models="linear_attention", backends="sequential", device="cpu", axis=tuple(sizes),
+            dtype=case.dtype, gate_dtype=case.gate_dtype, layout=case.layout, regime=case.operand_source, pass_=case.pass_,
             seed=case.seed, packing=case.packing, call=case.call,
         )  # fmt: skip
         assert [item.case for item in make_plan(selection, ["fuzz"]).cases] == [case]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ssmperf.authors.fuzzing.space import FuzzClass, FuzzExample, Space, case_of
+from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, Space, case_of
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.pattern import parse
 

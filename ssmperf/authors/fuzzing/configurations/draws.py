@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssmperf.authors.fuzzing import drawing
-from ssmperf.authors.fuzzing.space import FuzzClass, FuzzExample, Space, case_of
-from ssmperf.authors.fuzzing.strategies import classes, examples
+from ssmperf.authors.fuzzing.configurations import drawing
+from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, Space, case_of
+from ssmperf.authors.fuzzing.configurations.strategies import classes, examples
 from ssmperf.engine.cases.case import Case
 
 CLASSES = 16  # that are drawn at once
 EXAMPLES = 10  # of a class
 
 
-class Place(NamedTuple):
+class DrawPlace(NamedTuple):
     """Where a case was drawn: in which batch, as which of its classes, as which example of this."""
 
     batch: int
@@ -30,16 +30,16 @@ class DrawnClass:
 
     kind: FuzzClass
     batch: int
-    index: int
+    number: int
     examples: tuple[tuple[int, FuzzExample], ...]
 
     @property
-    def cases(self) -> dict[str, tuple[Case, Place]]:
+    def cases(self) -> dict[str, tuple[Case, DrawPlace]]:
         """The cases by id; equal ones once."""
-        found: dict[str, tuple[Case, Place]] = {}
+        found: dict[str, tuple[Case, DrawPlace]] = {}
         for number, example in self.examples:
             case = case_of(self.kind, example)
-            found.setdefault(case.id, (case, Place(self.batch, self.index, number)))
+            found.setdefault(case.id, (case, DrawPlace(self.batch, self.number, number)))
         return found
 
 
@@ -57,40 +57,37 @@ class Draws:
         while True:
             known = len(seen)
             found = drawing.drawn(classes(self.space), self._of_batch(batch), CLASSES)
-            for index, kind in enumerate(found):
+            for number, kind in found:
                 if kind not in seen:
                     seen.add(kind)
-                    yield DrawnClass(kind, batch, index, self._examples(kind, batch, index))
+                    yield DrawnClass(kind, batch, number, self._examples(kind, batch, number))
             if len(seen) == known:
                 return
             batch += 1
 
-    def shrunk_example(self, kind: FuzzClass, place: Place, fails: Callable[[Case], bool]) -> FuzzExample:
-        """Find the simplest example of a class that fails."""
+    def shrunk_example(
+        self, kind: FuzzClass, example: FuzzExample, place: DrawPlace, fails: Callable[[Case], bool]
+    ) -> FuzzExample:
+        """Find the simplest example of a class that fails, from one that was drawn."""
+        seed = self._of_class(place.batch, place.number)
         return drawing.shrunk(
-            examples(kind),
-            self._of_class(place.batch, place.number),
-            EXAMPLES,
-            place.example,
-            lambda example: fails(case_of(kind, example)),
+            examples(kind), seed, place.example, example, lambda each: fails(case_of(kind, each))
         )
 
-    def shrunk_class(self, example: FuzzExample, place: Place, fails: Callable[[Case], bool]) -> FuzzClass:
-        """Find the simplest class at which an example fails."""
+    def shrunk_class(
+        self, kind: FuzzClass, example: FuzzExample, place: DrawPlace, fails: Callable[[Case], bool]
+    ) -> FuzzClass:
+        """Find the simplest class at which an example fails, from one that was drawn."""
+        seed = self._of_batch(place.batch)
         return drawing.shrunk(
-            classes(self.space),
-            self._of_batch(place.batch),
-            CLASSES,
-            place.number,
-            lambda kind: fails(case_of(kind, example)),
+            classes(self.space), seed, place.number, kind, lambda each: fails(case_of(each, example))
         )
 
-    def _examples(self, kind: FuzzClass, batch: int, index: int) -> tuple[tuple[int, FuzzExample], ...]:
-        found = drawing.drawn(examples(kind), self._of_class(batch, index), EXAMPLES)
-        return tuple(enumerate(found))
+    def _examples(self, kind: FuzzClass, batch: int, number: int) -> tuple[tuple[int, FuzzExample], ...]:
+        return tuple(drawing.drawn(examples(kind), self._of_class(batch, number), EXAMPLES))
 
     def _of_batch(self, batch: int) -> int:
         return zlib.crc32(f"{self.seed} {self.space.owner} {self.space.backend.name} {batch}".encode())
 
-    def _of_class(self, batch: int, index: int) -> int:
-        return zlib.crc32(f"{self._of_batch(batch)} {index}".encode())
+    def _of_class(self, batch: int, number: int) -> int:
+        return zlib.crc32(f"{self._of_batch(batch)} {number}".encode())

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ssmperf.authors.fuzzing.space import FuzzClass, FuzzExample, Space
+from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, Space
 from ssmperf.engine.cases.calls.call import (
     AUTOCAST,
     CHECKPOINT,
@@ -77,13 +77,14 @@ def classes(draw: Any, space: Space) -> FuzzClass:
 def compiled_sizes(draw: Any, space: Space) -> tuple[tuple[str, int], ...]:
     """Draw the sizes that are compiled in: each by itself, or those of a layer in use."""
     letters, budget = space.compiled_letters, space.budget
-    if space.workload_sizes and draw(often(False, True)):
-        return tuple(draw(st.sampled_from(space.workload_sizes)).items())
     found, left = [], budget.elements
     for letter in letters:
         size = draw(sizes(max(1, min(budget.size, left))))
         found.append((letter, size))
         left //= size
+    # drawn last, so that a layer's sizes are shrunk to those by themselves
+    if space.workload_sizes and draw(often(False, True)):
+        return tuple(draw(st.sampled_from(space.workload_sizes)).items())
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """Draw values from strategies, and shrink one of them, by hypothesis's public interface.
 
-Equal seeds give equal values. A value is shrunk by drawing the same values again and failing at its index:
-hypothesis then looks for a simpler one that fails as well. By itself, hypothesis also draws
+Equal seeds give equal values. A value is shrunk by drawing it again and failing: hypothesis then looks for a
+simpler one that fails as well. By itself, hypothesis also draws
 numbers that stand in the source of imported modules, so that a change of code would change all values. So it
 draws by a provider.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import hypothesis
@@ -21,7 +22,22 @@ from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
 BACKEND = "ssmperf"  # the provider's name in hypothesis
-_seed: ContextVar[int] = ContextVar("seed")
+
+
+@dataclass(slots=True)
+class _Draw:
+    """The numbers of the values that hypothesis draws in one run.
+
+    following: the number of the next value. number: that of the present one; 0 for the simplest, which
+        hypothesis makes without a provider.
+    """
+
+    seed: int
+    following: int = 1
+    number: int = 0
+
+
+_draw: ContextVar[_Draw] = ContextVar("draw")
 
 
 class UniformProvider(PrimitiveProvider):
@@ -31,7 +47,15 @@ class UniformProvider(PrimitiveProvider):
 
     def __init__(self, conjecturedata: Any) -> None:
         super().__init__(conjecturedata)
-        self._random = random.Random(_seed.get())
+        self._draw = _draw.get()
+        self._random = random.Random()
+
+    @contextlib.contextmanager
+    def per_test_case_context_manager(self) -> Iterator[None]:
+        self._draw.number = max(1, self._draw.following)
+        self._draw.following = self._draw.number + 1
+        self._random.seed(f"{self._draw.seed} {self._draw.number}")
+        yield
 
     def draw_boolean(self, p: float = 0.5) -> bool:
         return self._random.random() < p
@@ -64,35 +88,33 @@ class _Fails(Exception):
     """Tells hypothesis that a value fails."""
 
 
-def drawn(strategy: SearchStrategy[T], seed: int, count: int) -> list[T]:
-    """Draw `count` values, fewer if the strategy has no more, the simplest first."""
-    found: list[T] = []
-    _run(strategy, seed, count, found.append, Phase.generate)
+def drawn(strategy: SearchStrategy[T], seed: int, count: int) -> list[tuple[int, T]]:
+    """Draw `count` values with their numbers, fewer if the strategy has no more. Number 0 is the simplest."""
+    draw, found = _Draw(seed), list[tuple[int, T]]()
+    _run(strategy, draw, count, lambda value: found.append((draw.number, value)), Phase.generate)
     return found
 
 
-def shrunk(strategy: SearchStrategy[T], seed: int, count: int, index: int, fails: Callable[[T], bool]) -> T:
-    """Find the simplest value that fails, from the one at an index of those that `drawn` gives.
+def shrunk(strategy: SearchStrategy[T], seed: int, number: int, value: T, fails: Callable[[T], bool]) -> T:
+    """Find the simplest value that fails, from the one that has a number among those that `drawn` gives.
 
     fails: it must give the same answer for the same value.
     """
-    simplest: list[T] = []
-    number = -1
+    simplest = value
 
-    def body(value: T) -> None:
-        nonlocal number
-        number += 1
-        if number == index or (simplest and fails(value)):
-            simplest.append(value)
+    def body(candidate: T) -> None:
+        nonlocal simplest
+        if fails(candidate):
+            simplest = candidate
             raise _Fails
 
     with contextlib.suppress(_Fails):
-        _run(strategy, seed, count, body, Phase.generate, Phase.shrink)
-    return simplest[-1]
+        _run(strategy, _Draw(seed, number), 2, body, Phase.generate, Phase.shrink)
+    return simplest
 
 
 def _run(
-    strategy: SearchStrategy[T], seed: int, count: int, body: Callable[[T], None], *phases: Phase
+    strategy: SearchStrategy[T], draw: _Draw, count: int, body: Callable[[T], None], *phases: Phase
 ) -> None:
     settings: Any = hypothesis.settings(
         max_examples=count,
@@ -110,8 +132,8 @@ def _run(
     def collect(value: T) -> None:
         body(value)
 
-    token = _seed.set(seed)
+    token = _draw.set(draw)
     try:
-        hypothesis.seed(seed)(settings(hypothesis.given(value=strategy)(collect)))()
+        hypothesis.seed(draw.seed)(settings(hypothesis.given(value=strategy)(collect)))()
     finally:
-        _seed.reset(token)
+        _draw.reset(token)
