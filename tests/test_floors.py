@@ -246,7 +246,7 @@ CROWDS = {
     "ssmperf/comparison": MOST_FILES,
     "ssmperf/shell": MOST_FILES,
     "reports/views": MOST_FILES,
-    "suites": MOST_FILES,
+    "suites": MOST_WITH_REASON,
     "impls/_triton": MOST_FILES,
     "impls/scan": MOST_WITH_REASON,
 }

@@ -99,7 +99,7 @@ def test_the_command_of_a_case_repeats_it() -> None:
             sizes = [each for each in sizes if each[0] not in "BT"]
         selection, _ = select(
             models="linear_attention", backends="sequential", device="cpu", axis=tuple(sizes),
-            dtype=case.dtype, gate_dtype=case.gate_dtype, layout=case.layout, regime=case.operand_source, pass_=case.pass_,
-            seed=case.seed, packing=case.packing, call=case.call,
+            dtype=case.dtype, gate_dtype=case.gate_dtype, layout=case.layout, regime=case.operand_source,
+            pass_=case.pass_, seed=case.seed, packing=case.packing, call=case.call,
         )  # fmt: skip
         assert [item.case for item in make_plan(selection, ["fuzz"]).cases] == [case]
