@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ssmperf.authoring import *  # noqa: F403
     from ssmperf.authors.direct import compute as compute
+    from ssmperf.authors.fuzzing.call import fuzz as fuzz
+    from ssmperf.authors.fuzzing.result import FuzzResult as FuzzResult
     from ssmperf.authors.verification.report import Verification as Verification
     from ssmperf.authors.verification.verify import verify as verify
     from ssmperf.comparison.outcome import Pair as Pair

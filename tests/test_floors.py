@@ -40,7 +40,10 @@ ROOMS = ("impls", "suites", "reports")
 REPORTS = (("delivery",), ("rows",), ("views",), ("pages", "formats"))
 MOST_FILES = 12  # of a folder, its __init__ included
 MOST_WITH_REASON = 14
-REASONS = {"impls/scan": "one file per backend, and the plain scan has the most"}
+REASONS = {
+    "impls/scan": "one file per backend, and the plain scan has the most",
+    "suites": "one file per suite",
+}
 LISTS = ("impls/models", "suites/claims")  # one file per item
 NOT_YET = {
     "impls/linear_attention/_triton": "until its kernels are grouped: walk, chunks, pairs, rotation, values",
@@ -243,7 +246,7 @@ CROWDS = {
     "ssmperf/comparison": MOST_FILES,
     "ssmperf/shell": MOST_FILES,
     "reports/views": MOST_FILES,
-    "suites": MOST_FILES,
+    "suites": MOST_WITH_REASON,
     "impls/_triton": MOST_FILES,
     "impls/scan": MOST_WITH_REASON,
 }

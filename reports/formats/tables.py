@@ -15,7 +15,7 @@ from ssmperf.suitekit import Section, busy_line, judged_lines, report
 
 from ..delivery import deliver
 from ..rows import absent, answers, contests, crossings, envelopes, frames, joined, ranking, units
-from ..views import glance, grids
+from ..views import coverage, glance, grids
 from ..views.matrix import Cell, matrix
 from ..views.palette import STATUS_STYLES
 from ..views.texts import answers as answer_texts
@@ -81,7 +81,11 @@ def _suite(console: Console, rows: pd.DataFrame, section: Section, runs: Sequenc
     question = units.plain(section.question)
     console.print(Text(f"  {question}" if question else "", style="dim"))
     console.print()
-    if section.envelope:
+    if section.coverage:
+        for name, text in coverage.coverage(rows, section.coverage):
+            console.print(Text(f" {units.plain(units.label(name)):16} {units.plain(text)}"))
+        failures.print_kinds(console, rows, runs)
+    elif section.envelope:
         _envelopes(console, rows, section)
         failures.print_kinds(console, rows, runs)
     elif len(rows) > MOST_ROWS:

@@ -20,6 +20,8 @@ from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute import worker_process
 from ssmperf.engine.execute.lane import (
+    TRUSTED,
+    CaseSource,
     DeviceState,
     Events,
     Groups,
@@ -78,6 +80,7 @@ class LocalExecutor:
     partner: takes turns with the worker, of which there is one then; None if there is none.
     specific: whether the run names backends or sizes; see `Context`.
     workers: how many workers share a GPU in suites whose cases may.
+    watch_every: after how many cases of a foreign backend a worker looks at what they left changed in it.
     """
 
     devices: Sequence[str]
@@ -91,6 +94,7 @@ class LocalExecutor:
     partner: Partner | None = None
     specific: bool = False
     workers: int = 1
+    watch_every: int = 1
 
     def run(self, cases: Iterable[Case], events: Events) -> None:
         """Run all cases once; see `Session.run`."""
@@ -148,6 +152,24 @@ class Session:
         if every:
             _run(self.lanes, Groups(_groups(every, shuffle)), events)
 
+    @contextlib.contextmanager
+    def serving(self, source: CaseSource, events: Events) -> Iterator[Serving]:
+        """Run groups of cases as a source hands them out, while the block lasts; the source must end then.
+
+        The lanes that share a device run them, if it has several.
+        """
+        lanes = self.sharing if len(self.sharing) > len(self.lanes) else self.lanes
+        serving = Serving(lanes, source, events)
+        try:
+            yield serving
+        finally:
+            serving.end()
+
+    def compile(self, cases: Sequence[Case], events: Events) -> None:
+        """Compile the kernels of cases beside each other, before they are served."""
+        self._compiled = False
+        self._compile(cases, events)
+
     def prepare(self) -> None:
         """Start the nurseries of the next round's workers, and wait until they are ready."""
         for lane in self.lanes:
@@ -167,6 +189,36 @@ class Session:
         """End all processes."""
         for lane in (*self.lanes, *self.sharing):
             lane.end()
+
+
+class Serving:
+    """Lanes that run what a source hands out, each in a thread."""
+
+    def __init__(self, lanes: Sequence[Lane], source: CaseSource, events: Events) -> None:
+        self.lanes, self._stop = lanes, threading.Event()
+        for lane in lanes:
+            _start_thread(lane, source, events, self._stop)
+
+    def check(self) -> None:
+        """Raise the error of a lane that has failed."""
+        for lane in self.lanes:
+            if lane.error is not None:
+                raise lane.error
+
+    def trust(self, *endings: Status) -> None:
+        """Let processes of foreign backends go on after cases that ended so, beside those that were right."""
+        for lane in self.lanes:
+            lane.trusted = (*TRUSTED, *endings)
+
+    def limit(self, timeout_s: float) -> None:
+        """Set how long each of the next cases may take."""
+        for lane in self.lanes:
+            lane.timeout_s = timeout_s
+
+    def end(self) -> None:
+        """Stop the lanes; a case that is running is given up."""
+        self._stop.set()
+        _wait_killing(self.lanes)
 
 
 class LaneProcesses:
@@ -216,6 +268,7 @@ class LaneProcesses:
             unfinished=None if executor.unfinished is None else str(executor.unfinished),
             specific=executor.specific,
             shared=self._shared,
+            watch_every=executor.watch_every,
         )
         return WorkerProcess(
             config, self._ready_nursery(), judge.worker_socket, self._log("worker"), executor.partner
@@ -319,17 +372,25 @@ def _run(lanes: Sequence[Lane], groups: Groups, events: Events) -> None:
 
 def _run_threads(lanes: Sequence[Lane], groups: Groups, events: Events, stop: threading.Event) -> None:
     for lane in lanes:
-        lane.finished.clear()
-        threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
+        _start_thread(lane, groups, events, stop)
     try:
         for lane in lanes:
             while not lane.finished.wait(0.2) and not stop.is_set():
                 pass
     finally:  # after an interrupt or a failed lane, the other lanes give up their current case
         stop.set()
-        for lane in lanes:
-            while not lane.finished.wait(0.2):  # not join: after one interrupt it takes a thread for finished
-                lane.kill()
+        _wait_killing(lanes)
     for lane in lanes:
         if lane.error is not None:
             raise lane.error
+
+
+def _start_thread(lane: Lane, groups: CaseSource, events: Events, stop: threading.Event) -> None:
+    lane.finished.clear()
+    threading.Thread(target=lane.guarded_run, args=(groups, events, stop), daemon=True).start()
+
+
+def _wait_killing(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        while not lane.finished.wait(0.2):  # not join: after one interrupt it takes a thread for finished
+            lane.kill()

@@ -15,7 +15,7 @@ from ssmperf.engine.cases.record import Status
 from ssmperf.engine.execute.context import Context
 from ssmperf.engine.judge.answer import Answer, call_backend, contract_of, inside
 from ssmperf.engine.judge.tolerance import error_bound
-from ssmperf.engine.judge.verdict import Verdict
+from ssmperf.engine.judge.verdict import Verdict, label_of
 from ssmperf.engine.measure.passes import TimedPass
 from ssmperf.engine.operands.contract import Contract
 from ssmperf.engine.operands.dtypes import dtype_of
@@ -109,6 +109,24 @@ class Judging:
             return Verdict(Status.OK)  # what is wrong with later ones is judged with them
         text = f"its first call is wrong, a later one on the same values is right: {verdict.reason}"
         return dataclasses.replace(verdict, reason=text)
+
+    def twice(self, verdict: Verdict, buffers: Values) -> Verdict:
+        """Call the backend twice more on the same values; the verdict becomes `wrong` if any bit differs.
+
+        verdict, buffers: those of `first`.
+        """
+        if not self.context.backend(self.case).deterministic:
+            return verdict
+        function, expected = self.context.function(self.case), self._contract(buffers)
+        first, second = (
+            call_backend(function, buffers, expected, gradients=self.case.gradients, poison=False).results
+            for _ in range(2)
+        )
+        differing = [label_of(name) for name in first if not torch.equal(first[name], second[name])]
+        if not differing:
+            return verdict
+        reason = f"two calls on the same values give other bits: {', '.join(differing)}"
+        return dataclasses.replace(verdict, status=Status.WRONG, reason=reason)
 
     def once(self, *, ends: tuple[int, ...] = ()) -> Verdict:
         """Judge one call on the first values.

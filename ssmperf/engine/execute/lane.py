@@ -21,6 +21,7 @@ from ssmperf.engine.trial.process import JudgeProcess
 from ssmperf.errors import UnknownName, WorkerFailed
 
 RESTART_ATTEMPTS = 3
+TRUSTED = (Status.OK, Status.UNSUPPORTED)  # endings of a foreign backend's case whose process goes on
 REFERENCE = "reference_s"  # of a record: how long its values and their references were made
 FIRST_CALL = "first_call_s"  # of a record: with compilation, which may have been before the case
 # How much longer or shorter than by the driver's clock a worker may say that it has timed: messages and a
@@ -86,6 +87,14 @@ class DeviceState:
     env_id: str | None = None
     ceilings: Mapping[str, Any] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class CaseSource(Protocol):
+    """Hands out groups of cases to lanes, from their threads."""
+
+    def take(self, last: Sequence[Case] = ()) -> Sequence[Case]:
+        """Take the group after `last`, which the lane has run; empty if none is left."""
+        ...
 
 
 class Groups:
@@ -167,11 +176,12 @@ class Lane:
         self.judge: JudgeProcess | None = None
         self.household = Household()
         self.first_calls_s: Mapping[str, float] = {}  # by id, of cases compiled before the first one ran
+        self.trusted: tuple[Status, ...] = TRUSTED
         self.attempts = RESTART_ATTEMPTS
         self.finished = threading.Event()
         self.error: BaseException | None = None
 
-    def guarded_run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
+    def guarded_run(self, groups: CaseSource, events: Events, stop: threading.Event) -> None:
         try:
             self.run(groups, events, stop)
         except BaseException as error:
@@ -181,7 +191,7 @@ class Lane:
         finally:
             self.finished.set()
 
-    def run(self, groups: Groups, events: Events, stop: threading.Event) -> None:
+    def run(self, groups: CaseSource, events: Events, stop: threading.Event) -> None:
         """Run one round of cases, in workers that end with it; the judge stays."""
         self.events, self.stop = events, stop
         group: Sequence[Case] = ()
@@ -252,7 +262,7 @@ class Lane:
         record = self._confirmed(record, number, worker.timing_s)
         if record.status is Status.OK:
             record = replace(record, numbers={**record.numbers, REFERENCE: worker.reference_s})
-        if self.household != Household() and record.status not in (Status.OK, Status.UNSUPPORTED):
+        if self.household != Household() and record.status not in self.trusted:
             healthy = False  # it may have changed the process
         if not healthy:
             self.close()

@@ -6,7 +6,7 @@ import contextlib
 import random
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,14 +17,14 @@ from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.origin import PLUGIN
 from ssmperf.engine.cases.record import Record, Status
-from ssmperf.engine.execute.executor import LocalExecutor, Session
-from ssmperf.engine.execute.lane import Events
+from ssmperf.engine.execute.executor import LocalExecutor, Serving, Session
+from ssmperf.engine.execute.lane import CaseSource, Events
 from ssmperf.engine.execute.request import Request
 from ssmperf.engine.execute.stand_ins import StandIns
 from ssmperf.engine.machine.environment import plugin_state
 from ssmperf.engine.plan import learning, nonce
 from ssmperf.engine.plan.command import command_that_repeats
-from ssmperf.engine.plan.plan import Plan, make_plan
+from ssmperf.engine.plan.plan import Plan, Planned, make_plan
 from ssmperf.engine.plan.run_options import MOST_ROUNDS
 from ssmperf.engine.processes.partner import Partner
 from ssmperf.engine.runs import scope, store, workloads
@@ -97,19 +97,27 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
 
 @contextlib.contextmanager
 def open_run(
-    request: Request, progress: Progress, *, copies: bool = False, partner: Partner | None = None
+    request: Request,
+    progress: Progress,
+    *,
+    copies: bool = False,
+    partner: Partner | None = None,
+    planned: Plan | None = None,
+    watch_every: int = 1,
 ) -> Iterator[OpenRun]:
     """Plan a request, start or resume its folder, and keep its processes until the end of the block.
 
     copies: whether cases for which another one stands in get records.
     partner: takes turns with the worker; see `LocalExecutor`.
+    watch_every: see `LocalExecutor`.
+    planned: the plan; None for that of the request. One that grows gets its cases by `OpenRun.add`.
 
     Raises:
         UsageError: as `execute` does.
     """
     if registry.loading():
         raise UsageError('a plug-in must not start a run while it is loaded (use if __name__ == "__main__")')
-    planned = make_plan(request.selection, request.suites)
+    planned = planned or make_plan(request.selection, request.suites)
     earlier: Sequence[Record] = ()
     if request.resume:
         request = replace(request, tuning=resumed(request.tuning, request.out))
@@ -141,6 +149,7 @@ def open_run(
         partner=partner,
         specific=request.selection.is_specific,
         workers=1 if partner is not None else request.selection.device.workers,
+        watch_every=watch_every,
     )
     try:
         with executor.session() as session:
@@ -177,7 +186,7 @@ class OpenRun:
         self.ended: set[str] = set()  # ids of cases that were not ok in some round: no other could mend it
         # before any worker loads them: a file may be edited while the run lasts
         self._sources: dict[Path | None, dict[str, Any]] = {
-            path: plugin_state(path) for path in self._source_files()
+            path: plugin_state(path) for path in _source_files(plan.cases)
         }
         self._lock = threading.Lock()
         before = [record for record in earlier if not self._can_go_on(record)]
@@ -204,6 +213,36 @@ class OpenRun:
                 refused = Record(item.case, Status.UNSUPPORTED, item.refusal, None, {"command": command})
                 self._record(0, refused)
 
+    def add(self, planned: Sequence[Planned]) -> None:
+        """Add cases to the plan, and record those that it refuses."""
+        self.plan = Plan((*self.plan.cases, *planned), self.plan.workloads)
+        for path in _source_files(planned) - self._sources.keys():
+            self._sources[path] = plugin_state(path)
+        with self._lock:
+            self.writer.set_plan([item.case.id for item in self.plan.cases])
+        self.record_refusals()
+
+    @property
+    def events(self) -> Events:
+        """The events of the first round."""
+        return Events(self._on_environment, self._on_start, partial(self._on_record, 0), self._on_progress)
+
+    @contextlib.contextmanager
+    def serving(self, source: CaseSource, on_record: Callable[[Record], None]) -> Iterator[Serving]:
+        """Run the cases that a source hands out while the block lasts. The first record of each is stored.
+
+        on_record: called with every record, in the thread of its lane.
+        """
+
+        def keep(record: Record) -> None:
+            if (record.case.id, 0) not in self.done:
+                self._on_record(0, record)
+            on_record(record)
+
+        events = replace(self.events, on_record=keep)
+        with self.session.serving(source, events) as serving:
+            yield serving
+
     def prepare(self, number: int, cases: Sequence[Case]) -> None:
         """Start what a round of cases will run in and wait until it is ready, if there is one to run."""
         if self.to_do(number, cases):
@@ -226,11 +265,6 @@ class OpenRun:
     def to_do(self, number: int, cases: Sequence[Case]) -> list[Case]:
         """List those of these cases that a round still has to measure."""
         return [case for case in cases if (case.id, number) not in self.done and case.id not in self.ended]
-
-    def _source_files(self) -> set[Path]:
-        """List the files outside of ssmperf that define backends of the plan."""
-        files = (_source_file(item.case) for item in self.plan.cases)
-        return {file for file in files if file is not None and file.is_file()}
 
     @property
     def _has_rounds(self) -> bool:
@@ -283,6 +317,12 @@ class OpenRun:
     def _on_progress(self, case: Case, text: str) -> None:
         with self._lock:
             self.progress.progress(case, text)
+
+
+def _source_files(planned: Iterable[Planned]) -> set[Path]:
+    """List the files outside of ssmperf that define backends of some cases."""
+    files = (_source_file(item.case) for item in planned)
+    return {file for file in files if file is not None and file.is_file()}
 
 
 def _source_file(case: Case) -> Path | None:

@@ -43,7 +43,7 @@ class WorkerConfig:
     ceilings: those that an earlier worker of this device has measured, or None.
     rows: the rows of a file of configurations.
     threads: number of torch's threads on a CPU; None means torch's default.
-    unfinished, specific: see `LocalExecutor`.
+    unfinished, specific, watch_every: see `LocalExecutor`.
     shared: whether other workers run on the device.
     """
 
@@ -60,6 +60,7 @@ class WorkerConfig:
     unfinished: str | None = None
     specific: bool = False
     shared: bool = False
+    watch_every: int = 1
 
 
 class WorkerProcess:

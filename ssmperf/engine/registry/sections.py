@@ -65,6 +65,8 @@ class Section:
         show one line per subject and backend, with the worst value of each of `columns`.
     map: (rows, columns, colour) of a map per subject, backend and dtype: an axis, a field and a field whose
         logarithm is the colour.
+    coverage: axes, or dimensions of the shape, whose values were drawn at random. Reports count the cases of
+        each value, and those that are wrong.
     lengths: whether T is what the suite asks about, so that a T that is named is always its T.
 
     Raises:
@@ -82,6 +84,7 @@ class Section:
     conclusion: str | None = None
     envelope: tuple[str, ...] = ()
     map: tuple[str, ...] = ()
+    coverage: tuple[str, ...] = ()
     lengths: bool = False
 
     def __post_init__(self) -> None:

@@ -186,6 +186,11 @@ class Writer:
             self.meta["environments"][env_id] = dict(environment)
             self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
 
+    def note(self, more: Mapping[str, Any]) -> None:
+        """Store further keys in `run.json`."""
+        self.meta.update(more)
+        self._guarded(lambda: _write_atomically(self.path / RUN_FILE, self.meta))
+
     def set_plan(self, case_ids: Sequence[str]) -> None:
         """Store which cases the run is to have, where that is not known from the beginning."""
         plan = self._with_asked(case_ids)

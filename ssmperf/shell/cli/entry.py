@@ -10,6 +10,7 @@ from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.place import place_of
 from ssmperf.errors import ExitCode, SsmperfError
 from ssmperf.shell.cli import comparing as comparing
+from ssmperf.shell.cli import fuzzing as fuzzing
 from ssmperf.shell.cli import measuring as measuring
 from ssmperf.shell.cli import reading as reading
 from ssmperf.shell.cli import reproducing as reproducing

@@ -1,0 +1,1 @@
+"""At which configurations is a kernel wrong? Random ones, and the smallest that shows each fault."""

@@ -1,0 +1,133 @@
+"""Faults: records that say the same, and the smallest configuration that shows it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.diagnosis.findings import NEAR_TOLERANCE
+
+WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
+HANG = "hang"
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """What makes two failures the same fault.
+
+    what: the wrong object, such as "gradient of q", or "hang", or else the reason without its numbers.
+    explanation: the kind of error that the diagnosis has found; empty if it has found none.
+    """
+
+    owner: str
+    backend: str
+    what: str
+    explanation: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What must stay the same while a configuration is shrunk."""
+        return self.owner, self.backend, self.what
+
+
+def kind_of(record: Record) -> FaultKind | None:
+    """Name the fault that a record shows; None if it shows none, or an error that may be rounding."""
+    if record.status not in WRONG or may_be_rounding(record):
+        return None
+    case, diagnosis = record.case, record.numbers.get("diagnosis") or ()
+    worst = next((each for each in diagnosis if each.get("object")), None)
+    if record.status is Status.TIMEOUT:
+        return FaultKind(case.owner, case.backend, HANG)
+    if worst is None:
+        return FaultKind(case.owner, case.backend, f"{record.status}: {without_numbers(str(record.reason))}")
+    return FaultKind(case.owner, case.backend, str(worst["object"]), str(worst.get("kind") or ""))
+
+
+def may_be_rounding(record: Record) -> bool:
+    """Tell whether all errors of a record are so near to their tolerances that they show no fault.
+
+    The errors of the few elements of small results do not average out, so that one in some thousand right
+    examples exceeds its tolerance a little.
+    """
+    diagnosis = record.numbers.get("diagnosis") or ()
+    return bool(diagnosis) and all(_excess(each) < NEAR_TOLERANCE for each in diagnosis)
+
+
+def _excess(fault: Mapping[str, Any]) -> float:
+    """Give the error of an object in tolerances; infinite if that is not known."""
+    pairs = (
+        (fault.get("error"), fault.get("tolerance")),
+        (fault.get("row_error"), fault.get("row_tolerance")),
+    )
+    ratios = [
+        error / limit if error == error and limit else math.inf for error, limit in pairs if error is not None
+    ]
+    return max(ratios, default=math.inf)
+
+
+def without_numbers(text: str) -> str:
+    """Give a text in which every number is a `#`."""
+    return _NUMBER.sub("#", text)
+
+
+@dataclass(slots=True)
+class FuzzFault:
+    """A fault with its smallest configuration.
+
+    record: that of the smallest configuration. first: that of the configuration that was drawn.
+    failed, of: how often the smallest one failed when it was repeated. count: of examples that show it.
+    drawn: whether the first one was drawn, so that it could be shrunk.
+    judged: candidates that were judged to find the smallest one.
+    """
+
+    kind: FaultKind
+    record: Record
+    first: Record
+    failed: int = 0
+    of: int = 0
+    count: int = 1
+    judged: int = 0
+    drawn: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the smallest configuration."""
+        return str(self.record.numbers.get("command", ""))
+
+    def __str__(self) -> str:
+        case, seen = self.record.case, f"{self.failed} of {self.of}"
+        return f"{case}: {self.record.status}: {self.record.reason} ({seen}, {self.count} examples)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a JSON object."""
+        return {
+            "owner": self.kind.owner,
+            "backend": self.kind.backend,
+            "what": self.kind.what,
+            "explanation": self.kind.explanation,
+            "status": str(self.record.status),
+            "reason": self.record.reason,
+            "case_id": self.record.case.id,
+            "case": self.record.case.to_json(),
+            "first_case_id": self.first.case.id,
+            "failed": self.failed,
+            "repeated": self.of,
+            "examples": self.count,
+            "judged": self.judged,
+            "command": self.command,
+        }
+
+
+def merged(faults: Iterable[FuzzFault]) -> list[FuzzFault]:
+    """Join faults whose smallest configuration is the same but for the seed."""
+    found: dict[Case, FuzzFault] = {}
+    for fault in faults:
+        if (same := found.setdefault(replace(fault.record.case, seed=0), fault)) is not fault:
+            same.count += fault.count
+    return list(found.values())

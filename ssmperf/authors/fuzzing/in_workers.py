@@ -1,0 +1,80 @@
+"""Judge examples in the workers of a run, which survive a hang and a crash."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ssmperf.authors.fuzzing.jobs import Jobs
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import SPENT, Record, Status
+from ssmperf.engine.execute.executor import Serving
+from ssmperf.engine.execute.lane import REFERENCE
+from ssmperf.engine.execute.run import OpenRun
+from ssmperf.engine.plan.plan import Planned
+from ssmperf.engine.plan.refusal import refusal
+
+LEAST_LIMIT_S = 5.0  # of an example that hangs
+SLOWEST = 10.0  # times the slowest right example: a hang
+FIRST_LIMIT_S = {"cpu": 10.0, "cuda": 120.0}  # before any example was right
+
+
+@dataclass
+class Workers:
+    """Judges examples in the lanes of an open run. Make it by `working`."""
+
+    opened: OpenRun
+    jobs: Jobs
+    serving: Serving
+    slowest_s: float = 0.0
+    _refused: list[Record] = field(default_factory=list)
+
+    def done(self, case: Case) -> bool:
+        return (case.id, 0) in self.opened.done
+
+    def begin(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Plan the cases, compile their kernels beside each other, and hand them to the lanes."""
+        selection = self.opened.request.selection
+        planned = [[Planned(case, refusal(case, selection)) for case in group] for group in groups]
+        every = [item for group in planned for item in group]
+        self.opened.add([item for item in every if not self.done(item.case)])
+        self._refused = [
+            Record(item.case, Status.UNSUPPORTED, item.refusal) for item in every if item.refusal
+        ]
+        to_run = [[item.case for item in group if item.refusal is None] for group in planned]
+        to_run = [group for group in to_run if group]
+        self.opened.session.compile([group[0] for group in to_run], self.opened.events)
+        self.jobs.begin(to_run)
+
+    def records(self, ends_s: float = float("inf")) -> list[Record]:
+        found = self.jobs.records(ends_s)
+        self._limit(found)
+        return [*self._refused, *found]
+
+    def trust(self, *, wrong: bool) -> None:
+        self.serving.trust(*((Status.WRONG, Status.NAN) if wrong else ()))
+
+    def _limit(self, records: Sequence[Record]) -> None:
+        """Set how long an example may take, by the slowest right one."""
+        took = [
+            record.numbers[SPENT] - (record.numbers.get(REFERENCE) or 0.0)
+            for record in records
+            if record.status is Status.OK
+        ]
+        if took:
+            self.slowest_s = max(self.slowest_s, *took)
+            self.serving.limit(max(LEAST_LIMIT_S, SLOWEST * self.slowest_s))
+
+
+@contextlib.contextmanager
+def working(opened: OpenRun, device: str) -> Iterator[Workers]:
+    """Serve the lanes of an open run while the block lasts. device: its type."""
+    jobs = Jobs()
+    with opened.serving(jobs, jobs.done) as serving:
+        jobs.check = serving.check
+        serving.limit(FIRST_LIMIT_S[device])
+        try:
+            yield Workers(opened, jobs, serving)
+        finally:
+            jobs.close()

@@ -1,0 +1,245 @@
+"""The session: draw classes, have their examples judged, and shrink each distinct fault."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ssmperf.authors.fuzzing.configurations.draws import DrawnClass, DrawPlace, Draws
+from ssmperf.authors.fuzzing.configurations.space import Space
+from ssmperf.authors.fuzzing.faults import (
+    HANG,
+    FaultKind,
+    FuzzFault,
+    kind_of,
+    may_be_rounding,
+    merged,
+    without_numbers,
+)
+from ssmperf.authors.fuzzing.shrinking import repeated, smallest
+from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.record import Record, Status
+
+CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
+MOST_SHRUNK = 3  # faults of one object of a backend
+MOST_FAULTS = 6  # of a backend
+MOST_HANGS = 5  # of a backend, before no more of it is judged
+
+Drawn = Sequence[tuple[Draws, DrawnClass]]  # classes that are judged at once
+
+
+class Examiner(Protocol):
+    """Judges cases, in workers or in this process."""
+
+    def done(self, case: Case) -> bool:
+        """Tell whether a case has a record, of a run that goes on."""
+        ...
+
+    def begin(self, groups: Sequence[Sequence[Case]]) -> None:
+        """Begin to judge groups of cases; each group is a class's."""
+        ...
+
+    def records(self, ends_s: float = float("inf")) -> list[Record]:
+        """Wait for the records of the cases that have begun; some are missing if it gets too late."""
+        ...
+
+    def trust(self, *, wrong: bool) -> None:
+        """Say whether a process may go on after a foreign backend was wrong in it."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a session is.
+
+    near: examples with an error so little above its tolerance that it may be rounding.
+    refused: reasons of refusals, with their number.
+    """
+
+    examples: int = 0
+    classes: int = 0
+    right: int = 0
+    near: int = 0
+    out_of_memory: int = 0
+    faults: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    began_s: float = field(default_factory=time.monotonic)
+    ended_s: float | None = None
+
+    @property
+    def per_s(self) -> float:
+        """Examples per second."""
+        return self.examples / max(1e-9, (self.ended_s or time.monotonic()) - self.began_s)
+
+    def note(self, record: Record) -> None:
+        """Count the record of an example."""
+        self.examples += 1
+        self.right += record.status is Status.OK
+        self.near += may_be_rounding(record)
+        self.out_of_memory += record.status is Status.OOM
+        if record.status is Status.UNSUPPORTED:
+            self.refused[without_numbers(str(record.reason))] += 1
+
+    def __str__(self) -> str:
+        near = f", {self.near} near their tolerance" if self.near else ""
+        memory = f", {self.out_of_memory} out of memory" if self.out_of_memory else ""
+        return (
+            f"{self.examples:,} examples, {self.classes:,} classes, {self.per_s:.1f}/s, "
+            f"{self.faults} faults, {sum(self.refused.values()):,} refused{near}{memory}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """When a session ends: after so many seconds or examples, whichever is first; None for no limit."""
+
+    seconds: float | None
+    examples: int | None
+
+    def ends_s(self) -> float:
+        """The time by which it ends, by the clock `time.monotonic`."""
+        return float("inf") if self.seconds is None else time.monotonic() + self.seconds
+
+
+@dataclass
+class FuzzSession:
+    """Fuzzes spaces until a goal is reached.
+
+    tell: called with a text about what is being done, and with the tally.
+    """
+
+    examiner: Examiner
+    spaces: Sequence[Space]
+    seed: int
+    goal: Goal
+    tell: Callable[[str, Tally], None] = lambda text, tally: None
+    tally: Tally = field(default_factory=Tally)
+    faults: dict[FaultKind, FuzzFault] = field(default_factory=dict)
+
+    def run(self, cases: Sequence[Case] = ()) -> list[FuzzFault]:
+        """Fuzz, and return the distinct faults.
+
+        cases: those that are judged first, and are not shrunk.
+        """
+        ends_s = self.goal.ends_s()
+        self.examiner.trust(wrong=True)  # what is printed is repeated in processes of its own
+        self._first(cases)
+        rounds = self._rounds()
+        drawn = next(rounds, None)
+        while drawn is not None and not self._reached(ends_s):
+            drawn = self._round(drawn, rounds, ends_s)
+        self.tally.ended_s = time.monotonic()
+        found = merged(self.faults.values())
+        self.tally.faults = len(found)
+        return found
+
+    def _rounds(self) -> Iterator[Drawn]:
+        """Give the classes of all spaces in turn, some at once."""
+        in_turn = _in_turn([_stream(Draws(space, self.seed)) for space in self.spaces])
+        count = CLASSES_AT_ONCE[self.spaces[0].device]
+        while found := list(itertools.islice(in_turn, count)):
+            yield found
+
+    def _reached(self, ends_s: float) -> bool:
+        most = self.goal.examples
+        return time.monotonic() >= ends_s or (most is not None and self.tally.examples >= most)
+
+    def _first(self, cases: Sequence[Case]) -> None:
+        """Judge cases that are not drawn."""
+        fresh = [case for case in cases if not self.examiner.done(case)]
+        self.tell(f"{len(fresh)} cases that failed before, or are fixed", self.tally)
+        self.examiner.begin([[case] for case in fresh])
+        for record in self.examiner.records():
+            self.tally.note(record)
+            kind = kind_of(record)
+            if kind is not None and kind not in self.faults:
+                self._add(self._repeated(FuzzFault(kind, record, record)))
+
+    def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
+        """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
+        places: dict[str, tuple[Draws, DrawnClass, DrawPlace]] = {}
+        groups = []
+        left = None if self.goal.examples is None else self.goal.examples - self.tally.examples
+        for draws, each in drawn:
+            if self._hangs(draws.space):
+                continue
+            fresh = [(case, place) for case, place in each.cases.values() if not self.examiner.done(case)]
+            fresh = fresh if left is None else fresh[: max(0, left - len(places))]
+            places |= {case.id: (draws, each, place) for case, place in fresh}
+            groups.append([case for case, _ in fresh])
+        self.examiner.begin(groups)
+        following = next(rounds, None)
+        records = self.examiner.records(ends_s)
+        self.tally.classes += sum(map(bool, groups))
+        for record in records:
+            self.tally.note(record)
+        for record in records:
+            if (kind := kind_of(record)) is not None:
+                self._note_fault(kind, record, *places[record.case.id])
+        self.tell(f"{drawn[-1][0].space.owner}/{drawn[-1][0].space.backend.name}", self.tally)
+        return following
+
+    def _note_fault(
+        self, kind: FaultKind, record: Record, draws: Draws, drawn: DrawnClass, place: DrawPlace
+    ) -> None:
+        known = self.faults.get(kind) or self._alike(kind)
+        if known is not None:
+            known.count += 1
+            if known.drawn:
+                return
+        self.tell(f"shrinking {record.case}", self.tally)
+        found = self._repeated(smallest(draws, drawn, place, record, self._judge))
+        if known is not None:
+            found.count = known.count
+            del self.faults[known.kind]
+        self._add(found)
+
+    def _add(self, fault: FuzzFault) -> None:
+        self.faults[fault.kind] = fault
+        self.tally.faults = len(self.faults)
+
+    def _repeated(self, fault: FuzzFault) -> FuzzFault:
+        """Repeat the smallest configuration, each time in a fresh process if the backend is foreign."""
+        self.examiner.trust(wrong=False)
+        found = repeated(fault, self._judge)
+        self.examiner.trust(wrong=True)
+        return found
+
+    def _alike(self, kind: FaultKind) -> FuzzFault | None:
+        """Find a fault of the same object for one that has no explanation, or for one too many."""
+        of_backend = [fault for each, fault in self.faults.items()
+                      if (each.owner, each.backend) == (kind.owner, kind.backend)]  # fmt: skip
+        of_object = [fault for fault in of_backend if fault.kind.place == kind.place]
+        if len(of_object) >= MOST_SHRUNK or (of_object and not kind.explanation):
+            return of_object[0]
+        return of_backend[0] if len(of_backend) >= MOST_FAULTS else None
+
+    def _hangs(self, space: Space) -> bool:
+        """Tell whether a backend has hung so often that nothing else of it could be judged in the time."""
+        place = (space.owner, space.backend.name, HANG)
+        return sum(each.count for each in self.faults.values() if each.kind.place == place) >= MOST_HANGS
+
+    def _judge(self, case: Case) -> Record:
+        self.examiner.begin([[case]])
+        (record,) = self.examiner.records()
+        return record
+
+
+def _stream(draws: Draws) -> Iterator[tuple[Draws, DrawnClass]]:
+    return ((draws, drawn) for drawn in draws.classes())
+
+
+def _in_turn(streams: Sequence[Iterator[tuple[Draws, DrawnClass]]]) -> Iterator[tuple[Draws, DrawnClass]]:
+    """Take one item of each stream in turn, until all have ended."""
+    left = list(streams)
+    while left:
+        for stream in tuple(left):
+            item = next(stream, None)
+            if item is None:
+                left.remove(stream)
+            else:
+                yield item
