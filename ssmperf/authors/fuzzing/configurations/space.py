@@ -17,8 +17,7 @@ import torch
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import CHECKPOINT, GRAD, INFERENCE, STATE, STATELESS
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
-from ssmperf.engine.cases.calls.packing import NONE as UNPACKED
-from ssmperf.engine.cases.calls.packing import read_packing
+from ssmperf.engine.cases.calls.packing import UNPACKED, read_packing
 from ssmperf.engine.cases.case import MODEL, Case
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.operands.dtypes import differentiable
