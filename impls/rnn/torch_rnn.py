@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ssmperf.authoring import Shape, Unsupported, backend
+from ssmperf.authoring import Shape, backend
 
 from .._autocast import without_autocast
 from .._autograd import once_differentiable
@@ -97,28 +98,35 @@ def torch_rnn(
     *,
     cell: str = "gru",
 ) -> tuple[Tensor, Tensor]:
-    """torch.gru or torch.lstm, in true float32; with half types, the state between steps is half, too.
+    """torch.gru or torch.lstm, in true float32; with half types on CUDA, the state between steps is half, too.
 
-    Shapes, dtypes and results: see the recurrence `rnn`. Not declared deterministic, since some versions of
-    cuDNN are not.
-
-    Raises:
-        Unsupported: weights of a dtype other than that of x.
+    Shapes, dtypes and results: see the recurrence `rnn`. Operands of several dtypes are computed in the widest.
+    Not declared deterministic, since some versions of cuDNN are not.
     """
     check(cell, weight_hh)
-    weights = (weight_ih, weight_hh, bias_ih, bias_hh)
-    if any(weight.dtype != x.dtype for weight in weights):
-        raise Unsupported(f"weights of another dtype than x ({x.dtype})")
+    dtype = working_dtype(x, weight_ih, weight_hh, bias_ih, bias_hh)
+    weights = tuple(weight.to(dtype) for weight in (weight_ih, weight_hh, bias_ih, bias_hh))
     parts = 2 if cell == "lstm" else 1
     if initial_state is None:
-        state = (x.new_zeros(x.shape[0], weight_hh.shape[1]),) * parts
+        state = (weights[0].new_zeros(x.shape[0], weight_hh.shape[1]),) * parts
     else:
-        state = tuple(initial_state.to(x.dtype).view(len(x), parts, -1).unbind(1))
+        state = tuple(initial_state.to(dtype).view(len(x), parts, -1).unbind(1))
     if torch.is_grad_enabled():
-        output, *final = Fused.apply(cell, x, *weights, *state)  # type: ignore[no-untyped-call]
+        output, *final = Fused.apply(cell, x.to(dtype), *weights, *state)  # type: ignore[no-untyped-call]
     else:
         with true_float32():
-            output, final = fused(cell, x, weights, state)
+            output, final = fused(cell, x.to(dtype), weights, state)
     wide = torch.promote_types(x.dtype, torch.float32)
     last = final[0] if cell == "gru" else torch.stack(list(final), dim=1)
-    return output, last.to(wide)
+    return output.to(x.dtype), last.to(wide)
+
+
+def working_dtype(*operands: Tensor) -> torch.dtype:
+    """Choose the dtype that torch computes in: the widest of the operands, and on a CPU float32 at least.
+
+    torch's CPU kernels round the gates of half types to half, and then 1 − z is lost where z is near 1.
+    """
+    dtypes = [operand.dtype for operand in operands]
+    if operands[0].device.type == "cpu":
+        dtypes.append(torch.float32)
+    return functools.reduce(torch.promote_types, dtypes)

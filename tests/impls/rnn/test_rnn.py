@@ -20,7 +20,7 @@ from support.kernels.table import (
 )
 from torch import Tensor, nn
 
-from ssmperf import Backend, Shape, Unsupported, UsageError
+from ssmperf import Backend, Shape, UsageError
 from ssmperf.authoring import Spec
 from ssmperf.engine.operands.samplers import log_gates
 from ssmperf.suitekit import registry
@@ -175,14 +175,28 @@ def test_what_is_no_cell_is_refused(name: str) -> None:
         function(**{**drawn, "cell": "lstm"})
 
 
-def test_torch_refuses_mixed_precision_and_keeps_the_settings() -> None:
+def test_torch_computes_mixed_precision_and_keeps_the_settings() -> None:
     function = registry.backend("rnn", "torch_rnn").function
     drawn = detached(operands("gru", dtype="float32"))
     before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.rnn.fp32_precision
-    function(**drawn)
+    x = drawn["x"].half()
+    output, final = function(**{**drawn, "x": x})
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.rnn.fp32_precision) == before
-    with pytest.raises(Unsupported, match="float16"):
-        function(**{**drawn, "x": drawn["x"].half()})
+    wide, _ = function(**{**drawn, "x": x.float()})
+    assert (output.dtype, final.dtype) == (torch.float16, torch.float32)
+    assert torch.equal(output, wide.half())
+
+
+def test_torch_keeps_what_half_gates_would_lose_on_a_cpu() -> None:
+    """Where z is near 1, a GRU's 1 − z of rounded gates is 0."""
+    function = registry.backend("rnn", "torch_rnn").function
+    x, weights = torch.ones(1, 1, 1), torch.zeros(3, 1)
+    biases = torch.tensor([0.0, 8.0, 1.0])  # of r, z, n
+    wide, half = (
+        function(*(each.to(dtype) for each in (x, weights, weights, biases, torch.zeros(3))))[0].float()
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert wide > 0 and torch.allclose(half, wide, rtol=2**-8)
 
 
 @each_cell

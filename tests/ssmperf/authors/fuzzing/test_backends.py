@@ -9,8 +9,16 @@ import pytest
 import ssmperf
 from ssmperf.suitekit import registry
 
-# not torch_rnn, whose half precision is off where results are a few numbers
-TORCH = {"blelloch", "chunkwise", "hillis_steele", "overlap_add", "sequential", "torch_scan", "torch_sdpa"}
+TORCH = {
+    "blelloch",
+    "chunkwise",
+    "hillis_steele",
+    "overlap_add",
+    "sequential",
+    "torch_rnn",
+    "torch_scan",
+    "torch_sdpa",
+}
 EXAMPLES = 100
 
 
