@@ -98,10 +98,10 @@ def torch_rnn(
     *,
     cell: str = "gru",
 ) -> tuple[Tensor, Tensor]:
-    """torch.gru or torch.lstm, in true float32; with half types on CUDA, the state between steps is half, too.
+    """torch.gru or torch.lstm, in true float32; with half types on CUDA, the state between steps is half.
 
-    Shapes, dtypes and results: see the recurrence `rnn`. Operands of several dtypes are computed in the widest.
-    Not declared deterministic, since some versions of cuDNN are not.
+    Shapes, dtypes and results: see the recurrence `rnn`. The dtype computed in is the operands' widest. Not
+    declared deterministic, since some versions of cuDNN are not.
     """
     check(cell, weight_hh)
     dtype = working_dtype(x, weight_ih, weight_hh, bias_ih, bias_hh)

@@ -211,6 +211,8 @@ def reference_of(
     }
     for name, amplitude in noise.items():
         low_errors[name] = max(low_errors[name], amplitude / float(exact.gradients[name].abs().max()))
+    for name, of_operand in exact.gradients.items():
+        low_errors[name] = max(low_errors[name], _underflow(of_operand, values.operands[name].dtype))
     overflown = {name for name, error in low_errors.items() if not math.isfinite(error)}
     overflown |= {
         f"gradient of {name}"
@@ -238,6 +240,16 @@ def _too_large(gradient: Tensor, dtype: torch.dtype, error: float) -> bool:
     """Tell whether a gradient may overflow the dtype of its operand, in which it is returned."""
     most, band = torch.finfo(dtype).max, BANDS[dtype.to_real()][True]
     return bool(gradient.abs().max() * (1 + error + band) > most) if gradient.numel() else False
+
+
+def _underflow(gradient: Tensor, dtype: torch.dtype) -> float:
+    """Give the largest relative error of rounding a gradient to its operand's smallest numbers.
+
+    The rounding bands are those of normal numbers. In float16 a gradient below 3e-8 is rounded to 0.
+    """
+    largest = float(gradient.abs().max()) if gradient.numel() else 0.0
+    info = torch.finfo(dtype)
+    return min(1.0, info.smallest_normal * info.eps / 2 / largest) if largest else 0.0
 
 
 def _moved_evaluation(
