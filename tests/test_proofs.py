@@ -42,6 +42,7 @@ class TestCommand:
         python.parent.mkdir(parents=True)
         python.write_text(PYTHON)
         python.chmod(0o755)
+        (python.parent / "ssmperf").symlink_to(python)
         return tmp_path
 
     def run(self, root: Path, *names: str, **environment: str) -> tuple[int, list[str]]:
@@ -87,7 +88,7 @@ class TestCommand:
     def test_an_unknown_name_runs_nothing(self, root: Path) -> None:
         code, lines = self.run(root, "mutations", "nothing")
         assert code == 1 and len(lines) == 1
-        assert lines[0].startswith("no proof nothing (proofs: bisect cheats ")
+        assert lines[0].startswith("no proof nothing (proofs: alarms bisect cheats ")
 
 
 def test_every_mutation_can_still_be_planted() -> None:
