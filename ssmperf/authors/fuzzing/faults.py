@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ssmperf.engine.cases.calls.call import NONE as PLAIN
+from ssmperf.engine.cases.calls.packing import UNPACKED
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
-from ssmperf.engine.diagnosis.findings import NEAR_TOLERANCE
 
+NEAR = "near_tolerance"  # note of a record: how often an error near its tolerance was right on other values
 WRONG = (Status.WRONG, Status.NAN, Status.CRASH, Status.TIMEOUT)
 HANG = "hang"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
@@ -37,8 +38,8 @@ class FaultKind:
 
 
 def kind_of(record: Record) -> FaultKind | None:
-    """Name the fault that a record shows; None if it shows none, or an error that may be rounding."""
-    if record.status not in WRONG or may_be_rounding(record):
+    """Name the fault that a record shows; None if it shows none."""
+    if record.status not in WRONG:
         return None
     case, diagnosis = record.case, record.numbers.get("diagnosis") or ()
     worst = next((each for each in diagnosis if each.get("object")), None)
@@ -49,26 +50,10 @@ def kind_of(record: Record) -> FaultKind | None:
     return FaultKind(case.owner, case.backend, str(worst["object"]), str(worst.get("kind") or ""))
 
 
-def may_be_rounding(record: Record) -> bool:
-    """Tell whether all errors of a record are so near to their tolerances that they show no fault.
-
-    The errors of the few elements of small results do not average out, so that one in some thousand right
-    examples exceeds its tolerance a little.
-    """
-    diagnosis = record.numbers.get("diagnosis") or ()
-    return bool(diagnosis) and all(_excess(each) < NEAR_TOLERANCE for each in diagnosis)
-
-
-def _excess(fault: Mapping[str, Any]) -> float:
-    """Give the error of an object in tolerances; infinite if that is not known."""
-    pairs = (
-        (fault.get("error"), fault.get("tolerance")),
-        (fault.get("row_error"), fault.get("row_tolerance")),
-    )
-    ratios = [
-        error / limit if error == error and limit else math.inf for error, limit in pairs if error is not None
-    ]
-    return max(ratios, default=math.inf)
+def is_simplest(case: Case) -> bool:
+    """Tell whether no configuration is smaller than that of a case."""
+    plain = (case.packing, case.call, case.dtype) == (UNPACKED, PLAIN, "float32")
+    return plain and set(case.shape.values()) == {1}
 
 
 def without_numbers(text: str) -> str:
@@ -82,7 +67,7 @@ class FuzzFault:
 
     record: that of the smallest configuration. first: that of the configuration that was drawn.
     failed, of: how often the smallest one failed when it was repeated. count: of examples that show it.
-    drawn: whether the first one was drawn, so that it could be shrunk.
+    shrunk: whether the smallest one was looked for, or there is nothing smaller.
     judged: candidates that were judged to find the smallest one.
     """
 
@@ -93,7 +78,7 @@ class FuzzFault:
     of: int = 0
     count: int = 1
     judged: int = 0
-    drawn: bool = False
+    shrunk: bool = False
 
     @property
     def command(self) -> str:

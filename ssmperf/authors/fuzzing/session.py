@@ -13,10 +13,11 @@ from ssmperf.authors.fuzzing.configurations.draws import DrawnClass, DrawPlace, 
 from ssmperf.authors.fuzzing.configurations.space import Space
 from ssmperf.authors.fuzzing.faults import (
     HANG,
+    NEAR,
     FaultKind,
     FuzzFault,
+    is_simplest,
     kind_of,
-    may_be_rounding,
     merged,
     without_numbers,
 )
@@ -56,7 +57,7 @@ class Examiner(Protocol):
 class Tally:
     """How far a session is.
 
-    near: examples with an error so little above its tolerance that it may be rounding.
+    near: right examples whose error was a little above its tolerance, and not so on most other values.
     refused: reasons of refusals, with their number.
     """
 
@@ -79,7 +80,7 @@ class Tally:
         """Count the record of an example."""
         self.examples += 1
         self.right += record.status is Status.OK
-        self.near += may_be_rounding(record)
+        self.near += record.status is Status.OK and NEAR in record.numbers
         self.out_of_memory += record.status is Status.OOM
         if record.status is Status.UNSUPPORTED:
             self.refused[without_numbers(str(record.reason))] += 1
@@ -130,8 +131,11 @@ class FuzzSession:
         self._first(cases)
         rounds = self._rounds()
         drawn = next(rounds, None)
-        while drawn is not None and not self._reached(ends_s):
+        while drawn is not None and not self._reached(ends_s) and not all(map(self._hangs, self.spaces)):
             drawn = self._round(drawn, rounds, ends_s)
+        for fault in self.faults.values():
+            if not fault.of:
+                self._repeated(fault)
         self.tally.ended_s = time.monotonic()
         found = merged(self.faults.values())
         self.tally.faults = len(found)
@@ -153,11 +157,14 @@ class FuzzSession:
         fresh = [case for case in cases if not self.examiner.done(case)]
         self.tell(f"{len(fresh)} cases that failed before, or are fixed", self.tally)
         self.examiner.begin([[case] for case in fresh])
-        for record in self.examiner.records():
+        for record in sorted(self.examiner.records(), key=lambda each: not is_simplest(each.case)):
             self.tally.note(record)
-            kind = kind_of(record)
-            if kind is not None and kind not in self.faults:
-                self._add(self._repeated(FuzzFault(kind, record, record)))
+            if (kind := kind_of(record)) is None:
+                continue
+            if kind in self.faults:
+                self.faults[kind].count += 1
+            else:
+                self._add(FuzzFault(kind, record, record, shrunk=is_simplest(record.case)))
 
     def _round(self, drawn: Drawn, rounds: Iterator[Drawn], ends_s: float) -> Drawn | None:
         """Judge the examples of some classes, and shrink what is wrong. Draw the next classes meanwhile."""
@@ -189,7 +196,7 @@ class FuzzSession:
         known = self.faults.get(kind) or self._alike(kind)
         if known is not None:
             known.count += 1
-            if known.drawn:
+            if known.shrunk:
                 return
         self.tell(f"shrinking {record.case}", self.tally)
         found = self._repeated(smallest(draws, drawn, place, record, self._judge))

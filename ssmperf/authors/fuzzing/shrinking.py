@@ -68,7 +68,7 @@ def smallest(draws: Draws, drawn: DrawnClass, place: DrawPlace, first: Record, j
     candidates.allow(1.0)
     kind = draws.shrunk_class(drawn.kind, example, place, candidates.fails)
     last = candidates.known[case_of(kind, example).id]
-    return FuzzFault(fault, last, first, judged=candidates.judged, drawn=True)
+    return FuzzFault(fault, last, first, judged=candidates.judged, shrunk=True)
 
 
 def repeated(fault: FuzzFault, judge: JudgeCase) -> FuzzFault:

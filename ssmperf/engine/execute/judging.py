@@ -54,9 +54,9 @@ class Judging:
             second judgement, ready to be timed.
         """
         verdict, buffers = self._first()
-        if verdict.status is Status.WRONG and 1 < excess(verdict) < NEAR and not self.offset:
+        if verdict.status is Status.WRONG and 1 < verdict.excess < NEAR and not self.offset:
             other, _ = dataclasses.replace(self, offset=OTHER_VALUES)._first()
-            outcome = f"{excess(other):.2g} of its tolerance" if other.errors else other.reason
+            outcome = f"{other.excess:.2g} of its tolerance" if other.errors else other.reason
             verdict = dataclasses.replace(
                 verdict, reason=f"{verdict.reason} (on other values: {other.status}, {outcome})"
             )
@@ -284,17 +284,3 @@ class Judging:
             counts=counts,
         )
         return self.context.ask(question, answer)
-
-
-def excess(verdict: Verdict) -> float:
-    """Find the largest error of elements or rows in units of its tolerance; 0 if the verdict has none."""
-    ratios = (
-        error / limits[name]
-        for errors, limits in (
-            (verdict.errors, verdict.tolerances),
-            (verdict.row_errors, verdict.row_tolerances),
-        )
-        for name, error in errors.items()
-        if limits.get(name)
-    )
-    return max(ratios, default=0.0)

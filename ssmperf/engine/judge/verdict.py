@@ -49,6 +49,20 @@ class Verdict:
     problems: Mapping[str, tuple[Status, str]] = field(default_factory=dict, repr=False)
     diagnosis: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def excess(self) -> float:
+        """The largest error of elements or rows in units of its tolerance; 0 if there is none."""
+        ratios = (
+            error / limits[name]
+            for errors, limits in (
+                (self.errors, self.tolerances),
+                (self.row_errors, self.row_tolerances),
+            )
+            for name, error in errors.items()
+            if limits.get(name)
+        )
+        return max(ratios, default=0.0)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without the output. NaN stays NaN."""
         return {
