@@ -21,7 +21,8 @@ for option, value in zip(sys.argv[1:], sys.argv[2:]):
     elif option == "--out" and sys.argv[1] == "run":
         pathlib.Path(value).mkdir()
         pathlib.Path(value, "run.json").write_text("{}")
-sys.exit(0 if sys.argv[1] == "run" else int(os.environ.get("CODE", "0")))
+name = {"fuzz": "CODE_OF_FUZZ", "run": "NO_CODE"}.get(sys.argv[1], "CODE")
+sys.exit(int(os.environ.get(name, "0")))
 """
 
 
@@ -65,6 +66,25 @@ def test_its_exit_code_is_that_of_ssmperf(place: Place, code: str, tmp_path: Pat
     done = place.gate(CODE=code, GITHUB_STEP_SUMMARY=str(summary))
     assert done.returncode == int(code)
     assert "ab --summary" in summary.read_text() and "ab --summary" not in done.stdout
+
+
+def test_it_fuzzes_the_new_version_afterwards(place: Place) -> None:
+    words = ("--models", "gla,scan", "--backends=mine", "--axis", "T=5")
+    done = place.gate("--plugin", "mine.py", "--fuzz", "2", "--", *words, CODE_OF_FUZZ="3", CODE="1")
+    assert done.returncode == 3, done.stderr
+    first, then = place.commands()
+    assert first[0] == "ab" and "--fuzz" not in first
+    asked = "fuzz gla scan --plugin mine.py --backends=mine --minutes 2 --out gate/fuzz"
+    assert then == asked.split()
+    assert place.gate("--fuzz", "2").returncode == 0
+    for code, of_fuzz, worst in (("1", "0", 1), ("4", "3", 3), ("0", "2", 2), ("0", "130", 130)):
+        assert place.gate("--fuzz", "2", CODE=code, CODE_OF_FUZZ=of_fuzz).returncode == worst
+
+
+def test_what_is_fuzzed_is_in_the_folder(place: Place) -> None:
+    done = place.gate("--fuzz", "2", "--base", "HEAD", "--new", "main")
+    assert done.returncode == 2 and "check that out first" in done.stderr
+    assert "minutes" in place.gate("--fuzz", "long").stderr
 
 
 def test_a_dry_run_measures_and_writes_nothing(place: Place) -> None:

@@ -48,7 +48,7 @@ import pytest
 import ssmperf
 import torch
 
-import {{ name }}  # noqa: F401 (registers the backend)"""
+import {{ name }}"""
 TRITON_IMPORTS = """\
 import os
 
@@ -60,7 +60,7 @@ if not torch.cuda.is_available():
     # Kernels then run on the CPU, slowly. Triton reads this when it is imported.
     os.environ["TRITON_INTERPRET"] = "1"
 
-import {{ name }}  # noqa: F401 (registers the backend)"""
+import {{ name }}"""
 
 
 @dataclass(frozen=True, slots=True)
