@@ -45,7 +45,7 @@ class Workers:
         to_run = [[item.case for item in group if item.refusal is None] for group in planned]
         to_run = [group for group in to_run if group]
         self.opened.session.compile([group[0] for group in to_run], self.opened.events)
-        self.jobs.begin(to_run)
+        self.jobs.begin([case] for group in to_run for case in group)
 
     def records(self, ends_s: float = float("inf")) -> list[Record]:
         found = self.jobs.records(ends_s)

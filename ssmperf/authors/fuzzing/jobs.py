@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.cases.record import Record
+from ssmperf.engine.cases.record import Record, Status
 
+MOST_HANGS = 2  # of a backend, before its other cases that have begun are dropped
 LOOK_EVERY_S = 0.2  # at lanes that may have failed
 
 
@@ -26,6 +27,7 @@ class Jobs:
         self._open = True
         self._missing: set[str] = set()
         self._found: list[Record] = []
+        self._hangs: Counter[tuple[str, str]] = Counter()
 
     def take(self, last: Sequence[Case] = ()) -> Sequence[Case]:
         """Wait for a group and take it; empty if the session has ended."""
@@ -39,6 +41,8 @@ class Jobs:
         with self._changed:
             self._missing.discard(record.case.id)
             self._found.append(record)
+            if record.status is Status.TIMEOUT:
+                self._note_hang(record.case)
             self._changed.notify_all()
 
     def begin(self, groups: Iterable[Sequence[Case]]) -> None:
@@ -47,10 +51,13 @@ class Jobs:
             self._groups.extend(groups)
             self._missing = {case.id for group in self._groups for case in group}
             self._found = []
+            self._hangs.clear()
             self._changed.notify_all()
 
     def records(self, ends_s: float = float("inf")) -> list[Record]:
         """Wait for the records of the groups that have begun; those still waiting at `ends_s` are dropped.
+
+        So are those of a backend that hangs.
 
         ends_s: by the clock `time.monotonic`.
         """
@@ -59,7 +66,7 @@ class Jobs:
                 self._changed.wait(LOOK_EVERY_S)
                 self.check()
                 if time.monotonic() >= ends_s:
-                    self._drop()
+                    self._drop(self._groups)
             return self._found
 
     def close(self) -> None:
@@ -69,7 +76,13 @@ class Jobs:
             self._groups.clear()
             self._changed.notify_all()
 
-    def _drop(self) -> None:
-        for group in self._groups:
-            self._missing -= {case.id for case in group}
-        self._groups.clear()
+    def _note_hang(self, case: Case) -> None:
+        place = case.owner, case.backend
+        self._hangs[place] += 1
+        if self._hangs[place] >= MOST_HANGS:
+            self._drop([group for group in self._groups if (group[0].owner, group[0].backend) == place])
+
+    def _drop(self, groups: Iterable[Sequence[Case]]) -> None:
+        dropped = {case.id for group in groups for case in group}
+        self._missing -= dropped
+        self._groups = deque(group for group in self._groups if group[0].id not in dropped)

@@ -28,7 +28,7 @@ from ssmperf.engine.cases.record import Record, Status
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
 MOST_SHRUNK = 3  # faults of one object of a backend
 MOST_FAULTS = 6  # of a backend
-MOST_HANGS = 5  # of a backend, before no more of it is judged
+MOST_HANGS = 4  # of a backend, before no more of it is judged
 
 Drawn = Sequence[tuple[Draws, DrawnClass]]  # classes that are judged at once
 
