@@ -38,6 +38,9 @@ def list_(
     what: Annotated[
         str, typer.Argument(help="models, backends, suites, shapes or workloads; or one model or workload.")
     ] = Listing.MODELS,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Models with a column per backend, and papers.")
+    ] = False,
     as_json: Json = False,
     plugin: Plugins = None,
     debug: Debug = False,
@@ -45,7 +48,7 @@ def list_(
     """List models, backends, suites, shapes or workloads; or describe one model or workload."""
     if _lists_workloads(what, as_json=as_json):
         return
-    from ssmperf.shell.terminal.lists import listing
+    from ssmperf.shell.terminal.lists import listing, summary
 
     load_plugins(plugin)
     lists = [each.value for each in Listing]
@@ -53,9 +56,15 @@ def list_(
         raise UsageError(f"there is no list {what!r}; did you mean {what}s?")
     if what in registry.recurrences():
         raise UsageError(f"{what} is a recurrence, and list describes models: `list models` names theirs")
+    if summary.is_family(what) and not as_json:
+        print(summary.table(what))
+        return
     if what not in lists:
         described = listing.model(what)
         print(json.dumps(listing.with_costs(described), indent=2) if as_json else listing.as_text(described))
+        return
+    if what == Listing.MODELS and not (wide or as_json):
+        print(summary.table())
         return
     entries = getattr(listing, what)()
     if not as_json:

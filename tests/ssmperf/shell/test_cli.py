@@ -14,7 +14,7 @@ from support.processes.command_line import Call, caller
 
 from ssmperf.engine.cases.record import SCHEMA_VERSION
 from ssmperf.shell.terminal import display
-from ssmperf.shell.terminal.lists import listing
+from ssmperf.shell.terminal.lists import summary
 from ssmperf.suitekit import registry
 
 SMALL = ("--suite", "correctness", "--models", "hgrn", "--device", "cpu", "--axis", "T=5", "--axis", "C=2")
@@ -128,7 +128,7 @@ def test_an_interrupt_says_how_to_go_on(call: Call, tmp_path: Path, monkeypatch:
     assert code == 130
     assert f"--resume --out {tmp_path}" in err
     assert call("run", *SMALL, "--out", tmp_path / "none") == (130, "", "ssmperf: interrupted\n")
-    monkeypatch.setattr(listing, "models", interrupt)
+    monkeypatch.setattr(summary, "table", interrupt)
     assert call("list") == (130, "", "ssmperf: interrupted\n")
 
 
@@ -283,6 +283,31 @@ def test_list_tables(what: str, call: Call) -> None:
 
 def test_list_alone_lists_the_models(call: Call) -> None:
     assert call("list") == call("list", "models")
+
+
+def test_the_list_of_models_fits_in_eighty_columns_and_folds_families(call: Call) -> None:
+    lines = call("list")[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    (family,) = [line for line in lines if line.startswith("pese_")]
+    members = [line for line in call("list", "pese_")[1].splitlines() if line.startswith("pese_")]
+    assert f"({len(members)})" in family
+    assert len(members) == sum(name.startswith("pese_") for name in registry.models())
+    row = next(line.split() for line in lines if line.startswith("gla "))
+    described = json.loads(call("list", "gla", "--json")[1])
+    peers = [each for each in described["backends"] if each["peer"] and "key" in each.get("gates", ["key"])]
+    assert row[:3] == ["gla", "linear_attention", "key"]
+    assert int(row[-1]) == len(peers) > 0
+
+
+def test_the_wide_list_has_a_column_per_backend_and_the_papers(call: Call) -> None:
+    wide = call("list", "--wide")[1]
+    assert "chunkwise" in wide and "arXiv:2312.06635" in wide
+
+
+def test_a_model_is_described_with_its_sizes_and_peers(call: Call) -> None:
+    text = call("list", "gla")[1]
+    assert "sizes, standard: B4 T4096 H16" in text
+    assert "peer fla:" in text and "backend chunkwise: available" in text
 
 
 @pytest.mark.parametrize("verb", ["run", "report", "list", "doctor", "new"])

@@ -23,7 +23,7 @@ from ssmperf.engine.cases import reading
 from ssmperf.engine.registry import load_plugin
 from ssmperf.engine.runs.store import load
 from ssmperf.shell import cli
-from ssmperf.shell.terminal.lists import listing
+from ssmperf.shell.terminal.lists import summary
 from ssmperf.suitekit import registry
 
 PAIRS = Path(__file__).parents[1] / "comparison" / "pairs"
@@ -254,7 +254,7 @@ def test_failed_workers_and_lack_of_memory_are_not_wrong_usage(
     def fail() -> Any:
         raise error
 
-    monkeypatch.setattr(listing, "models", fail)
+    monkeypatch.setattr(summary, "table", fail)
     code, _, err = outcome("list")
     assert code == 3 and err.startswith(text), err
     assert "usage" not in err and "internal" not in err
@@ -267,7 +267,7 @@ def test_a_plugin_without_memory_is_not_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_an_error_of_ours_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "models", functools.partial(int, "x"))
+    monkeypatch.setattr(summary, "table", functools.partial(int, "x"))
     code, _, err = outcome("list")
     assert code == 3 and err.startswith("ssmperf: internal error: ValueError") and len(err.splitlines()) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from ssmperf.engine import registry
@@ -102,8 +103,11 @@ def as_text(described: dict[str, Any]) -> str:
         )
     if not described["options"]:
         lines.append("options: none")
-    for entry in described["backends"]:
-        lines.append(f"backend {entry['name']}: {brief(entry['reason']) or 'available'}")
+    for preset, shapes in described["shapes"].items():
+        lines.append(f"sizes, {preset}: {'; '.join(map(_sizes, shapes))}")
+    for entry in sorted(described["backends"], key=lambda each: each["peer"]):
+        kind = "peer" if entry["peer"] else "backend"
+        lines.append(f"{kind} {entry['name']}: {brief(entry['reason']) or 'available'}")
     return "\n".join(lines)
 
 
@@ -127,13 +131,15 @@ def _backends(owner: str, gate: str | None, shape: Shape) -> list[dict[str, Any]
     for name in registry.backend_names(owner):
         problem = registry.import_problem(owner, name)
         if problem:
-            found.append({"name": name, "available": False, "reason": problem})
+            peer = registry.is_peer(owner, name)
+            found.append({"name": name, "peer": peer, "available": False, "reason": problem})
             continue
         entry = registry.backend(owner, name)
         reason = entry.refusal(device=device, gate_kind=gate)
         found.append(
             {
                 "name": name,
+                "peer": registry.is_peer(owner, name),
                 "available": reason is None,
                 "reason": reason,
                 "devices": list(entry.devices),
@@ -200,6 +206,10 @@ def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
             "here": brief(entry["reason"]) or "available",
         }
     if what == "shapes":
-        texts = [" ".join(f"{letter}{size}" for letter, size in shape.items()) for shape in entry["shapes"]]
+        texts = map(_sizes, entry["shapes"])
         return {"model": entry["model"], "preset": entry["preset"], "shapes": "; ".join(texts)}
     return entry
+
+
+def _sizes(shape: Mapping[str, int]) -> str:
+    return " ".join(f"{letter}{size}" for letter, size in shape.items())
