@@ -12,7 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from proofs import mutations, sanitize, simulate_history, simulate_verdicts, verdict_counts, verdict_rates
+from proofs import (
+    mutations,
+    sanitize,
+    simulate_history,
+    simulate_verdicts,
+    undone_fixes,
+    verdict_counts,
+    verdict_rates,
+)
 
 from ssmperf.engine.measure import paired
 
@@ -91,7 +99,7 @@ class TestCommand:
 
 
 def test_every_mutation_can_still_be_planted() -> None:
-    for mutation in mutations.MUTATIONS:
+    for mutation in (*mutations.MUTATIONS, *(each for fix in undone_fixes.FIXES for each in fix.undo)):
         assert mutation.planted(ROOT) != (ROOT / mutation.file).read_text()
 
 
