@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where it runs as
 from proofs import mutations
 
 ROOT = Path(__file__).resolve().parents[2]
-MINUTES = 2.0
+EXAMPLES = 60  # the first faulty one is among them; a limit in time would depend on the machine
 LINEAR = "impls/linear_attention/"
 CHILD = "--in-copy"
 
@@ -151,7 +151,7 @@ def find(fix: UndoneFix) -> int:
     narrow = replace(entry, gates=fix.gates, dtypes=(fix.dtype,), passes=(fix.pass_,))
     space = Space("linear_attention", narrow, "cpu", Budget(size, steps, steps, elements, batch))
     examiner = ThisProcess(FuzzBench(device, "", Settings(), NO_CEILINGS, entry=entry), selection, Path())
-    session = UntilFault(examiner, [space], fix.seed, Goal(60 * MINUTES, None))
+    session = UntilFault(examiner, [space], fix.seed, Goal(None, EXAMPLES))
     faults = session.run()
     print(f"  {session.tally}")
     for fault in faults:
