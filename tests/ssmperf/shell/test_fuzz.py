@@ -108,6 +108,7 @@ def dry(verb: str, words: Sequence[str]) -> list[str]:
         "calibrate": ["--models", "no-model"],
         "ab": ["--pairs", "x"],
         "bisect": ["--pairs", "x"],
+        "fuzz": ["--minutes", "x"],
         "reproduce": ["--preset", "sideways"],
     }
     return [verb, *chosen, *refused.get(verb, ["--device", "tpu"] if verb == "doctor" else [])]

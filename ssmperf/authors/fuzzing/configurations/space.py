@@ -111,6 +111,17 @@ class Space:
         return (*found, "initial_state") if self.recurrence.has_state else tuple(found)
 
     @property
+    def of_key_heads(self) -> tuple[str, ...]:
+        """Name the operands that heads may share."""
+        shapes = self.recurrence.operand_shapes.items()
+        return tuple(name for name, text in shapes if self.recurrence.shares_heads and "G" in text)
+
+    @property
+    def turns(self) -> bool:
+        """Whether gates of the recurrence may make its state complex."""
+        return any(kind.endswith("_complex") for kind in self.recurrence.gate_kinds)
+
+    @property
     def workload_sizes(self) -> tuple[Mapping[str, int], ...]:
         """The sizes of the layers in use that lower to the recurrence, without heads."""
         return layer_sizes(self.recurrence.name, self.compiled_letters, self.budget.size)

@@ -11,12 +11,14 @@ from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample,
 from ssmperf.engine.cases.calls.call import (
     AUTOCAST,
     CHECKPOINT,
+    COMPLEX,
     DEVICE,
     DS,
     DY,
     GRAPH,
     INFERENCE,
     SHIFTS,
+    STATE,
     STATELESS,
     STREAM,
 )
@@ -94,10 +96,15 @@ def class_words(draw: Any, space: Space, gate_kind: str, pass_: str, dtype: str,
     words: list[str] = draw(often("", *space.recurrence.calls, weight=1)).split() if not space.model else []
     names = space.tensors(gate_kind)
     if layout == LAYOUTS[0] and draw(often(False, True, weight=2)):
+        views = OPERAND_VIEWS if dtype in HALF else (*OPERAND_VIEWS, "negated")
         for name in draw(some_of(names)):
-            words.append(f"{name}:{draw(st.sampled_from(OPERAND_VIEWS))}")
+            words.append(f"{name}:{draw(st.sampled_from(views))}")
+    elif layout == LAYOUTS[0] and space.of_key_heads and draw(often(False, True, weight=2)):
+        words += [f"{name}:one_head" for name in space.of_key_heads]
     if dtype in HALF and draw(often(False, True)):
-        words += [f"{name}:float32" for name in draw(some_of(names))]
+        words += [f"{name}:float32" for name in draw(some_of(names)) if pass_ != "decode" or name != STATE]
+    if pass_ == "decode" and dtype != "float64" and space.turns and draw(often(False, True)):
+        words.append(f"{STATE}:{COMPLEX}")  # a call with phases may have left it
     if pass_ == "forward_backward" and draw(often(False, True, weight=2)):
         words.append(f"grad={','.join(draw(some_of(names)))}")
     return words

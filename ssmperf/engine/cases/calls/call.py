@@ -34,12 +34,16 @@ DY, DS = "dy", "ds"  # the gradients of the loss at the output and at the final 
 INCOMING = {DY: "output", DS: "final state"}
 # sliced: part of a larger tensor. strided: every second number. transposed: time innermost in memory.
 # expanded: one number (of a gradient) or one batch item shown everywhere. missing: no gradient arrives.
+# one_head: one head, the third axis, shown as all.
+# negated: the imaginary part of a conjugate, whose sign is no part of its memory.
 # shifted, shifted2, shifted4: dense, but 1, 2 or 4 elements behind an aligned address.
 # far: in memory of more than 2^31 elements, at the end of which the last batch item lies.
 SHIFTS = {"shifted": 1, "shifted2": 2, "shifted4": 4}
-VIEWS = ("sliced", "strided", "transposed", "expanded", "missing", *SHIFTS, "far")
+VIEWS = ("sliced", "strided", "transposed", "expanded", "one_head", "negated", "missing", *SHIFTS, "far")
 FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
 STATE = "initial_state"
+COMPLEX = "complex64"  # of a state; no dtype of a case
+OPERAND_DTYPES = (*DTYPES, COMPLEX)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}")
 _VALUE = re.compile(r"[\w.+-]{1,64}")
 
@@ -114,11 +118,11 @@ def parse(text: str) -> Call:
             wanted = tuple(sorted(set(value.split(",")) | set(wanted or ())))
         elif equals and _NAME.fullmatch(key) and _VALUE.fullmatch(value):
             options[key] = _once(options, key, value)
-        elif colon and _NAME.fullmatch(name) and dtype_name(form) in DTYPES and name not in INCOMING:
+        elif colon and _NAME.fullmatch(name) and dtype_name(form) in OPERAND_DTYPES and name not in INCOMING:
             dtypes[name] = _once(dtypes, name, dtype_name(form))
         elif colon and _NAME.fullmatch(name) and (form != "missing" or name in INCOMING):
             if form not in VIEWS:
-                raise UnknownName(f"view of {name}", form, (*VIEWS, *DTYPES))
+                raise UnknownName(f"view of {name}", form, (*VIEWS, *OPERAND_DTYPES))
             views[name] = _once(views, name, form)
         elif _NAME.fullmatch(word):
             operands.append(word)

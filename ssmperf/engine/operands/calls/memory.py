@@ -22,11 +22,19 @@ AROUND = 100.0  # what lies between the numbers of a view, most of which are nea
 
 
 def viewed(x: Tensor, view: str) -> Tensor:
-    """Show a tensor's values as a view of other memory. `expanded` shows the first batch item as all."""
+    """Show a tensor's values as a view of other memory. `expanded` shows the first batch item as all.
+
+    Raises:
+        Unsupported: the tensor has no such view.
+    """
     if view == "transposed":
         return time_last(x) if x.dim() > 2 else x.mT.contiguous().mT if x.dim() == 2 else x
     if view == "expanded":
         return x[:1].clone().expand_as(x)
+    if view == "one_head":
+        return x[:, :, :1].clone().expand_as(x) if x.dim() > 3 else x
+    if view == "negated":
+        return _negated(x)
     if view in SHIFTS:
         return _at(SHIFTS[view], x if _dense(x) else x.contiguous())
     if view == "far":
@@ -50,6 +58,8 @@ def copied(x: Tensor) -> Tensor:
     A dense tensor keeps its distance from an aligned address.
     """
     base = _shown(x)
+    if base.is_neg():
+        return _negated(base).expand_as(x)
     if base.is_contiguous() or _dense(base):
         shift = int(base.storage_offset()) % ALIGNED
         return (_at(shift, base) if shift else base.clone()).expand_as(x)
@@ -59,6 +69,17 @@ def copied(x: Tensor) -> Tensor:
     else:
         memory = torch.full((size,), AROUND, dtype=x.dtype, device=x.device)
     return memory.as_strided(base.shape, base.stride()).copy_(base).expand_as(x)
+
+
+def _negated(x: Tensor) -> Tensor:
+    """Show a real tensor as the imaginary part of a conjugate: a view with a sign beside its memory.
+
+    Raises:
+        Unsupported: torch has no complex numbers of its dtype, or only experimental ones.
+    """
+    if x.dtype not in (torch.float64, torch.float32):
+        raise Unsupported(f"no view negated: there are no complex numbers of {x.dtype}")
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
 
 
 def _at(shift: int, x: Tensor) -> Tensor:

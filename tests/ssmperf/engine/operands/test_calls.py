@@ -13,10 +13,11 @@ import torch
 from support.processes.in_process import records_of
 
 import ssmperf
-from ssmperf import Case, Shape, UsageError
+from ssmperf import Case, Shape, Unsupported, UsageError
 from ssmperf.engine.execute.context import Context, Settings
 from ssmperf.engine.execute.judging import Judging
 from ssmperf.engine.execute.request import select
+from ssmperf.engine.operands.calls.memory import copied, viewed
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.registry import tables
 from ssmperf.shell.cli import main
@@ -166,11 +167,23 @@ def test_failed_form_is_a_field_and_an_option_that_repeats_it(run: ssmperf.Run) 
         ("selective_scan", {"packing": "3,0,9", "call": "skip output_gate delta_bias delta_softplus"}),
         ("selective_scan", {"call": "dy:transposed ds:sliced grad=x,A", "gates": "exp"}),
         ("scan", {"call": "b:expanded ds:transposed dy:missing"}),
+        ("linear_attention", {"H": 4, "call": "q:one_head k:one_head v:negated"}),
+        ("linear_attention", {"call": "initial_state:complex64", "gates": "key"}),
     ],
 )
 def test_verify_takes_packing_key_heads_and_words(of: str, options: dict[str, Any]) -> None:
     report = ssmperf.verify(of, "sequential", **options)
     assert report, report
+
+
+def test_a_view_of_one_head_and_a_negated_one_keep_their_kind_when_copied() -> None:
+    x = torch.randn(2, 5, 4, 3)
+    alike, turned = viewed(x, "one_head"), viewed(x, "negated")
+    assert alike.stride(2) == copied(alike).stride(2) == 0
+    assert turned.is_neg() and copied(turned).is_neg()
+    assert torch.equal(turned, x) and torch.equal(copied(turned), x)
+    with pytest.raises(Unsupported, match="no view negated"):
+        viewed(x.bfloat16(), "negated")
 
 
 @pytest.mark.parametrize(
