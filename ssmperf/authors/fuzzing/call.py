@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ssmperf.authors.fuzzing.result import FuzzResult
 
 EXAMPLES = 100  # where neither minutes nor examples are named
-MISSING = "fuzz needs the package hypothesis: pip install 'ssmperf[fuzz]'"
+MISSING = "fuzz needs the package hypothesis: pip install hypothesis"
 
 
 def fuzz(
