@@ -29,6 +29,7 @@ def records(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(folder, "records.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_right_backend_ends_with_0_and_its_run_goes_on(call: Call) -> None:
     code, out, err = call(*OF, "fuzzed_right", "--examples", "20", "--out", "run")
     assert code == 0, err

@@ -61,7 +61,7 @@ def in_process(name: str, **options: object) -> FuzzResult:
     return ssmperf.fuzz("linear_attention", function, device="cpu", **options)
 
 
-@pytest.mark.slow(but=("odd", "strided"))
+@pytest.mark.slow(but=("odd",))
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_a_planted_fault_is_found_and_explained(name: str) -> None:
     found = in_process(name, examples=EXAMPLES.get(name, USUAL), seed=1)
@@ -75,6 +75,7 @@ def test_the_right_function_beside_them_is_right() -> None:
     assert in_process("right", examples=40, seed=1)
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_worker() -> None:
     found = ssmperf.fuzz(
         "linear_attention", "fuzzed_crashing", plugin=PLUGIN, examples=80, seed=1, device="cpu"
