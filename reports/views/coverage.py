@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from ssmperf.suitekit import DIMENSIONS
+from ssmperf.suitekit import DIMENSIONS, UNPACKED
 
 FINE = ("ok", "unsupported")
-CALL, PACKING, PLAIN = "call", "packing", "none"
+CALL, PACKING = "call", "packing"
 MOST_VALUES = 24  # of an axis, those of the most cases
 
 
@@ -57,7 +57,7 @@ def _labels(name: str, value: Any) -> Iterable[tuple[Any, str]]:
     elif name == CALL:
         for word in {"grad=" if each.startswith("grad=") else each for each in value.split()}:
             yield word, word
-    elif name == PACKING and value != PLAIN:
+    elif name == PACKING and value != UNPACKED:
         lengths = {part.partition("x")[0] for part in value.split(",")}
         yield "packed", "packed"
         if "0" in lengths:

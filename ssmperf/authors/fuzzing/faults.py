@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What makes two failures the same fault.
+    """The traits that two failures of the same fault share.
 
     what: the wrong object, such as "gradient of q", or "hang", or else the reason without its numbers.
     explanation: the kind of error that the diagnosis has found; empty if it has found none.
@@ -33,7 +33,7 @@ class FaultKind:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What must stay the same while a configuration is shrunk."""
+        """The traits that stay the same while a configuration is shrunk."""
         return self.owner, self.backend, self.what
 
 

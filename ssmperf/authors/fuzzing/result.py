@@ -1,4 +1,4 @@
-"""What a session has found: its distinct faults, refusals by reason, and totals."""
+"""The result of a session: its distinct faults, refusals by reason, and totals."""
 
 from __future__ import annotations
 

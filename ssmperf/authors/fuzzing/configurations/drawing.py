@@ -1,9 +1,9 @@
-"""Draw values from strategies, and shrink one of them, by hypothesis's public interface.
+"""Draw values from strategies of hypothesis, and shrink one of them.
 
 Equal seeds give equal values. A value is shrunk by drawing it again and failing: hypothesis then looks for a
-simpler one that fails as well. By itself, hypothesis also draws
-numbers that stand in the source of imported modules, so that a change of code would change all values. So it
-draws by a provider.
+simpler one that fails as well. By itself, hypothesis also draws numbers that stand in the source of imported
+modules, so that a change of code would change all values. So it draws by a provider of ours, for which it has
+no public name yet.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _draw: ContextVar[_Draw] = ContextVar("draw")
 
 
 class UniformProvider(PrimitiveProvider):
-    """Draws truth values and numbers uniformly, by the seed alone."""
+    """Draws truth values and integers uniformly, by the seed alone: no strategy here draws anything else."""
 
     lifetime = "test_function"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ssmperf.authors.fuzzing.configurations.space import FuzzClass, FuzzExample, Space, case_of
-from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.case import LAYOUTS, Case
 from ssmperf.engine.cases.pattern import parse
 
 PROGRAMS = 65_535  # the most of a CUDA grid's second and third axis
@@ -68,9 +68,9 @@ class FixedCases:
         space = self.space
         sizes = tuple((letter, size) for letter in space.compiled_letters)
         pass_ = next(each for each in ("forward_backward", *space.passes) if each in space.passes)
-        dtype, layout = space.dtypes[0], "channels_last"
+        dtype = space.dtypes[0]
         gate_dtype = "float64" if dtype == "float64" else "float32"
-        return FuzzClass(space, sizes, self.gate_kind, pass_, dtype, gate_dtype, layout, 1, ())
+        return FuzzClass(space, sizes, self.gate_kind, pass_, dtype, gate_dtype, LAYOUTS[0], 1, ())
 
 
 def fixed_cases(spaces: Sequence[Space], most: int | None = None) -> list[Case]:

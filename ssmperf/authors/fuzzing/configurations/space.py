@@ -108,7 +108,7 @@ class Space:
     def tensors(self, gate_kind: str) -> tuple[str, ...]:
         """Name the tensor operands of a kind of gate, the initial state included."""
         found = [name for name, value in self.operands(gate_kind).items() if differentiable(value)]
-        return (*found, "initial_state") if self.recurrence.has_state else tuple(found)
+        return (*found, STATE) if self.recurrence.has_state else tuple(found)
 
     @property
     def of_key_heads(self) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def layer_sizes(recurrence: str, letters: tuple[str, ...], most: int) -> tuple[M
 
 @dataclass(frozen=True, slots=True)
 class FuzzClass:
-    """What a kernel is compiled for.
+    """The part of a configuration for which kernels are compiled.
 
     sizes: of the dimensions by letter, without those of the run time. shared: heads per key head.
     words: of the call.
@@ -184,7 +184,7 @@ class FuzzClass:
 
 @dataclass(frozen=True, slots=True)
 class FuzzExample:
-    """What changes from call to call.
+    """The part of a configuration that changes from call to call.
 
     heads: key heads. lengths: of packed sequences, or of the only one. past: steps before a decoded one, in a
     state that grows.

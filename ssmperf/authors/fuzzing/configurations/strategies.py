@@ -22,7 +22,7 @@ from ssmperf.engine.cases.calls.call import (
     STATELESS,
     STREAM,
 )
-from ssmperf.engine.cases.case import RESET, STEEP
+from ssmperf.engine.cases.case import LAYOUTS, RESET, STEEP
 from ssmperf.engine.machine.devices import cuda_count
 from ssmperf.engine.registry.regimes import REGIMES
 
@@ -36,7 +36,6 @@ OPERAND_VIEWS = ("sliced", "strided", "transposed", "expanded", *SHIFTS)
 GRADIENT_VIEWS = (*OPERAND_VIEWS, "missing")
 OF_CUDA = (STREAM, GRAPH)  # words of how a call is made that mean nothing on a CPU
 SHARED = (1, 2, 3, 4, 8)  # heads per key head
-LAYOUTS = ("channels_last", "time_last")
 HALF = ("bfloat16", "float16")
 SEEDS = 8  # values differ by class anyway, and a small number is shrunk in few steps
 
