@@ -21,7 +21,7 @@ from ssmperf.comparison.versions.search.bisection import OnJudged, OnStep
 from ssmperf.comparison.versions.search.bisection import bisect as bisected
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import chosen_axes
-from ssmperf.engine.execute.request import File, Request, run_folder
+from ssmperf.engine.execute.request import File, Request, paths_of, run_folder
 from ssmperf.engine.execute.run import Progress, execute
 from ssmperf.engine.machine import calibration as calibrations
 from ssmperf.engine.plan.run_options import GROUPS, Names, names
@@ -54,7 +54,7 @@ def run(
     Raises:
         UsageError: a name is unknown, the selection is empty, or the folder cannot be used.
     """
-    for file in _paths(plugin):
+    for file in paths_of(plugin):
         registry.load_plugin(file)
     return execute(Request.of(suite, out=out, resume=resume, **options))
 
@@ -161,11 +161,11 @@ def check(
             run_folder(out, ("check",)),
             base=base_version,
             new=new_version,
-            plugins=_paths(plugin),
+            plugins=paths_of(plugin),
             progress=progress,
         )
     if remeasure or base_version or new_version:
-        found = follow_up(found, base_version, new_version, _paths(plugin) or None)
+        found = follow_up(found, base_version, new_version, paths_of(plugin) or None)
     return attempts.count(found)
 
 
@@ -205,7 +205,7 @@ def ab(
         WorkerFailed: a version's process ended.
     """
     folder = Path(out) if out is not None else run_folder(None, ("ab",), resume=resume)
-    wanted = Versions.of(base, new, suite, choices, _paths(plugin), cases, pairs, threshold)
+    wanted = Versions.of(base, new, suite, choices, paths_of(plugin), cases, pairs, threshold)
     return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=progress)
 
 
@@ -248,7 +248,7 @@ def bisect(
     folder = Path(out) if out is not None else run_folder(None, ("bisect",), resume=resume)
     if suite is None:
         suite = ("throughput", "correctness") if case else "throughput"
-    wanted = Versions.of(good, bad, suite, choices, _paths(plugin), case, pairs, threshold)
+    wanted = Versions.of(good, bad, suite, choices, paths_of(plugin), case, pairs, threshold)
     return bisected(wanted, folder, resume=resume, progress=progress, on_step=on_step, on_judged=on_judged)
 
 
@@ -326,11 +326,6 @@ def best(
     name, keep = question(models, [axis] if isinstance(axis, str) else axis or (), workload)
     found: list[dict[str, Any]] = json.loads(registry.report(f"{name}_json")(keep(loaded), None))
     return found
-
-
-def _paths(files: File | Sequence[File]) -> tuple[str, ...]:
-    given = [files] if isinstance(files, (str, os.PathLike)) else list(files or ())
-    return tuple(str(file) for file in given)
 
 
 def models() -> list[ModelEntry]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
-from ssmperf.engine.execute.request import File, select
+from ssmperf.engine.execute.request import File, paths_of, select
 from ssmperf.engine.plan.run_options import Names
 from ssmperf.errors import UsageError
 
@@ -56,7 +56,7 @@ def fuzz(
 
     if minutes is None and examples is None:
         examples = EXAMPLES
-    for file in (plugin,) if isinstance(plugin, str) or not isinstance(plugin, Sequence) else plugin:
+    for file in paths_of(plugin):
         registry.load_plugin(file)
     limits: dict[str, Any] = {"minutes": minutes, "examples": examples}
     if callable(function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,7 @@ from ssmperf.authors.fuzzing.in_workers import working
 from ssmperf.authors.fuzzing.result import FuzzResult
 from ssmperf.authors.fuzzing.session import FuzzSession, Goal, Tally
 from ssmperf.authors.fuzzing.targets import spaces_of
-from ssmperf.authors.verification.bench import entry_of
-from ssmperf.authors.verification.verify import NO_CEILINGS
+from ssmperf.authors.verification.bench import NO_CEILINGS, entry_of
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.execute.context import Settings
@@ -30,6 +28,7 @@ from ssmperf.engine.plan import nonce
 from ssmperf.engine.plan.plan import Plan
 from ssmperf.engine.plan.run_options import Names, RunOptions, names
 from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.processes.cores import count_cores
 from ssmperf.engine.runs import store
 from ssmperf.errors import UsageError
 
@@ -44,7 +43,7 @@ WATCH_EVERY = 10  # examples of a foreign backend, between two looks at what it 
 
 @dataclass(frozen=True)
 class FuzzRequest:
-    """What is fuzzed, for how long, and where the run is stored."""
+    """A request: the backends to fuzz, for how long, and where the run is stored."""
 
     request: Request
     spaces: Sequence[Space]
@@ -76,7 +75,7 @@ class FuzzRequest:
         seed = _seed(seed, folder if resume else None)
         selection, devices = select(models=owners, backends=backends, device=device)
         if selection.device.type == "cpu":
-            selection = replace(selection, device=replace(selection.device, workers=_cores()))
+            selection = replace(selection, device=replace(selection.device, workers=count_cores()))
         spaces, left_out = spaces_of(names(owners), selection.backends, selection.device)
         options = RunOptions(nonce=_nonce(seed))
         request = Request((SUITE,), selection, devices, folder, options, resume=resume, argv=tuple(argv))
@@ -184,7 +183,3 @@ def _seed(wanted: int | None, resumed: Path | None) -> int:
         if isinstance(kept, Mapping) and isinstance(kept.get("seed"), int):
             return int(kept["seed"])
     return secrets.randbelow(SEEDS)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

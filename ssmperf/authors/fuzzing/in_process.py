@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ssmperf.authors.fuzzing.faults import FaultKind, FuzzFault
-from ssmperf.authors.verification.bench import Bench, like_a_worker, refusal_of
-from ssmperf.engine.cases.case import Case, split_source
+from ssmperf.authors.verification.bench import UntimedBench, like_a_worker, refusal_of
+from ssmperf.engine.cases.calls.call import NONE as PLAIN
+from ssmperf.engine.cases.calls.packing import UNPACKED
+from ssmperf.engine.cases.case import LAYOUTS, Case, split_source
 from ssmperf.engine.cases.record import Record, Status
 from ssmperf.engine.execute.worker import run_case
-from ssmperf.engine.operands.contract import Contract
-from ssmperf.engine.operands.values import Values
 from ssmperf.engine.plan.refusal import form_problem
 from ssmperf.engine.plan.selection import Selection
 
@@ -29,11 +29,8 @@ CRASHED = "the process ended during its call"
 
 
 @dataclass
-class FuzzBench(Bench):
-    """A bench on which nothing is timed, for a function of this process."""
-
-    def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
-        """Do nothing: the first judged call is the first one."""
+class FuzzBench(UntimedBench):
+    """A bench whose cases are repeated by a call of `ssmperf.verify`."""
 
     def command(self, case: Case) -> str:
         return verify_call(case)
@@ -114,8 +111,8 @@ def verify_call(case: Case) -> str:
     given |= {"regime": regime, "gates": kind} if case.model is None else {}
     given |= {"layout": case.layout, "packing": case.packing, "call": case.call, "device": case.device}
     given |= {"gradients": case.gradients}
-    plain = {"layout": "channels_last", "packing": "none", "call": "none", "gradients": True, "seed": 0}
-    packed = case.packing != "none"
+    plain = {"layout": LAYOUTS[0], "packing": UNPACKED, "call": PLAIN, "gradients": True, "seed": 0}
+    packed = case.packing != UNPACKED
     sizes = {letter: size for letter, size in case.shape.items() if not (packed and letter in "BT")}
     words = [f"{name}={value!r}" for name, value in given.items() if plain.get(name) != value]
     words += [f"{letter}={size}" for letter, size in sizes.items()]

@@ -6,6 +6,7 @@ Nothing is registered.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +20,17 @@ from ssmperf.engine.cases.case import Case, chosen_axes, split_source
 from ssmperf.engine.cases.shape import DIMENSIONS
 from ssmperf.engine.execute.context import Context
 from ssmperf.engine.execute.request import select
+from ssmperf.engine.operands.contract import Contract
+from ssmperf.engine.operands.values import Values
 from ssmperf.engine.plan.plan import PlannedSubject, subjects
 from ssmperf.engine.plan.refusal import gate_kind
 from ssmperf.engine.plan.run_options import Names
 from ssmperf.engine.plan.selection import Selection
+from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.errors import UnknownName, Unsupported, UsageError
+
+NO_CEILINGS = Ceilings(math.inf, {}, math.inf, math.inf)  # of a device on which nothing is timed
 
 
 @dataclass
@@ -38,6 +44,13 @@ class Bench(Context):
 
     def backend(self, case: Case) -> Backend:
         return self.entry
+
+
+class UntimedBench(Bench):
+    """A bench on which nothing is timed."""
+
+    def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
+        """Do nothing: no call is timed, and the first judged call is the first one."""
 
 
 def selection_of(

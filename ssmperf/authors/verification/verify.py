@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ssmperf.authors.verification.bench import (
-    Bench,
+    NO_CEILINGS,
+    UntimedBench,
     entry_of,
     like_a_worker,
     refusal_of,
@@ -34,20 +34,16 @@ from ssmperf.engine.execute.worker import is_out_of_memory
 from ssmperf.engine.judge.calls.probe import has_probe
 from ssmperf.engine.judge.checked import with_checks
 from ssmperf.engine.judge.verdict import Verdict
-from ssmperf.engine.operands.contract import Contract
-from ssmperf.engine.operands.values import Values
 from ssmperf.engine.plan.plan import PlannedSubject
 from ssmperf.engine.plan.refusal import form_problem
 from ssmperf.engine.plan.run_options import Names, names
 from ssmperf.engine.plan.selection import Selection
-from ssmperf.engine.registry.cost import Ceilings
 from ssmperf.engine.registry.declarations import Backend, Recurrence
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 
 PRESET = "smoke"  # whose sizes are taken where none are given
 ODD = 3  # added to its shortest T
 BOTH = "both"
-NO_CEILINGS = Ceilings(math.inf, {}, math.inf, math.inf)  # of a device on which nothing is timed
 
 
 def verify(
@@ -117,7 +113,7 @@ def verify(
             raise UsageError(f"call: {problem}")
     odd = [_case(subject, entry, selection, pass_, {**sizes, "T": _odd(subject)}) for subject in found]
     odd = [] if cases[0].shape["T"] % 2 or selection.packing is not None else odd
-    context = _Bench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)
+    context = UntimedBench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)
     verdicts: dict[str, Verdict] = {}
     not_covered: dict[str, str] = {}
     with like_a_worker(torch_device):
@@ -169,13 +165,6 @@ def _other_calls(judging: Judging) -> Verdict:
     found = judging.context.calls_judged(judging.case, judging.bound)
     verdict, _ = with_checks(Verdict(Status.OK), "call", found)
     return dataclasses.replace(verdict, errors={}, tolerances={})
-
-
-class _Bench(Bench):
-    """A bench on which nothing is timed."""
-
-    def time_first_call(self, case: Case, values: Values, expected: Contract) -> None:
-        """Do nothing: no call is timed, and the first judged call is the first one."""
 
 
 def _states(of: str, initial_state: bool | str, recurrence: Recurrence) -> tuple[bool, ...]:

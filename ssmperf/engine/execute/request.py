@@ -30,6 +30,12 @@ EVERY_SUITE = "all"
 LONGEST_NAME = 80  # of the suites in a folder's name
 
 
+def paths_of(files: File | Sequence[File]) -> tuple[str, ...]:
+    """List the paths of one file, of several or of none."""
+    given = [files] if isinstance(files, (str, os.PathLike)) else list(files or ())
+    return tuple(str(file) for file in given)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The cases to measure, the torch devices, the options, and the folder of the run.

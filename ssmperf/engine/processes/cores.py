@@ -1,4 +1,4 @@
-"""The core on which a thread works."""
+"""The cores that this process may use, and the core on which a thread works."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterator
 
 # as they are before any backend runs; None where the system leaves no choice of the core
 _allowed, _allow = getattr(os, "sched_getaffinity", None), getattr(os, "sched_setaffinity", None)
+
+
+def count_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

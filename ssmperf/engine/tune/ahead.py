@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
+from ssmperf.engine.processes.cores import count_cores
 from ssmperf.engine.processes.nursery import Child, Nursery, NurseryEnded
 from ssmperf.engine.tune import tables
 from ssmperf.errors import UnknownName
@@ -56,8 +57,7 @@ def worth(cases: Iterable[Case]) -> list[Case]:
 
 def processes(cases: int) -> int:
     """Count the processes for so many cases; 0 if fewer than two would have work."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(MOST_BESIDE, cores // CORES_EACH, cases)
+    count = min(MOST_BESIDE, count_cores() // CORES_EACH, cases)
     return count if count > 1 and cases >= FEWEST else 0
 
 
