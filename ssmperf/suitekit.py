@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.cases.envelope import Envelope as Envelope
     from ssmperf.engine.cases.envelope import envelope_of as envelope_of
     from ssmperf.engine.cases.origin import Origin as Origin
+    from ssmperf.engine.cases.origin import moment as moment
     from ssmperf.engine.cases.shape import DIMENSIONS as DIMENSIONS
     from ssmperf.engine.execute.context import Context as Context
     from ssmperf.engine.execute.judging import Judging as Judging
@@ -91,11 +92,15 @@ if TYPE_CHECKING:
     from ssmperf.engine.registry.sections import Chart as Chart
     from ssmperf.engine.registry.sections import Section as Section
     from ssmperf.engine.runs.judged import judged_lines as judged_lines
+    from ssmperf.engine.runs.question import TRAINING as TRAINING
+    from ssmperf.engine.runs.question import BestQuestion as BestQuestion
+    from ssmperf.engine.runs.scope import narrowed as narrowed
     from ssmperf.engine.runs.standings import Standing as Standing
     from ssmperf.engine.runs.standings import believed as believed
     from ssmperf.engine.runs.standings import first_places as first_places
     from ssmperf.engine.runs.standings import standings as standings
     from ssmperf.engine.runs.standings import with_native_parts as with_native_parts
+    from ssmperf.engine.runs.workloads import of_workloads as of_workloads
     from ssmperf.engine.runs.workloads import workloads_of as workloads_of
     from ssmperf.papers.learn.choice import choose_backend as choose_backend
     from ssmperf.papers.learn.choice import quickest as quickest

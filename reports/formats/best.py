@@ -1,20 +1,22 @@
-"""The fastest backend that is right, per model, shape, dtype and pass."""
+"""The fastest backend that is right: per model, shape, dtype and pass, or per phase of a layer in use."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from ssmperf.suitekit import report
+from ssmperf.suitekit import BestQuestion, narrowed, of_workloads, report
 
 from ..delivery import deliver
-from ..rows import units
-from ..rows.contests import contests, rank_by_a_time
+from ..rows import frames, ranking, units
+from ..rows.answers import PhaseAnswer, answers
+from ..rows.contests import Contest, contests, mark_older, of_passes, rank_by_a_time
+from ..views.texts.answers import cards, sentences
 from ..views.winners import HEADINGS, NUMBERS, remarks, rows
 from .tables import terminal_text
 
@@ -22,6 +24,29 @@ if TYPE_CHECKING:
     from ssmperf import Run
 
 MOST_REMARKS = 40
+MOST_SENTENCES = 12  # more contests are a table
+
+
+@report("table", of="best")
+def answer(question: BestQuestion, destination: Path | None = None) -> str | None:
+    """Answer a question in sentences, or in a table if it names nothing or has many answers."""
+    if question.workloads is not None:
+        return workloads(of_workloads(question.runs, question.workloads), destination)
+    found = _asked(question)
+    newest = [each for each in found if not each["older"]]
+    if not found or not question.narrow or len(newest) > MOST_SENTENCES:
+        return _deliver_table(question.runs, found, destination)
+    texts = [Text(text) for text in sentences(found)]
+    return deliver(terminal_text([*texts, *_remarks(newest)], plain=destination is not None), destination)
+
+
+@report("json", of="best")
+def answer_json(question: BestQuestion, destination: Path | None = None) -> str | None:
+    """Give the answer as JSON, a list of objects; `ssmperf.best` gives the same list."""
+    if question.workloads is not None:
+        runs = of_workloads(question.runs, question.workloads)
+        return _deliver_json([each.to_json() for each in _answers(runs)], destination)
+    return _deliver_json(_asked(question), destination)
 
 
 @report("best")
@@ -34,7 +59,39 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     a change of layout has that added; one beyond the machine's limit never wins. Where forward and backward
     have different winners, a line has their sum.
     """
+    return _deliver_table(runs, contests(runs), destination)
+
+
+@report("best_json")
+def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Give the contests as JSON, a list of objects; `ssmperf.best` gives the same list."""
+    return _deliver_json(contests(runs), destination)
+
+
+@report("workloads")
+def workloads(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Show, by phase, the fastest backend that is right, by how much, its memory, and its limit."""
+    parts = cards(_answers(runs))
+    if not parts:
+        return deliver("no timed case of these runs belongs to a workload\n", destination)
+    return deliver(terminal_text(parts, plain=destination is not None), destination)
+
+
+def _asked(question: BestQuestion) -> list[Contest]:
+    runs = narrowed(question.runs, question.models, question.sizes, question.dtypes)
     found = contests(runs)
+    if question.passes is None:
+        return found
+    chosen = of_passes(found, question.passes)
+    mark_older(chosen)
+    return chosen
+
+
+def _answers(runs: Sequence[Run]) -> list[PhaseAnswer]:
+    return answers(runs, ranking.parts(runs, frames.frame(runs)))
+
+
+def _deliver_table(runs: Sequence[Run], found: Sequence[Contest], destination: Path | None) -> str | None:
     if not found:
         none = "no timed case of these runs is ok"
         if not rank_by_a_time(runs):
@@ -46,14 +103,17 @@ def best(runs: Sequence[Run], destination: Path | None = None) -> str | None:
         grid.add_column(heading, no_wrap=heading != "beside", overflow="fold", justify=justify)
     for first, *rest in rows(found):
         grid.add_row(Text(first, style="cyan"), *map(Text, rest))
+    parts = [grid, *_remarks(found)]
+    return deliver(terminal_text(parts, plain=destination is not None), destination)
+
+
+def _remarks(found: Sequence[Contest]) -> list[Text]:
     below = [Text(text, style="dim") for text in remarks(found)]
     if len(below) > MOST_REMARKS:
         more = Text(f"and {len(below) - MOST_REMARKS} more remarks: --json has them all", style="dim")
         below[MOST_REMARKS:] = [more]
-    return deliver(terminal_text([grid, *below], plain=destination is not None), destination)
+    return below
 
 
-@report("best_json")
-def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | None:
-    """Give the contests as JSON, a list of objects; `ssmperf.best` gives the same list."""
-    return deliver(json.dumps(units.as_json(contests(runs)), indent=2, allow_nan=False) + "\n", destination)
+def _deliver_json(found: Sequence[Any], destination: Path | None) -> str | None:
+    return deliver(json.dumps(units.as_json(found), indent=2, allow_nan=False) + "\n", destination)

@@ -1,17 +1,19 @@
 """Contests by time: winners, backends beside them and those kept out; the sum of forward and backward.
 
-A contest is a JSON object; `ssmperf.best` says what its fields are.
+A contest is a JSON object; `ssmperf.best` says what its fields are. Of several runs, the newest one counts.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import first_places
+from ssmperf.suitekit import DIMENSIONS, TRAINING, first_places, moment
 
 from . import frames, ranking, units
 
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
 
 PARTS = ("forward", "backward")
 SUM = " + ".join(PARTS)
+COMMIT_DIGITS = 8
+NEVER = datetime.min.replace(tzinfo=UTC)  # the date of a run without one
 _NAMED = ("suite", "subject", "shape", "dtype", "pass")
 _AXES = tuple(axis for axis in frames.AXES if axis not in (*_NAMED, "model", "recurrence", "backend"))
+OF_CALL = ("peak_bytes", "limit_fraction")
+_PLACE = (*_NAMED[:-1], "sizes", "hardware", "axes")  # what contests of several passes and runs share
+_HEAD = (*_NAMED, "owner", "sizes", "where", "hardware", "run", "date", "commit", "axes", "field")
 
 Contest = dict[str, Any]
 
@@ -33,7 +40,49 @@ def contests(runs: Sequence[Run]) -> list[Contest]:
     for name, section in frames.sections(runs, table).items():
         rows = ranking.ranked(table[table["suite"] == name], section.rank)
         found += contests_of(rows, section.rank)
+    mark_older(found)
     return found
+
+
+def mark_older(found: Sequence[Contest]) -> None:
+    """Add to each contest whether a newer run has it, too."""
+    newest: dict[str, datetime] = {}
+    dates = [(_place_of(each, "pass"), moment(each["date"]) or NEVER) for each in found]
+    for place, date in dates:
+        newest[place] = max(date, newest.get(place, NEVER))
+    for each, (place, date) in zip(found, dates, strict=True):
+        each["older"] = date < newest[place]
+
+
+def of_passes(found: Iterable[Contest], passes: Sequence[str]) -> list[Contest]:
+    """Select the contests of some passes. `training` is the sum of forward and backward.
+
+    Where no run has timed both, it is the pass that was timed.
+    """
+    places: dict[str, dict[str, Contest]] = {}
+    for each in found:
+        places.setdefault(_place_of(each, "where", "run"), {})[each["pass"]] = each
+    chosen = [
+        contest
+        for parts in places.values()
+        for name in passes
+        for contest in ([training(parts)] if name == TRAINING else [parts.get(name)])
+        if contest is not None
+    ]
+    whole = {_place_of(each) for each in chosen if each["pass"] not in PARTS}
+    wanted = {*passes, SUM, "forward_backward"}
+    return [each for each in chosen if each["pass"] in wanted or _place_of(each) not in whole]
+
+
+def training(parts: Mapping[str, Contest]) -> Contest | None:
+    """Select the contest about training among those of one place, by pass; None if there is none."""
+    if parts.keys() >= {*PARTS}:
+        return by_sum(parts)
+    return next((parts[name] for name in ("forward_backward", *PARTS) if name in parts), None)
+
+
+def _place_of(contest: Contest, *more: str) -> str:
+    return json.dumps([contest[name] for name in (*_PLACE, *more)], default=str)
 
 
 def rank_by_a_time(runs: Sequence[Run]) -> bool:
@@ -63,7 +112,7 @@ def contests_of(rows: pd.DataFrame, rank: str | None) -> list[Contest]:
         found.append(contest)
         parts = passes.setdefault((*key[:place], *key[place + 1 :]), {})
         parts[contest["pass"]] = contest
-        if contest["pass"] in PARTS and parts.keys() >= {*PARTS} and _differ(parts):
+        if contest["pass"] in PARTS and parts.keys() >= {*PARTS} and differ(*_winners(parts).values()):
             found.append(by_sum(parts))
     return found
 
@@ -121,6 +170,7 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
                 "speedup": units.as_float(row["speedup"]),
                 "mark": units.plain(row["mark"]),
                 "note": units.plain(row["time_note"]),
+                **{name: units.as_float(row.get(name)) for name in OF_CALL},
             }
             for row in timed
             if row["standing"] == standing
@@ -139,15 +189,27 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
     row = members[0]
     head = {
         **{name: units.plain(row[name]) for name in _NAMED},
+        "owner": units.plain(row["recurrence"] if units.missing(row["model"]) else row["model"]),
+        "sizes": {name: int(row[name]) for name in DIMENSIONS if units.is_number(row[name])},
         "where": units.plain(row["environment"] or row["device"]),
+        "hardware": units.plain(row["hardware"] or row["device"]),
         "run": units.plain(row["run"]),
+        "date": units.plain(row["date"]),
+        "commit": _commit(row),
         "axes": {name: row[name] for name in _AXES},
         "field": rank,
     }
     return _complete(head, entries["competes"], entries["beside"], excluded, None)
 
 
-def by_sum(parts: dict[str, Contest]) -> Contest:
+def _commit(row: Mapping[str, Any]) -> str:
+    """Name the commit of the fastest backend's code, with a plus sign if there were changes beyond it."""
+    kind = "" if units.missing(row["plugin"]) else "plugin_"
+    commit = units.plain(row[f"{kind}commit"])[:COMMIT_DIGITS]
+    return f"{commit}+" if commit and row[f"{kind}dirty"] is True else commit
+
+
+def by_sum(parts: Mapping[str, Contest]) -> Contest:
     """Make the contest by the sum of forward and backward. The ends of intervals are added too."""
     first, second = (parts[name] for name in PARTS)
 
@@ -158,6 +220,7 @@ def by_sum(parts: dict[str, Contest]) -> Contest:
             one
             | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
             | {name: _joined(one[name], other[name]) for name in ("mark", "note")}
+            | {"peak_bytes": _larger(one, other), "limit_fraction": _share(one, other)}
             for one, other in pairs
         ]
         return sorted(sums, key=lambda each: each["value"])
@@ -167,9 +230,8 @@ def by_sum(parts: dict[str, Contest]) -> Contest:
     for each in (*competitors, *beside):
         each["speedup"] = None if baseline is None else baseline / each["value"]
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
-    winners = {name: parts[name]["fastest"] for name in PARTS}
-    head = {name: first[name] for name in (*_NAMED, "where", "run", "axes", "field")} | {"pass": SUM}
-    return _complete(head, competitors, beside, list(excluded.values()), winners)
+    head = {name: first[name] for name in _HEAD} | {"pass": SUM}
+    return _complete(head, competitors, beside, list(excluded.values()), _winners(parts))
 
 
 def _complete(
@@ -190,20 +252,24 @@ def _complete(
         "tied": len(fastest) > 1,
         "backend": winner and winner["backend"],
         "value": winner and winner["value"],
-        "speedup": winner and winner["speedup"],
+        **{name: winner and winner[name] for name in ("speedup", *OF_CALL)},
         "runner_up": rival and rival["backend"],
         "runner_up_ratio": rival["value"] / winner["value"] if winner and rival else None,
         "competitors": competitors,
         "beside": beside,
         "excluded": excluded,
         "winners": winners,
+        "older": False,
     }
 
 
-def _differ(parts: dict[str, Contest]) -> bool:
+def differ(first: Sequence[str], second: Sequence[str]) -> bool:
     """Tell whether forward and backward both have a winner, and no backend is first in both."""
-    first, second = ({*parts[name]["fastest"]} for name in PARTS)
-    return bool(first and second) and not first & second
+    return bool(first and second) and not {*first} & {*second}
+
+
+def _winners(parts: Mapping[str, Contest]) -> dict[str, list[str]]:
+    return {name: parts[name]["fastest"] for name in PARTS}
 
 
 def _sum_of_baseline(first: Contest, second: Contest) -> float | None:
@@ -234,6 +300,19 @@ def _names(names: Sequence[str]) -> str:
 
 def _time(contest: Contest, entry: dict[str, Any]) -> str:
     return units.number(contest["field"], entry["value"])
+
+
+def _larger(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    known = [each["peak_bytes"] for each in (one, other) if each["peak_bytes"] is not None]
+    return max(known, default=None)
+
+
+def _share(one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """Give the least time of both passes over their time."""
+    if one["limit_fraction"] is None or other["limit_fraction"] is None:
+        return None
+    least = sum(each["limit_fraction"] * each["value"] for each in (one, other))
+    return float(least / (one["value"] + other["value"]))
 
 
 def _joined(one: str, other: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..rows import units
-from ..rows.contests import Contest, kept_out, notes, statement
+from ..rows.contests import Contest, differ, kept_out, notes, statement
+from .texts.answers import differing, measured, unranked
 
 HEADINGS = (
     "model",
@@ -20,23 +21,20 @@ HEADINGS = (
     "ahead of",
     "by",
     "beside",
+    "measured",
 )
 NUMBERS = ("time", "×sequential", "by")
 
 
 def rows(found: Sequence[Contest]) -> list[list[str]]:
     """Give each contest's cells as text, in the order of HEADINGS."""
-    places = [{"run": each["run"], **each["axes"]} for each in found]
-    varying = [axis for axis in places[0] if len({str(place[axis]) for place in places}) > 1]
-    return [
-        _cells(contest, [f"{units.label(axis)} {units.plain(place[axis])}" for axis in varying])
-        for contest, place in zip(found, places, strict=True)
-    ]
+    return [_cells(contest, axes) for contest, axes in zip(found, differing(found), strict=True)]
 
 
 def remarks(found: Sequence[Contest]) -> list[str]:
     """List where forward and backward have different winners, odd times, and who is kept out and why."""
-    return [*(statement(contest) for contest in found if contest["winners"]), *notes(found), *kept_out(found)]
+    split = [each for each in found if each["winners"] and differ(*each["winners"].values())]
+    return [*map(statement, split), *notes(found), *kept_out(found)]
 
 
 def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
@@ -45,20 +43,17 @@ def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
     slower = next((each for each in contest["competitors"] if each not in winners), None)
     return [
         *(contest[name] for name in ("subject", "shape", "dtype", "pass")),
-        " · ".join([contest["where"], *axes]),
+        " · ".join([contest["hardware"], *axes]),
         "\n".join(_winner(contest, each) for each in winners) or "none competes",
         "\n".join(units.number(contest["field"], each["value"]) for each in winners),
         "\n".join(units.ratio(each["speedup"]) for each in winners if each["speedup"] is not None),
         "" if slower is None else slower["backend"],
         "" if slower is None else units.ratio(slower["value"] / contest["value"]),
-        "\n".join(_beside(contest, each) for each in contest["beside"]),
+        "\n".join(unranked(contest, each) for each in contest["beside"]),
+        measured(contest) + " (older)" * contest["older"],
     ]
 
 
 def _winner(contest: Contest, entry: dict[str, Any]) -> str:
     words = ", ".join(filter(None, ["tied" * contest["tied"], entry["mark"]]))
     return f"{entry['backend']} ({words})" if words else str(entry["backend"])
-
-
-def _beside(contest: Contest, entry: dict[str, Any]) -> str:
-    return f"{entry['backend']} {units.number(contest['field'], entry['value'])} ({entry['mark']})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +23,13 @@ from ssmperf.engine.cases.case import chosen_axes
 from ssmperf.engine.execute.request import File, Request, paths_of, run_folder
 from ssmperf.engine.execute.run import Progress, execute
 from ssmperf.engine.machine import calibration as calibrations
-from ssmperf.engine.plan.run_options import GROUPS, Names, names
+from ssmperf.engine.plan.run_options import GROUPS, AxisSizes, Names, names
 from ssmperf.engine.registry.declarations import Backend, ModelEntry
 from ssmperf.engine.runs import store
+from ssmperf.engine.runs.folders import load_all
+from ssmperf.engine.runs.question import Best, BestQuestion
 from ssmperf.engine.runs.scope import Restriction
 from ssmperf.engine.runs.store import Run
-from ssmperf.shell.question import question
 
 
 def run(
@@ -296,15 +296,20 @@ def best(
     runs: Run | File | Sequence[Run | File],
     *,
     models: Names | None = None,
-    axis: Names = (),
+    axis: AxisSizes = (),
+    dtype: Names | None = None,
+    pass_: Names | None = None,
     workload: Names | None = None,
-) -> list[dict[str, Any]]:
+    **sizes: Any,
+) -> Best:
     """Name the fastest backend of each comparison: the objects that `ssmperf best --json` prints.
 
-    runs: runs, or their folders. models: names of models; None means all. axis: sizes of dimensions, such as
-    "T=1024", to which the comparisons are restricted. workload: names of workloads, as NAME[:PHASE]; the
-    objects are then answers: a form of a phase each, with the comparison as `contest`, `peak_bytes` and
-    `limit_fraction` of the fastest backend, and `right_to` by a stability run among those given.
+    The list's text is sentences, in a notebook, too. runs: runs, their folders, or folders with runs. models,
+    dtype, pass_: names; None means all. The pass `training` is forward and backward together. axis, sizes:
+    sizes of dimensions, as axis="T=1024,4096", axis={"T": [1024, 4096]} or T=4096. workload: names of
+    workloads, as NAME[:PHASE]; the objects are then answers: a form of a phase each, with the comparison as
+    `contest`, `peak_bytes` and `limit_fraction` of the fastest backend, and `right_to` by a stability run
+    among those given.
 
     A comparison is of one model, shape, dtype and pass in one run and environment. A backend competes there
     only if it is wrong in no pass of that place, and not in the correctness suite for that model and dtype.
@@ -320,12 +325,16 @@ def best(
         value is not the time as measured, or cannot win.
     excluded: backend, status and reason of those that do not compete.
     winners: the winners of each pass, in the object about the sum of forward and backward; else null.
+    date, commit, older: when and of which code it was measured; whether a newer run has the comparison, too.
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
-    loaded = [load(each) if isinstance(each, (str, os.PathLike)) else each for each in given]
-    name, keep = question(models, [axis] if isinstance(axis, str) else axis or (), workload)
-    found: list[dict[str, Any]] = json.loads(registry.report(f"{name}_json")(keep(loaded), None))
-    return found
+    found: list[Run] = []
+    for each in given:
+        found += load_all([Path(each)])[0] if isinstance(each, (str, os.PathLike)) else [each]
+    question = BestQuestion.of(
+        found, models=models, axis=axis, dtype=dtype, pass_=pass_, workload=workload, **sizes
+    )
+    return Best(question)
 
 
 def models() -> list[ModelEntry]:

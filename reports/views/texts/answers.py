@@ -1,4 +1,4 @@
-"""The answers about workloads as text: a line per phase, and a table of workloads, phases and backends."""
+"""Answers as text: a sentence per contest; a line per phase of a workload, and a table of its backends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ...rows.answers import PhaseAnswer
 from ...rows.contests import Contest
 
 NOT_MEASURED = "not measured"
+DAY = len("2026-01-01")
+MOST_DATES = 3
 START = "start"  # the gates that are shown first
 
 
@@ -30,7 +32,8 @@ def lines(found: Sequence[PhaseAnswer]) -> list[tuple[str, str]]:
     """
     groups: dict[tuple[str, str], list[PhaseAnswer]] = {}
     for answer in found:
-        groups.setdefault((answer.phase, answer.gates), []).append(answer)
+        if not answer.contest["older"]:
+            groups.setdefault((answer.phase, answer.gates), []).append(answer)
     return [
         (phase if gates == START else f"{phase}, gates: {gates}", _line(members))
         for (phase, gates), members in groups.items()
@@ -44,15 +47,64 @@ def _line(members: Sequence[PhaseAnswer]) -> str:
         same = {*each.contest["fastest"]} == {*first.contest["fastest"]}
         elsewhere.setdefault("" if same else brief(each.contest), []).append(each.form)
     more = [f"{text or 'the same'} at {' and '.join(forms)}" for text, forms in elsewhere.items()]
-    right = f"right to: {first.right_to or NOT_MEASURED}"
     parts = [f"{brief(first.contest)} at {first.form}"]
     if first.contest["backend"] is not None:
-        memory, share = (
-            units.number("_bytes", first.peak_bytes),
-            units.number("_fraction", first.limit_fraction),
-        )
-        parts += [f"peak memory {memory}", f"{share} of the limit", right]
+        parts += [*needs(first.contest), f"right to: {first.right_to or NOT_MEASURED}"]
     return "; ".join([*parts, *more])
+
+
+def sentences(found: Sequence[Contest]) -> list[str]:
+    """Say who is the fastest in each contest of the newest run that has it."""
+    newest = [each for each in found if not each["older"]]
+    texts = [sentence(contest, axes) for contest, axes in zip(newest, differing(newest), strict=True)]
+    return [*texts, *older(found)]
+
+
+def sentence(contest: Contest, axes: Sequence[str] = ()) -> str:
+    """Say in a sentence who is the fastest, by how much, and what it needs. axes: further ones, as text."""
+    sizes = dict(contest["sizes"])
+    length = f"{sizes.pop('T'):,}" if "T" in sizes else "–"
+    others = " ".join(f"{letter}{size}" for letter, size in sizes.items())
+    place = ", ".join([f"T = {length} ({others})", contest["dtype"], contest["pass"], *axes])
+    parts = [f"{contest['subject']} at {place}: {brief(contest)}", *needs(contest)]
+    if contest["beside"]:
+        parts.append(f"not ranked: {', '.join(unranked(contest, each) for each in contest['beside'])}")
+    return "; ".join([*parts, f"{contest['hardware']}, {measured(contest)}"])
+
+
+def older(found: Sequence[Contest]) -> list[str]:
+    """Say how many contests of older runs are left out."""
+    old = [each for each in found if each["older"]]
+    dates = sorted({measured(each) for each in old})
+    return [f"older, not shown: {len(old)} of {'; '.join(dates[-MOST_DATES:])}"] if old else []
+
+
+def differing(found: Sequence[Contest]) -> list[list[str]]:
+    """Give each contest's values of the axes in which the contests differ, as text."""
+    places = [contest["axes"] for contest in found]
+    names = [
+        axis for axis in (places[0] if places else ()) if len({str(place[axis]) for place in places}) > 1
+    ]
+    return [[f"{units.label(axis)} {units.plain(place[axis])}" for axis in names] for place in places]
+
+
+def needs(contest: Contest) -> list[str]:
+    """Say how much memory the fastest backend needs, and how near it is to the machine's limit."""
+    return [
+        f"peak memory {units.number('peak_bytes', contest['peak_bytes'])}",
+        f"{units.number('limit_fraction', contest['limit_fraction'])} of the limit",
+    ]
+
+
+def measured(contest: Contest) -> str:
+    """Say when a contest was measured, and of which code."""
+    date = contest["date"][:DAY] or "no date"
+    return f"{date}, commit {contest['commit']}" if contest["commit"] else date
+
+
+def unranked(contest: Contest, entry: Mapping[str, Any]) -> str:
+    """Name a backend that is never first, with its time and the reason."""
+    return f"{entry['backend']} {units.number(contest['field'], entry['value'])} ({entry['mark']})"
 
 
 def brief(contest: Contest) -> str:
@@ -78,10 +130,10 @@ def cards(found: Sequence[PhaseAnswer]) -> list[Text | Table]:
         grid.add_column(overflow="fold")
         for label, text in lines(members):
             grid.add_row(Text(label), Text(text))
-        dtypes, where = (
-            ", ".join(dict.fromkeys(each.contest[key] for each in members)) for key in ("dtype", "where")
-        )
-        parts += [Text(f"{name}  ({dtypes}, {where})", style="bold"), grid, Text()]
+        newest = [each.contest for each in members if not each.contest["older"]]
+        facts = ((each["dtype"], each["hardware"], measured(each)) for each in newest)
+        where = (", ".join(dict.fromkeys(values)) for values in zip(*facts, strict=True))
+        parts += [Text(f"{name}  ({', '.join(where)})", style="bold"), grid, Text()]
     return parts[:-1]
 
 

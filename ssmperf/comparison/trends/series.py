@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ssmperf.engine.cases.case import Case
-from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.cases.origin import Origin, moment
 from ssmperf.engine.cases.record import Record, Status, one_line
 from ssmperf.engine.machine.calibration import device_name
+from ssmperf.engine.runs.folders import run_paths
 from ssmperf.engine.runs.rounds import values_of
 from ssmperf.engine.runs.scope import Restriction
 from ssmperf.engine.runs.standings import environment_of, rank_fields
-from ssmperf.engine.runs.store import RUN_FILE, Run, load
+from ssmperf.engine.runs.store import Run, load
 from ssmperf.errors import UnreadableRun
 
-COMPARISON_FILE = "ab.json"  # beside the two runs of a comparison of versions
-# a folder with one of these is ours: other JSON there is no file of pytest-benchmark
-OUR_FILES = (RUN_FILE, COMPARISON_FILE, "bisect.json", "reproduce.json", "result.json", "profile.json")
-DEEPEST = 3  # fewer folders are between the named one and a `run.json` or a file of pytest-benchmark
 LEAST, MOST = 1e-30, 1e30  # of a number: no unit needs more, and ratios and their intervals do not overflow
 UNKNOWN_DEVICE = "unknown device"
 
@@ -104,7 +100,7 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
     """
     left_out: list[str] = []
     dated = []
-    for path in _run_paths(paths, left_out):
+    for path in run_paths(paths, left_out):
         try:
             run = load(path)
             dated.append((_date(run), str(path), run))
@@ -120,53 +116,16 @@ def gather(paths: Iterable[Path], restriction: Restriction) -> Gathered:
     return Gathered(tuple(series), tuple(runs), tuple(left_out))
 
 
-def _run_paths(paths: Iterable[Path], left_out: list[str]) -> list[Path]:
-    """Find the runs that are named or lie in named folders, each once, but no sides of comparisons there."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        if os.path.isfile(path) or os.path.isfile(path / RUN_FILE):  # noqa: PTH113 (Path's raises for odd names)
-            found.setdefault(os.path.realpath(path), path)
-            continue
-        inside = [*(file.parent for file in _files(path, RUN_FILE, above=1)), *_benchmark_files(path)]
-        if not inside:
-            left_out.append(f"{path}: no run folder, and none lies in it, nor a file of pytest-benchmark")
-        for each in inside:
-            if (each.parent / COMPARISON_FILE).exists():
-                left_out.append(f"{each}: one side of a comparison of versions, whatever its date")
-            else:
-                found.setdefault(os.path.realpath(each), each)
-    return list(found.values())
-
-
-def _benchmark_files(folder: Path) -> list[Path]:
-    """List what may be files of pytest-benchmark in a folder, such as its storage or a part of that."""
-    return [
-        file
-        for file in _files(folder, "*.json", above=0)
-        if not (file.is_dir() or any((file.parent / name).exists() for name in OUR_FILES))
-    ]
-
-
-def _files(folder: Path, name: str, above: int) -> list[Path]:
-    """List the files of a name below a folder, with at least `above` folders in between."""
-    depths = range(above, DEEPEST)
-    return sorted(file for depth in depths for file in folder.glob("/".join(["*"] * depth + [name])))
-
-
 def _date(run: Run) -> datetime:
     """Read when a run was started.
 
     Raises:
         UnreadableRun: it does not say so.
     """
-    created = run.meta.get("created")
-    try:
-        date = datetime.fromisoformat(created) if isinstance(created, str) else None
-    except ValueError:
-        date = None
+    date = moment(run.meta.get("created"))
     if date is None:
         raise UnreadableRun(f"{run.path}: it has no date, so it has no place among the others")
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
+    return date
 
 
 def _series(runs: Sequence[Run], restriction: Restriction, left_out: list[str]) -> list[Series]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ssmperf.engine.cases.record import Record
@@ -63,6 +64,15 @@ class Origin:
     def to_json(self) -> dict[str, Any]:
         """Return one flat object, with None for unknown fields."""
         return asdict(self)
+
+
+def moment(text: Any) -> datetime | None:
+    """Read the date of a run; None if it has none, or a damaged one. A date without a zone is of UTC."""
+    try:
+        date = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return date if date is None or date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _object(value: Any) -> Mapping[str, Any]:

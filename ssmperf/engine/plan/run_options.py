@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -18,6 +18,7 @@ from ssmperf.engine.plan.selection import JUDGED_AT, NAMED
 from ssmperf.errors import UnknownName, UsageError
 
 Names = str | Sequence[str]
+AxisSizes = Names | Mapping[str, Any]  # T=64,256 or {"T": [64, 256]}
 DEFAULT_TIMEOUT_S = 180.0
 MOST_ROUNDS, MOST_SAMPLES = 1000, 4000
 
@@ -76,10 +77,19 @@ def _indices(option: str, value: Any) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
-def _sizes(option: str, value: Any) -> tuple[Any, ...]:
+def size_texts(option: str, value: Any) -> tuple[Any, ...]:
+    """Read sizes of dimensions, such as "T=64,256", several such texts, or {"T": [64, 256]}, as texts."""
+    if isinstance(value, Mapping):
+        return tuple(f"{name}={_joined(sizes)}" for name, sizes in value.items())
     if not isinstance(value, Iterable):
         raise UsageError(f"{option} takes sizes such as T=64 or T=1024:65536:x2, got {value!r}")
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _joined(sizes: Any) -> str:
+    """Write a size, or several, as the command line does."""
+    several = isinstance(sizes, Iterable) and not isinstance(sizes, str)
+    return ",".join(map(str, sizes)) if several else str(sizes)
 
 
 def _answer(option: str, value: Any) -> Any:
@@ -145,7 +155,7 @@ class Choices(Options):
         (),
         help="A dimension's sizes: T=1024:65536:x2, B=1,2,4. May be repeated.",
         type=list,
-        read=_sizes,
+        read=size_texts,
         compared=True,
     )
     device: str = option("auto", help="auto, cpu, cuda or cuda:N.", type=str, compared=True)

@@ -313,7 +313,7 @@ def report(name: str, *, of: str | None = None) -> Callable[[F], F]:
 
     The function returns text for the terminal, or writes `destination` and returns None. With
     of="comparison" it takes a comparison of two runs instead of a list of runs; with of="history", a history;
-    with of="claims", a reproduction.
+    with of="claims", a reproduction; with of="best", a question about the fastest backends.
 
     Raises:
         DuplicateName: the name is taken.

@@ -264,23 +264,36 @@ def kept(run: Run, restriction: Restriction, ranks: Mapping[str, str]) -> dict[s
     return found
 
 
-def narrowed(runs: Sequence[Run], models: tuple[str, ...] | None, sizes: Sequence[Sizes]) -> list[Run]:
-    """Keep the records of some models and sizes, and what else decides which backend is the fastest there.
+def narrowed(
+    runs: Sequence[Run],
+    models: tuple[str, ...] | None,
+    sizes: Sequence[Sizes],
+    dtypes: tuple[str, ...] | None = None,
+) -> list[Run]:
+    """Keep the records of some models, sizes and dtypes, and what else decides which backend is the fastest.
 
     A shape that lacks a dimension ignores its sizes. Cases of suites that rank nothing are kept at any size,
     since they tell which backends are right.
 
     Raises:
-        UnknownName: no case of the runs is of a model. UsageError: no ranked case has these sizes.
+        UnknownName: no case of the runs has a model or a dtype. UsageError: no ranked case has these sizes.
     """
     restriction = Restriction(models)
     restriction.check(record.case for run in runs for record in run.records)
+    known = {record.case.dtype for run in runs for record in run.records}
+    for name in dtypes or ():
+        if name not in known:
+            raise UnknownName("dtype in these runs", name, known)
     narrow: list[Run] = []
     ranked: list[Shape] = []
     fitting: list[Shape] = []
     for run in runs:
         ranks = rank_fields(run.meta)
-        records = [record for record in run.records if restriction.keeps(record.case)]
+        records = [
+            record
+            for record in run.records
+            if restriction.keeps(record.case) and (dtypes is None or record.case.dtype in dtypes)
+        ]
         shapes = [record.case.shape for record in records if record.case.suite in ranks]
         fits = {shape: all(shape.get(each.name) in (None, *each.sizes) for each in sizes) for shape in shapes}
         ranked += fits

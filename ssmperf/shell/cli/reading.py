@@ -157,36 +157,48 @@ def _to_show(*folders: Path) -> list[Run]:
 
 @app.command(
     epilog="Examples:  ssmperf best runs/20260101-120000-throughput --json  ·  "
-    "ssmperf best --models gla,mamba --axis T=1024:65536:x2  ·  ssmperf best --workload qwen3-next-80b"
+    "ssmperf best --models gla --axis T=4096 --dtype bf16  ·  ssmperf best --workload qwen3-next-80b"
 )
 @with_run_options(("models", "workload", "axis"))
 def best(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders. Default: all in runs/.")
+        list[Path] | None,
+        typer.Argument(metavar="RUN...", help="Run folders, or folders with runs. Default: runs/."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtypes, such as bf16.")] = None,
+    pass_: Annotated[
+        str | None,
+        typer.Option(
+            "--pass", help="training (forward and backward), prefill, decode; or forward, backward alone."
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
     **chosen: Any,
 ) -> None:
-    """Show the fastest correct backend for each model, shape, dtype and pass of runs.
+    """Show the fastest correct backend: in a sentence if models, sizes, dtypes or passes are named.
 
-    A backend that is wrong in another pass there, or in correctness, does not compete. One that is
-    approximate by declaration, or computes another function, is shown beside the others. Overlapping
-    intervals are a tie. With --workload: the answer for a layer in use, in a line for each phase.
+    Of several runs, the newest one counts, and older ones are marked. A backend that is wrong in another pass
+    there, or in correctness, does not compete. One that is approximate by declaration, or computes another
+    function, is shown beside the others. Overlapping intervals are a tie. With --workload: the answer for a
+    layer in use, in a line for each phase.
     """
-    from ssmperf.shell.question import question
+    from ssmperf.engine.runs.question import BestQuestion
     from ssmperf.shell.terminal import display
 
-    name, keep = question(chosen["models"], chosen["axis"] or (), chosen["workload"])
-    given = keep(_to_show(*(runs or _all_runs())))
-    display.write_report(f"{name}_json" if as_json else name, given, None)
+    question = BestQuestion.of(_found(runs or [Path("runs")]), dtype=dtype, pass_=pass_, **chosen)
+    display.write_report("json" if as_json else "table", question, None, of="best")
 
 
-def _all_runs() -> list[Path]:
-    """List the run folders in the folder `runs`, oldest first. Raises UsageError if there is none."""
-    from ssmperf.engine.runs.store import RUN_FILE
+def _found(paths: list[Path]) -> list[Run]:
+    """Load the runs in folders, and say on stderr what is left out, unfinished or torn."""
+    from ssmperf.engine.runs.folders import load_all
+    from ssmperf.engine.runs.store import some
+    from ssmperf.shell.terminal import display
 
-    found = sorted(file.parent for file in Path("runs").glob(f"*/{RUN_FILE}"))
-    if not found:
-        raise UsageError("no run folder in runs/: name one, or create one with `ssmperf run`")
-    return found
+    runs, left_out = load_all(paths)
+    faults = [f"warning: {text}" for run in runs for text in run.warnings]
+    omissions = [f"left out: {some(left_out)}"] if left_out else []
+    for line in (*faults, *display.unfinished(runs), *omissions):
+        print(line, file=sys.stderr)
+    return runs
