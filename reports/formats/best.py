@@ -31,22 +31,21 @@ MOST_SENTENCES = 12  # more contests are a table
 def answer(question: BestQuestion, destination: Path | None = None) -> str | None:
     """Answer a question in sentences, or in a table if it names nothing or has many answers."""
     if question.workloads is not None:
-        return workloads(of_workloads(question.runs, question.workloads), destination)
-    found = _asked(question)
-    newest = [each for each in found if not each["older"]]
-    if not found or not question.narrow or len(newest) > MOST_SENTENCES:
+        return _deliver_cards(phases(question), destination)
+    found = asked(question)
+    if not few(question, found):
         return _deliver_table(question.runs, found, destination)
     texts = [Text(text) for text in sentences(found)]
-    return deliver(terminal_text([*texts, *_remarks(newest)], plain=destination is not None), destination)
+    below = _remarks([each for each in found if not each["older"]])
+    return deliver(terminal_text([*texts, *below], plain=destination is not None), destination)
 
 
 @report("json", of="best")
 def answer_json(question: BestQuestion, destination: Path | None = None) -> str | None:
     """Give the answer as JSON, a list of objects; `ssmperf.best` gives the same list."""
     if question.workloads is not None:
-        runs = of_workloads(question.runs, question.workloads)
-        return _deliver_json([each.to_json() for each in _answers(runs)], destination)
-    return _deliver_json(_asked(question), destination)
+        return _deliver_json([each.to_json() for each in phases(question)], destination)
+    return _deliver_json(asked(question), destination)
 
 
 @report("best")
@@ -71,13 +70,28 @@ def best_json(runs: Sequence[Run], destination: Path | None = None) -> str | Non
 @report("workloads")
 def workloads(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Show, by phase, the fastest backend that is right, by how much, its memory, and its limit."""
-    parts = cards(_answers(runs))
+    return _deliver_cards(_answers(runs), destination)
+
+
+def _deliver_cards(found: Sequence[PhaseAnswer], destination: Path | None) -> str | None:
+    parts = cards(found)
     if not parts:
         return deliver("no timed case of these runs belongs to a workload\n", destination)
     return deliver(terminal_text(parts, plain=destination is not None), destination)
 
 
-def _asked(question: BestQuestion) -> list[Contest]:
+def phases(question: BestQuestion) -> list[PhaseAnswer]:
+    """List the answers about the workloads that a question names."""
+    return _answers(of_workloads(question.runs, question.workloads or ()))
+
+
+def few(question: BestQuestion, found: Sequence[Contest]) -> bool:
+    """Tell whether a question is answered in sentences: it names what it wants, and few contests have it."""
+    return question.narrow and 0 < sum(not each["older"] for each in found) <= MOST_SENTENCES
+
+
+def asked(question: BestQuestion) -> list[Contest]:
+    """List the contests that a question is about."""
     runs = narrowed(question.runs, question.models, question.sizes, question.dtypes)
     found = contests(runs)
     if question.passes is None:

@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.engine import registry
 from ssmperf.engine.cases.case import Case
+from ssmperf.engine.cases.origin import hardware
 from ssmperf.engine.cases.record import Status, one_line
 from ssmperf.engine.runs.scope import Restriction
-from ssmperf.engine.runs.store import Run, hardware
+from ssmperf.engine.runs.store import Run
 from ssmperf.errors import ExitCode, UnknownName
 
 if TYPE_CHECKING:
@@ -289,6 +291,10 @@ class RunComparison:
             if pair.low is not None:
                 suites.setdefault(pair.case.suite, []).append(pair)
         return {suite: _means(pairs) for suite, pairs in sorted(suites.items())}
+
+    def _repr_html_(self) -> str:
+        """Give the comparison as HTML, for a notebook."""
+        return str(registry.report("cell", "comparison")(self, None))
 
     def frame(self) -> pandas.DataFrame:
         """Make a DataFrame with one row per case, and one column per dimension of the shape."""

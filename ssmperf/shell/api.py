@@ -30,6 +30,7 @@ from ssmperf.engine.runs.folders import load_all
 from ssmperf.engine.runs.question import Best, BestQuestion
 from ssmperf.engine.runs.scope import Restriction
 from ssmperf.engine.runs.store import Run
+from ssmperf.shell.notebook import cell_progress
 
 
 def run(
@@ -42,13 +43,16 @@ def run(
 ) -> Run:
     """Measure a selection of cases and return the run. Arguments are named as on the command line.
 
+    A notebook shows a progress bar meanwhile.
+
     Args:
         suite: "all", a name, names separated by commas, or a sequence.
         plugin: Python files that register backends, models or suites. Their code is run.
             Workers load these files and all plug-in files that this process has loaded before.
         out: the run's folder; None makes a new one under `runs/`. resume: continue the run in that folder.
         options: options and axes as on the command line. Where it takes several values separated by commas,
-            a sequence does as well. None means the default of the suite, the preset or the machine.
+            a sequence does as well; axis={"T": [64, 256]} is axis="T=64,256". None means the default of the
+            suite, the preset or the machine.
             {options}
 
     Raises:
@@ -56,7 +60,7 @@ def run(
     """
     for file in paths_of(plugin):
         registry.load_plugin(file)
-    return execute(Request.of(suite, out=out, resume=resume, **options))
+    return execute(Request.of(suite, out=out, resume=resume, **options), cell_progress())
 
 
 def _show_options(function: Any) -> None:
@@ -162,7 +166,7 @@ def check(
             base=base_version,
             new=new_version,
             plugins=paths_of(plugin),
-            progress=progress,
+            progress=progress or cell_progress(),
         )
     if remeasure or base_version or new_version:
         found = follow_up(found, base_version, new_version, paths_of(plugin) or None)
@@ -206,7 +210,8 @@ def ab(
     """
     folder = Path(out) if out is not None else run_folder(None, ("ab",), resume=resume)
     wanted = Versions.of(base, new, suite, choices, paths_of(plugin), cases, pairs, threshold)
-    return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=progress)
+    shown = progress or cell_progress()
+    return compare_versions(wanted, folder, resume=resume, unsure=unsure, progress=shown)
 
 
 def bisect(
@@ -249,7 +254,8 @@ def bisect(
     if suite is None:
         suite = ("throughput", "correctness") if case else "throughput"
     wanted = Versions.of(good, bad, suite, choices, paths_of(plugin), case, pairs, threshold)
-    return bisected(wanted, folder, resume=resume, progress=progress, on_step=on_step, on_judged=on_judged)
+    shown = progress or cell_progress()
+    return bisected(wanted, folder, resume=resume, progress=shown, on_step=on_step, on_judged=on_judged)
 
 
 def history(

@@ -1,4 +1,4 @@
-"""Origin: when a record was measured, and of which code."""
+"""Origin: when a record was measured, of which code, and on which hardware."""
 
 from __future__ import annotations
 
@@ -73,6 +73,25 @@ def moment(text: Any) -> datetime | None:
     except ValueError:
         return None
     return date if date is None or date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def hardware(run: Source) -> list[str]:
+    """Name the GPU of each environment of a run, or its CPU if it has none. It is data from outside."""
+    environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
+    return list(dict.fromkeys(filter(None, map(_hardware, environments))))
+
+
+def _hardware(environment: Mapping[str, Any]) -> str | None:
+    found = environment.get("hardware")
+    if not isinstance(found, Mapping):
+        return None
+    gpu, cpu = found.get("gpu"), found.get("cpu")
+    if isinstance(gpu, Mapping):
+        return str(gpu.get("name") or "") or None
+    if not isinstance(cpu, Mapping):
+        return None
+    name, cores = cpu.get("model") or cpu.get("architecture"), cpu.get("cores")
+    return f"{name}{'' if cores is None else f', {cores} cores'}" if name else None
 
 
 def _object(value: Any) -> Mapping[str, Any]:

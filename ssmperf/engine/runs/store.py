@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssmperf.engine import registry
 from ssmperf.engine.cases import reading
-from ssmperf.engine.cases.origin import Origin
+from ssmperf.engine.cases.origin import Origin, hardware
 from ssmperf.engine.cases.reading import parse
 from ssmperf.engine.cases.record import SCHEMA_VERSION, Record, Status, one_line
+from ssmperf.engine.plan.run_options import Names
 from ssmperf.engine.runs.foreign import benchmark_json
+from ssmperf.engine.runs.question import Best, BestQuestion
 from ssmperf.engine.runs.rounds import Rounds, by_case, fault, fold, noted, watched
 from ssmperf.engine.runs.standings import believed, declared_ranks, rank_fields, standings, with_native_parts
 from ssmperf.errors import UnreadableRun, UsageError
@@ -73,6 +76,14 @@ class Run:
         lines = (f"\n  {name}: {one_line(text)}" for name, text in facts.items() if text)
         return f"<Run {one_line(self.path.name)}: {counted(self.records)}{''.join(lines)}>"
 
+    def _repr_html_(self) -> str:
+        """Give the run as HTML, for a notebook."""
+        return str(registry.report("cell")([self], None))
+
+    def best(self, models: Names | None = None, **asked: Any) -> Best:
+        """Name the fastest backends, as in run.best("gla", T=4096). asked: keywords of `ssmperf.best`."""
+        return Best(BestQuestion.of([self], models=models, **asked))
+
     def frame(self) -> pandas.DataFrame:
         """Make a tidy DataFrame with one row per record and one column per dimension of the shape.
 
@@ -91,25 +102,6 @@ class Run:
             origin = Origin.of(self, record).to_json()
             rows.append({"run": self.path.name, **row, "shape": text, **shape, **stands, **origin})
         return pandas.DataFrame(rows)
-
-
-def hardware(run: Run) -> list[str]:
-    """Name the GPU of each environment of a run, or its CPU if it has none. It is data from outside."""
-    environments = [each for each in run.environments.values() if isinstance(each, Mapping)]
-    return list(dict.fromkeys(filter(None, map(_hardware, environments))))
-
-
-def _hardware(environment: Mapping[str, Any]) -> str | None:
-    found = environment.get("hardware")
-    if not isinstance(found, Mapping):
-        return None
-    gpu, cpu = found.get("gpu"), found.get("cpu")
-    if isinstance(gpu, Mapping):
-        return str(gpu.get("name") or "") or None
-    if not isinstance(cpu, Mapping):
-        return None
-    name, cores = cpu.get("model") or cpu.get("architecture"), cpu.get("cores")
-    return f"{name}{'' if cores is None else f', {cores} cores'}" if name else None
 
 
 def _counted(counts: Mapping[str, int]) -> str:
