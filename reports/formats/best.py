@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 from rich.text import Text
 
+from ssmperf import UsageError
 from ssmperf.suitekit import BestQuestion, narrowed, of_workloads, report
 
 from ..delivery import deliver
 from ..rows import frames, ranking, units
 from ..rows.answers import PhaseAnswer, answers
 from ..rows.contests import Contest, contests, mark_older, of_passes, rank_by_a_time
-from ..views.texts.answers import cards, sentences
+from ..rows.needs import needs
+from ..views.texts.answers import cards, memory, sentences
 from ..views.winners import HEADINGS, NUMBERS, remarks, rows
 from .tables import terminal_text
 
@@ -32,10 +34,10 @@ def answer(question: BestQuestion, destination: Path | None = None) -> str | Non
     """Answer a question in sentences, or in a table if it names nothing or has many answers."""
     if question.workloads is not None:
         return _deliver_cards(phases(question), destination)
-    found = asked(question)
-    if not few(question, found):
+    found, needed = timed_and_needed(question)
+    if not needed and not few(question, found):
         return _deliver_table(question.runs, found, destination)
-    texts = [Text(text) for text in sentences(found)]
+    texts = [Text(text, no_wrap=True) for text in (*sentences(found), *needed)]
     below = _remarks([each for each in found if not each["older"]])
     return deliver(terminal_text([*texts, *below], plain=destination is not None), destination)
 
@@ -45,7 +47,7 @@ def answer_json(question: BestQuestion, destination: Path | None = None) -> str 
     """Give the answer as JSON, a list of objects; `ssmperf.best` gives the same list."""
     if question.workloads is not None:
         return _deliver_json([each.to_json() for each in phases(question)], destination)
-    return _deliver_json(asked(question), destination)
+    return _deliver_json(timed_and_needed(question)[0], destination)
 
 
 @report("best")
@@ -88,6 +90,21 @@ def phases(question: BestQuestion) -> list[PhaseAnswer]:
 def few(question: BestQuestion, found: Sequence[Contest]) -> bool:
     """Tell whether a question is answered in sentences: it names what it wants, and few contests have it."""
     return question.narrow and 0 < sum(not each["older"] for each in found) <= MOST_SENTENCES
+
+
+def timed_and_needed(question: BestQuestion) -> tuple[list[Contest], list[str]]:
+    """List the contests that a question is about, and sentences on memory at the lengths that it names.
+
+    Raises:
+        UsageError: no case has the sizes, and no memory can be forecast there.
+    """
+    needed = memory(needs(question))
+    try:
+        return asked(question), needed
+    except UsageError:
+        if not needed:
+            raise
+        return [], needed
 
 
 def asked(question: BestQuestion) -> list[Contest]:

@@ -16,7 +16,7 @@ from ..rows.contests import Contest, contests
 from ..views import winners
 from ..views.texts import comparison as texts
 from ..views.texts.answers import by_workload, lines, sentences
-from .best import asked, few, phases
+from .best import few, phases, timed_and_needed
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -54,8 +54,9 @@ def best(question: BestQuestion, destination: Path | None = None) -> str | None:
         found = by_workload(phases(question))
         parts = [_titled(name, lines(answers)) for name, answers in found.items()]
         return deliver("".join(parts), destination)
-    contests = asked(question)
-    shown = "".join(_lines(sentences(contests))) if few(question, contests) else _winners(contests)
+    contests, needed = timed_and_needed(question)
+    told = [*sentences(contests), *needed]
+    shown = "".join(_lines(told)) if needed or few(question, contests) else _winners(contests)
     return deliver(shown or "<p>no timed case of these runs is ok</p>", destination)
 
 

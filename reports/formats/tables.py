@@ -184,6 +184,8 @@ def _groups(console: Console, rows: pd.DataFrame, section: Section) -> None:
     if "speedup" in columns and not units.is_time(section.rank):  # readers of times know which way
         text = f"{units.label('speedup')}: {_ratio(str(section.rank))}"
         console.print(Text(f"  {text}", style="dim"))
+    if text := units.legend(columns):
+        console.print(Text(f"  {text}", style="dim"))
     _bounds(console, rows, columns)
 
 

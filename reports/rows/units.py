@@ -6,7 +6,7 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 LONGEST_TEXT = 4000  # characters of one text from outside
@@ -54,6 +54,19 @@ _LABELS = {
     "gate_dtype_difference": "bf16 gates",
     "tf32_difference": "tf32",
 }
+
+
+_LEGEND = {
+    "declared_": "declared: what a call needs by its backend's declaration",
+    "predicted_": "predicted: the largest size that fits by the growth of the measured peaks, not tried",
+    "growth_exponent": "power of T: the p of peak ∝ T^p, fitted to the measured lengths",
+}
+
+
+def legend(names: Iterable[str]) -> str:
+    """Explain the words declared, predicted and power, as far as columns have them."""
+    known = [*names]
+    return "; ".join(text for start, text in _LEGEND.items() if any(name.startswith(start) for name in known))
 
 
 def missing(value: Any) -> bool:

@@ -11,6 +11,7 @@ from rich.text import Text
 from ...rows import units
 from ...rows.answers import PhaseAnswer
 from ...rows.contests import Contest
+from ...rows.needs import Need
 
 NOT_MEASURED = "not measured"
 DAY = len("2026-01-01")
@@ -72,6 +73,20 @@ def sentence(contest: Contest, axes: Sequence[str] = ()) -> str:
     return "; ".join([*parts, f"{contest['hardware']}, {measured(contest)}"])
 
 
+def memory(found: Sequence[Need]) -> list[str]:
+    """Say in a sentence per place and use what each backend needs, and whether that is a forecast."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for each in found:
+        text = f"{each.backend} {units.number('_bytes', each.bytes)} ({each.forecast or 'measured'})"
+        if each.free_bytes is not None and each.bytes > each.free_bytes:
+            text += f", more than the {units.number('_bytes', each.free_bytes)} that were free"
+        places.setdefault((each.place, each.use, each.hardware), []).append(text)
+    return [
+        f"memory of {place}, {use}, beyond the operands: {'; '.join(texts)}; {hardware}"
+        for (place, use, hardware), texts in places.items()
+    ]
+
+
 def older(found: Sequence[Contest]) -> list[str]:
     """Say how many contests of older runs are left out."""
     old = [each for each in found if each["older"]]
@@ -90,8 +105,9 @@ def differing(found: Sequence[Contest]) -> list[list[str]]:
 
 def needs(contest: Contest) -> list[str]:
     """Say how much memory the fastest backend needs, and how near it is to the machine's limit."""
+    peak = contest["peak_bytes"]
     return [
-        f"peak memory {units.number('peak_bytes', contest['peak_bytes'])}",
+        f"peak memory {NOT_MEASURED if peak is None else units.number('peak_bytes', peak) + ' (measured)'}",
         f"{units.number('limit_fraction', contest['limit_fraction'])} of the limit",
     ]
 

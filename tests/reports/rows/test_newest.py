@@ -38,7 +38,7 @@ def test_the_newest_run_counts_and_older_rows_are_marked(fake: Any) -> None:
     lines = str(found).splitlines()
     assert lines == [
         "mingru at T = 4,096 (B2 C64), bfloat16, forward: chunkwise 500 ms, 2.00× ahead of sequential; peak "
-        "memory 1.00 MiB; 38 % of the limit; Example CPU 9000, 2026-03-01, commit c3e85d8a",
+        "memory 1.00 MiB (measured); 38 % of the limit; Example CPU 9000, 2026-03-01, commit c3e85d8a",
         "older, not shown: 2 of 2026-01-01, commit c3e85d8a; 2026-02-01, commit c3e85d8a",
     ]
     table = [line for line in report("best", runs).splitlines() if "bfloat16  forward" in line]
