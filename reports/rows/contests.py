@@ -41,7 +41,21 @@ def contests(runs: Sequence[Run]) -> list[Contest]:
         rows = ranking.ranked(table[table["suite"] == name], section.rank)
         found += contests_of(rows, section.rank)
     mark_older(found)
+    _mark_refuted(found, table)
     return found
+
+
+def _mark_refuted(found: Sequence[Contest], table: pd.DataFrame) -> None:
+    """Add to each contest the date of a newer run in which one of its fastest backends is wrong there."""
+    places: dict[str, list[Contest]] = {}
+    for each in found:
+        places.setdefault(_place_of(each, "pass"), []).append(each)
+    for row in frames.records(table[table["status"].isin(ranking.INCORRECT)]):
+        head, backend = _head(row, None), units.plain(row["backend"])
+        date = moment(head["date"]) or NEVER
+        for each in places.get(_place_of(head, "pass"), ()):
+            if backend in each["fastest"] and date > (moment(each["date"]) or NEVER):
+                each["refuted"] = max(each["refuted"], head["date"])
 
 
 def mark_older(found: Sequence[Contest]) -> None:
@@ -186,8 +200,13 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
         for row in members
         if row["standing"] not in entries
     ]
-    row = members[0]
-    head = {
+    head = _head(members[0], rank)
+    return _complete(head, entries["competes"], entries["beside"], excluded, None)
+
+
+def _head(row: Mapping[str, Any], rank: str | None) -> Contest:
+    """Describe the place of a row's contest, and when and of which code it was measured."""
+    return {
         **{name: units.plain(row[name]) for name in _NAMED},
         "owner": units.plain(row["recurrence"] if units.missing(row["model"]) else row["model"]),
         "sizes": {name: int(row[name]) for name in DIMENSIONS if units.is_number(row[name])},
@@ -199,7 +218,6 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
         "axes": {name: row[name] for name in _AXES},
         "field": rank,
     }
-    return _complete(head, entries["competes"], entries["beside"], excluded, None)
 
 
 def _commit(row: Mapping[str, Any]) -> str:
@@ -231,7 +249,8 @@ def by_sum(parts: Mapping[str, Contest]) -> Contest:
         each["speedup"] = None if baseline is None else baseline / each["value"]
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
     head = {name: first[name] for name in _HEAD} | {"pass": SUM}
-    return _complete(head, competitors, beside, list(excluded.values()), _winners(parts))
+    found = _complete(head, competitors, beside, list(excluded.values()), _winners(parts))
+    return found | {"refuted": max(first["refuted"], second["refuted"])}
 
 
 def _complete(
@@ -260,6 +279,7 @@ def _complete(
         "excluded": excluded,
         "winners": winners,
         "older": False,
+        "refuted": "",
     }
 
 

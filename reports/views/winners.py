@@ -7,7 +7,7 @@ from typing import Any
 
 from ..rows import units
 from ..rows.contests import Contest, differ, kept_out, notes, statement
-from .texts.answers import differing, measured, unranked
+from .texts.answers import differing, doubts, measured, unranked
 
 HEADINGS = (
     "model",
@@ -50,7 +50,7 @@ def _cells(contest: Contest, axes: Sequence[str]) -> list[str]:
         "" if slower is None else slower["backend"],
         "" if slower is None else units.ratio(slower["value"] / contest["value"]),
         "\n".join(unranked(contest, each) for each in contest["beside"]),
-        measured(contest) + " (older)" * contest["older"],
+        "; ".join([measured(contest) + " (older)" * contest["older"], *doubts(contest)]),
     ]
 
 

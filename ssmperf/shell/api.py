@@ -313,7 +313,8 @@ def best(
     The list's text is sentences, in a notebook, too; the memory at sizes of T is in the text alone. runs:
     runs, their folders, or folders with runs. models, dtype, pass_: names; None means all. The pass
     `training` is forward and backward together. axis, sizes: sizes of dimensions, as axis="T=1024,4096",
-    axis={"T": [1024, 4096]} or T=4096. workload: names of workloads, as NAME[:PHASE]; the objects are then answers: a form of a phase each, with the comparison as
+    axis={"T": [1024, 4096]} or T=4096. workload: names of workloads, as NAME[:PHASE]; the objects are then
+    answers: a form of a phase each, with the comparison as
     `contest`, `peak_bytes` and `limit_fraction` of the fastest backend, and `right_to` by a stability run
     among those given.
 
@@ -332,6 +333,7 @@ def best(
     excluded: backend, status and reason of those that do not compete.
     winners: the winners of each pass, in the object about the sum of forward and backward; else null.
     date, commit, older: when and of which code it was measured; whether a newer run has the comparison, too.
+    refuted: the date of a newer run in which one of the fastest backends is wrong there; else empty.
     """
     given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else list(runs)
     found: list[Run] = []

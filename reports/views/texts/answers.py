@@ -70,7 +70,13 @@ def sentence(contest: Contest, axes: Sequence[str] = ()) -> str:
     parts = [f"{contest['subject']} at {place}: {brief(contest)}", *needs(contest)]
     if contest["beside"]:
         parts.append(f"not ranked: {', '.join(unranked(contest, each) for each in contest['beside'])}")
-    return "; ".join([*parts, f"{contest['hardware']}, {measured(contest)}"])
+    parts.append(f"{contest['hardware']}, {measured(contest)}")
+    return "; ".join([*parts, *doubts(contest)])
+
+
+def doubts(contest: Contest) -> list[str]:
+    """Say that one of the fastest backends is wrong there in a newer run."""
+    return [f"but wrong there on {contest['refuted'][:DAY]}"] if contest["refuted"] else []
 
 
 def memory(found: Sequence[Need]) -> list[str]:

@@ -45,6 +45,19 @@ def test_the_newest_run_counts_and_older_rows_are_marked(fake: Any) -> None:
     assert sorted(line.endswith("(older)") for line in table) == [False, True, True]
 
 
+def test_a_backend_that_a_newer_run_finds_wrong_is_doubted(fake: Any) -> None:
+    wrong = [
+        fake.failed("wrong", "off", backend="chunkwise", shape=SHAPE, pass_="backward", dtype="bfloat16")
+    ]
+    newer = fake.run(wrong, meta={"created": DAYS[1]})
+    for day, refuted in ((0, True), (2, False)):
+        runs = [dated(fake, day, 0.1), newer]
+        (each,) = ssmperf.best(runs, dtype="bf16", pass_="training")
+        assert each["refuted"] == (DAYS[1] if refuted else "")
+        for text in (str(ssmperf.best(runs, dtype="bf16", pass_="training")), report("best", runs)):
+            assert ("but wrong there on 2026-02-01" in text) is refuted
+
+
 def test_training_is_the_sum_of_both_passes_where_a_run_has_both(fake: Any) -> None:
     runs = [dated(fake, 0, 0.1), dated(fake, 1, 0.2, ("forward",))]
     for name in ("training", "train"):
