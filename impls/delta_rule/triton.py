@@ -40,10 +40,12 @@ def triton(
     digits. cu_seqlens is read by kernels alone.
 
     Raises:
-        Unsupported: float64 operands, K above 256, or bfloat16 operands in Triton's interpreter.
+        Unsupported: gates per key channel, float64 operands, K above 256, or bfloat16 operands in Triton's interpreter.
     """
     check(q, k, v, beta, log_a, None, None)
     assert beta is not None
+    if log_a is not None and log_a.dim() == 4:
+        raise Unsupported("gates per key channel (it takes one per head, or none)")
     B, T, H, _ = v.shape
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     if dtype == torch.float64:

@@ -35,13 +35,14 @@ class Schedule:
     V: int
     shared: int
     packing: Packing | None
-    precision: str
+    half: bool
+    precision: str = "tf32x3"
 
     @classmethod
     def of(cls, plan: Plan, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
         B, T, H, V = v.shape
         packing = Packing.of(plan, bounds, T, CHUNK)
-        return cls(B, T, H, k.shape[-1], V, H // k.shape[2], packing, "ieee")
+        return cls(B, T, H, k.shape[-1], V, H // k.shape[2], packing, v.element_size() == 2)
 
     @property
     def n(self) -> int:
@@ -57,7 +58,7 @@ class Schedule:
 
     @property
     def values(self) -> int:
-        most = 64 if self.keys <= NARROW else 32
+        most = 64 if self.keys <= NARROW and self.half else 32
         return min(most, max(16, triton.next_power_of_2(self.V)))
 
     @property
@@ -78,8 +79,8 @@ class Schedule:
         inverse = self.per_chunk(plan, CHUNK * CHUNK, torch.float32)
         plan.launch(
             delta_inverse, (self.B * self.H * self.count,), k, beta, inverse, self.places,
-            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=self.keys, SHARED=self.shared,
-            PRECISION=self.precision, num_warps=2,
+            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=min(self.keys, 64 if self.half else 32),
+            SHARED=self.shared, PRECISION=self.precision, num_warps=2,
         )  # fmt: skip
         return inverse
 
@@ -88,7 +89,7 @@ class Schedule:
         """Constants of a walk."""
         return {
             "K": self.K, "V": self.V, "C": CHUNK, "BK": self.keys, "BV": self.values, "SHARED": self.shared,
-            "PRECISION": self.precision, "STAGES": 2, "num_warps": 4,
+            "PRECISION": self.precision, "STAGES": 2 if self.half else 1, "num_warps": 4 if self.half else 8,
         }  # fmt: skip
 
     @property
@@ -134,7 +135,8 @@ def backward_pass(
         delta_walk_back, cut.walks, q, k, beta, log_a, inverse, do, dfinal, dx, dstates, dinitial,
         cut.bounds, *cut.sizes, GATED=gated, **cut.walking,
     )  # fmt: skip
-    strip = min(cut.keys, NARROW)
+    strip, values = (NARROW, 64) if cut.half else (64, 32)
+    strip, values = min(cut.keys, strip), min(cut.values, values)
     strips, rows = triton.cdiv(cut.K, strip), (cut.B, cut.T, cut.H)
     dq, dk = (plan.empty((*rows, cut.K), each.dtype) for each in (q, k))
     dv = plan.like(v)
@@ -143,7 +145,7 @@ def backward_pass(
     plan.launch(
         delta_gradients, (cut.B * cut.H * cut.count * strips,), q, k, v, beta, log_a, do, dx, written, states,
         dstates, dq, dk, dv, dbeta, dlog_a, cut.places, cut.T, cut.H, cut.count, K=cut.K, V=cut.V, C=CHUNK,
-        BK=strip, BV=min(64, max(16, triton.next_power_of_2(cut.V))), SHARED=cut.shared, GATED=gated,
+        BK=strip, BV=values, SHARED=cut.shared, GATED=gated,
         PRECISION=cut.precision, num_warps=8,
     )  # fmt: skip
     return dq, dk, dv, dbeta, dlog_a, dinitial
@@ -172,9 +174,7 @@ class DeltaRule(torch.autograd.Function):
         q, k, v, beta, log_a, initial, bounds = ctx.saved_tensors
         do = torch.zeros_like(v) if do is None else packed(do)
         dfinal = None if dfinal is None else packed(dfinal)
-        dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(
-            q, k, v, beta, log_a, initial, bounds, do, dfinal
-        )
+        dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, v, beta, log_a, initial, bounds, do, dfinal)
         dq, dk = (shared_sum(each, of.shape[2]) for each, of in ((dq, q), (dk, k)))
         dlog_a = None if log_a is None else dlog_a.sum(0).to(log_a.dtype)
         return dq, dk, dv, dbeta.sum(0).to(beta.dtype), dlog_a, dinitial, None

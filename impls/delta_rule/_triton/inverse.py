@@ -55,28 +55,36 @@ def delta_inverse(
     key_heads = H // SHARED
     keys = k + (batch * T * key_heads + head // SHARED) * K
     rates = beta + batch * T * H + head
-    columns, steps = tl.arange(0, BK), tl.arange(0, BLOCK)
+    steps = tl.arange(0, BLOCK)
     t0, t1 = first + steps, first + BLOCK + steps
     t2, t3 = first + 2 * BLOCK + steps, first + 3 * BLOCK + steps
-    k0 = rows_of(keys, t0, stop, key_heads * K, columns, K)
-    k1 = rows_of(keys, t1, stop, key_heads * K, columns, K)
-    k2 = rows_of(keys, t2, stop, key_heads * K, columns, K)
-    k3 = rows_of(keys, t3, stop, key_heads * K, columns, K)
+    zero = tl.zeros((BLOCK, BLOCK), tl.float32)
+    p00, p11, p22, p33, p10 = zero, zero, zero, zero, zero
+    p20, p21, p30, p31, p32 = zero, zero, zero, zero, zero
+    for begin in range(0, K, BK):
+        columns = begin + tl.arange(0, BK)
+        k0 = rows_of(keys, t0, stop, key_heads * K, columns, K)
+        k1 = rows_of(keys, t1, stop, key_heads * K, columns, K)
+        k2 = rows_of(keys, t2, stop, key_heads * K, columns, K)
+        k3 = rows_of(keys, t3, stop, key_heads * K, columns, K)
+        turned0, turned1, turned2 = tl.trans(k0), tl.trans(k1), tl.trans(k2)
+        p00 = tl.dot(k0, turned0, p00, input_precision=PRECISION)
+        p11 = tl.dot(k1, turned1, p11, input_precision=PRECISION)
+        p22 = tl.dot(k2, turned2, p22, input_precision=PRECISION)
+        p33 = tl.dot(k3, tl.trans(k3), p33, input_precision=PRECISION)
+        p10 = tl.dot(k1, turned0, p10, input_precision=PRECISION)
+        p20 = tl.dot(k2, turned0, p20, input_precision=PRECISION)
+        p21 = tl.dot(k2, turned1, p21, input_precision=PRECISION)
+        p30 = tl.dot(k3, turned0, p30, input_precision=PRECISION)
+        p31 = tl.dot(k3, turned1, p31, input_precision=PRECISION)
+        p32 = tl.dot(k3, turned2, p32, input_precision=PRECISION)
     b0 = tl.load(rates + t0 * H, mask=t0 < stop, other=0.0).to(tl.float32)[:, None]
     b1 = tl.load(rates + t1 * H, mask=t1 < stop, other=0.0).to(tl.float32)[:, None]
     b2 = tl.load(rates + t2 * H, mask=t2 < stop, other=0.0).to(tl.float32)[:, None]
     b3 = tl.load(rates + t3 * H, mask=t3 < stop, other=0.0).to(tl.float32)[:, None]
-    turned0, turned1, turned2 = tl.trans(k0), tl.trans(k1), tl.trans(k2)
-    i0 = substituted(strictly_lower(b0 * tl.dot(k0, turned0, input_precision=PRECISION)))
-    i1 = substituted(strictly_lower(b1 * tl.dot(k1, turned1, input_precision=PRECISION)))
-    i2 = substituted(strictly_lower(b2 * tl.dot(k2, turned2, input_precision=PRECISION)))
-    i3 = substituted(strictly_lower(b3 * tl.dot(k3, tl.trans(k3), input_precision=PRECISION)))
-    l10 = b1 * tl.dot(k1, turned0, input_precision=PRECISION)
-    l20 = b2 * tl.dot(k2, turned0, input_precision=PRECISION)
-    l21 = b2 * tl.dot(k2, turned1, input_precision=PRECISION)
-    l30 = b3 * tl.dot(k3, turned0, input_precision=PRECISION)
-    l31 = b3 * tl.dot(k3, turned1, input_precision=PRECISION)
-    l32 = b3 * tl.dot(k3, turned2, input_precision=PRECISION)
+    i0, i1 = substituted(strictly_lower(b0 * p00)), substituted(strictly_lower(b1 * p11))
+    i2, i3 = substituted(strictly_lower(b2 * p22)), substituted(strictly_lower(b3 * p33))
+    l10, l20, l21, l30, l31, l32 = b1 * p10, b2 * p20, b2 * p21, b3 * p30, b3 * p31, b3 * p32
     i10 = -exactly(i1, exactly(l10, i0))
     i21 = -exactly(i2, exactly(l21, i1))
     i32 = -exactly(i3, exactly(l32, i2))
