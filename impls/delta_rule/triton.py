@@ -9,7 +9,9 @@ from triton import knobs
 from ssmperf.authoring import Unsupported, backend
 
 from .._triton.plan import packed as contiguous
+from ..scan.common import differentiates
 from . import check
+from ._triton.decode import decode
 from ._triton.function import WIDEST, DeltaRule
 
 
@@ -21,7 +23,7 @@ from ._triton.function import WIDEST, DeltaRule
     gates=("none", "const", "scalar"),
     needs=("triton",),
     capability=(8, 0),
-    kernels=("delta_inverse", "delta_walk"),
+    kernels=("delta_inverse", "delta_walk", "delta_decode"),
     launches=lambda shape: 2,
 )
 def triton(
@@ -54,6 +56,8 @@ def triton(
         raise Unsupported(f"K = {q.shape[-1]} (it takes K up to {WIDEST})")
     if dtype == torch.bfloat16 and knobs.runtime.interpret:
         raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
+    if T == 1 and cu_seqlens is None and not differentiates(q, k, v, beta, log_a, initial_state):
+        return decode(q, k, v, beta, log_a, initial_state)
     gates = None if log_a is None else log_a.to(torch.float32).expand(B, T, H)
     o, final = DeltaRule.apply(  # type: ignore[no-untyped-call]
         *(contiguous(each.to(dtype)) for each in (q, k, v)),

@@ -16,8 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...linear_attention._triton.sequences import chunk_sequence, chunk_steps
-from .parts import decay_of, last_of, rows_of
+from ...linear_attention._triton.sequences import chunk_steps
+from .parts import decay_of, rows_of
 
 
 @triton.jit(do_not_specialize=("T", "H", "NT"))
@@ -35,6 +35,8 @@ def delta_gradients(
     chunk, bh = rest % NT, rest // NT
     batch, head = bh // H, bh % H
     first, stop = chunk_steps(chunk, T, NT, places, C)
+    if first >= stop:  # an empty place
+        return
     at = bh * NT + chunk
     key_heads = H // SHARED
     key_row, row = batch * T * key_heads + head // SHARED, batch * T * H + head
@@ -98,11 +100,11 @@ def delta_gradients(
     if GATED:
         pairs = seen * tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) + known * alike
         pairs = tl.where(steps[:, None] > steps[None, :], pairs, 0.0)
-        to_last = tl.sum(ended * k_tile.to(tl.float32), axis=1)
-        sums = tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - to_last - along * rate
+        sums = tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - along * rate
         sums += tl.sum(read * q_tile.to(tl.float32), axis=1)
-        at_end = tl.sum(to_last, axis=0) + whole * tl.sum(carried, axis=0)
-        sums += tl.where(steps == C - 1, at_end, 0.0)
+        to_last = tl.sum(ended * k_tile.to(tl.float32), axis=1)
+        before = tl.where(steps[:, None] < steps[None, :], to_last[:, None], 0.0)
+        passed = tl.sum(before, axis=0) + whole * tl.sum(carried, axis=0)
         gate = tl.load(log_a + row + t * H, mask=t < stop, other=0.0).to(tl.float32)
-        found = tl.where(gate < -104.0, 0.0, tl.cumsum(sums, reverse=True))
+        found = tl.where(gate < -104.0, 0.0, tl.cumsum(sums, reverse=True) + passed)
         tl.store(dlog_a + at_parts, found, mask=t < stop)

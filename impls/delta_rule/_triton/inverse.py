@@ -38,7 +38,7 @@ def strictly_lower(product):
 
 
 @triton.jit
-def store_block(inverse, block, I: tl.constexpr, J: tl.constexpr, C: tl.constexpr):  # noqa: E741
+def store_block(inverse, block, I: tl.constexpr, J: tl.constexpr, C: tl.constexpr):
     rows, columns = tl.arange(0, BLOCK) + I * BLOCK, tl.arange(0, BLOCK) + J * BLOCK
     tl.store(inverse + rows[:, None] * C + columns[None, :], block)
 
@@ -52,6 +52,8 @@ def delta_inverse(
     chunk, bh = tl.program_id(0).to(tl.int64) % NT, tl.program_id(0).to(tl.int64) // NT
     batch, head = bh // H, bh % H
     first, stop = chunk_steps(chunk, T, NT, places, C)
+    if first >= stop:  # an empty place
+        return
     key_heads = H // SHARED
     keys = k + (batch * T * key_heads + head // SHARED) * K
     rates = beta + batch * T * H + head
