@@ -42,7 +42,8 @@ def triton(
     digits. cu_seqlens is read by kernels alone.
 
     Raises:
-        Unsupported: gates per key channel, float64 operands, K above 256, or bfloat16 operands in Triton's interpreter.
+        Unsupported: gates per key channel, float64 operands, K above 256, or bfloat16 operands in Triton's
+            interpreter.
     """
     check(q, k, v, beta, log_a, None, None)
     assert beta is not None

@@ -16,9 +16,10 @@ from ...linear_attention._triton.sequences import Packing
 from .gradients import delta_gradients
 from .inverse import delta_inverse
 from .parts import CHUNK
+from .tiles import Tiles, tiles, width_of
 from .walk import delta_walk, delta_walk_back
 
-NARROW, WIDEST = 128, 256  # keys up to which a strip of the state is 64 values wide; keys at most
+WIDEST = 256  # keys at most: a program has all of them
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,15 @@ class Schedule:
     V: int
     shared: int
     packing: Packing | None
-    half: bool
+    cut: Tiles
     precision: str = "tf32x3"
 
     @classmethod
     def of(cls, plan: Plan, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
         B, T, H, V = v.shape
-        packing = Packing.of(plan, bounds, T, CHUNK)
-        return cls(B, T, H, k.shape[-1], V, H // k.shape[2], packing, v.element_size() == 2)
+        packing, K = Packing.of(plan, bounds, T, CHUNK), k.shape[-1]
+        cut = tiles(K, half=v.element_size() == 2)
+        return cls(B, T, H, K, V, H // k.shape[2], packing, cut)
 
     @property
     def n(self) -> int:
@@ -53,13 +55,9 @@ class Schedule:
         return self.packing.count if self.packing else triton.cdiv(self.T, CHUNK)
 
     @property
-    def keys(self) -> int:
-        return max(16, triton.next_power_of_2(self.K))
-
-    @property
     def values(self) -> int:
-        most = 64 if self.keys <= NARROW and self.half else 32
-        return min(most, max(16, triton.next_power_of_2(self.V)))
+        """Width of a strip of the state."""
+        return width_of(self.V, self.cut.walk)
 
     @property
     def places(self) -> Slot | None:
@@ -79,8 +77,8 @@ class Schedule:
         inverse = self.per_chunk(plan, CHUNK * CHUNK, torch.float32)
         plan.launch(
             delta_inverse, (self.B * self.H * self.count,), k, beta, inverse, self.places,
-            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=min(self.keys, 64 if self.half else 32),
-            SHARED=self.shared, PRECISION=self.precision, num_warps=2,
+            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=width_of(self.K, self.cut.inverse_key),
+            SHARED=self.shared, PRECISION=self.precision, num_warps=self.cut.inverse_warps,
         )  # fmt: skip
         return inverse
 
@@ -88,8 +86,9 @@ class Schedule:
     def walking(self) -> dict[str, Any]:
         """Constants of a walk."""
         return {
-            "K": self.K, "V": self.V, "C": CHUNK, "BK": self.keys, "BV": self.values, "SHARED": self.shared,
-            "PRECISION": self.precision, "STAGES": 2 if self.half else 1, "num_warps": 4 if self.half else 8,
+            "K": self.K, "V": self.V, "C": CHUNK, "BK": width_of(self.K, WIDEST), "BV": self.values,
+            "SHARED": self.shared, "PRECISION": self.precision, "STAGES": self.cut.walk_stages,
+            "num_warps": self.cut.walk_warps,
         }  # fmt: skip
 
     @property
@@ -107,11 +106,11 @@ def forward_pass(
     bounds: Slot | None,
 ) -> tuple[Slot, Slot]:  # fmt: skip
     """o and the final state."""
-    cut = Schedule.of(plan, k, v, bounds)
-    inverse, o, final = cut.inverses(plan, k, beta), plan.like(v), cut.states(plan)
+    schedule = Schedule.of(plan, k, v, bounds)
+    inverse, o, final = schedule.inverses(plan, k, beta), plan.like(v), schedule.states(plan)
     plan.launch(
-        delta_walk, cut.walks, q, k, v, beta, log_a, inverse, initial, o, final, None, None, cut.bounds,
-        *cut.sizes, GATED=log_a is not None, EMIT=True, KEEP=False, **cut.walking,
+        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, o, final, None, None,
+        schedule.bounds, *schedule.sizes, GATED=log_a is not None, EMIT=True, KEEP=False, **schedule.walking,
     )  # fmt: skip
     return o, final
 
@@ -122,31 +121,30 @@ def backward_pass(
     bounds: Slot | None, do: Slot, dfinal: Slot | None,
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk of every head of v, dv, parts of dβ and d log_a by strips of keys, and dS_0."""
-    cut, gated = Schedule.of(plan, k, v, bounds), log_a is not None
-    inverse, final = cut.inverses(plan, k, beta), cut.states(plan)
-    states, dstates = (cut.per_chunk(plan, cut.K * cut.V, v.dtype) for _ in range(2))
+    schedule, gated = Schedule.of(plan, k, v, bounds), log_a is not None
+    inverse, final = schedule.inverses(plan, k, beta), schedule.states(plan)
+    states, dstates = (schedule.per_chunk(plan, schedule.K * schedule.V, v.dtype) for _ in range(2))
     written, dx = plan.like(v), plan.like(v)
     plan.launch(
-        delta_walk, cut.walks, q, k, v, beta, log_a, inverse, initial, None, final, states, written,
-        cut.bounds, *cut.sizes, GATED=gated, EMIT=False, KEEP=True, **cut.walking,
+        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, None, final, states, written,
+        schedule.bounds, *schedule.sizes, GATED=gated, EMIT=False, KEEP=True, **schedule.walking,
     )  # fmt: skip
     dinitial = None if initial is None else plan.like(initial)
     plan.launch(
-        delta_walk_back, cut.walks, q, k, beta, log_a, inverse, do, dfinal, dx, dstates, dinitial,
-        cut.bounds, *cut.sizes, GATED=gated, **cut.walking,
+        delta_walk_back, schedule.walks, q, k, beta, log_a, inverse, do, dfinal, dx, dstates, dinitial,
+        schedule.bounds, *schedule.sizes, GATED=gated, **schedule.walking,
     )  # fmt: skip
-    strip, values = (NARROW, 64) if cut.half else (64, 32)
-    strip, values = min(cut.keys, strip), min(cut.values, values)
-    strips, rows = triton.cdiv(cut.K, strip), (cut.B, cut.T, cut.H)
-    dq, dk = (plan.empty((*rows, cut.K), each.dtype) for each in (q, k))
-    dv = plan.like(v)
-    dbeta = plan.empty((strips, *rows), torch.float32)
-    dlog_a = plan.empty((strips, *rows), torch.float32) if gated else None
+    (B, T, H), K, cut = v.shape[:3], schedule.K, schedule.cut
+    strip = width_of(K, cut.key)
+    strips = triton.cdiv(K, strip)
+    dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
+    dbeta = plan.empty((strips, B, T, H), torch.float32)
+    dlog_a = plan.like(dbeta) if gated else None
     plan.launch(
-        delta_gradients, (cut.B * cut.H * cut.count * strips,), q, k, v, beta, log_a, do, dx, written, states,
-        dstates, dq, dk, dv, dbeta, dlog_a, cut.places, cut.T, cut.H, cut.count, K=cut.K, V=cut.V, C=CHUNK,
-        BK=strip, BV=values, SHARED=cut.shared, GATED=gated,
-        PRECISION=cut.precision, num_warps=8,
+        delta_gradients, (B * H * schedule.count * strips,), q, k, v, beta, log_a, do, dx, written, states,
+        dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count, K=K, V=schedule.V,
+        C=CHUNK, BK=strip, BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
+        PRECISION=schedule.precision, num_warps=cut.grad_warps,
     )  # fmt: skip
     return dq, dk, dv, dbeta, dlog_a, dinitial
 

@@ -56,7 +56,8 @@ def delta_walk(
             out = tl.dot(q_tile, held, input_precision=PRECISION) * from_start[:, None]
             out = tl.dot(scores.to(k_tile.dtype), y.to(k_tile.dtype), out, input_precision=PRECISION)
             places = o + row * V + t[:, None] * (H * V) + values[None, :]
-            tl.store(places, out.to(o.dtype.element_ty), mask=(t < stop)[:, None] & (values < V)[None, :])
+            kept = (t < stop)[:, None] & (values < V)[None, :]
+            tl.store(places, out.to(o.dtype.element_ty), mask=kept)
         faded = (y * to_end[:, None]).to(k_tile.dtype)
         state = tl.dot(tl.trans(k_tile), faded, state * whole, input_precision=PRECISION)
     tl.store(final + bh * K * V + inside, state, mask=mask)
@@ -68,7 +69,7 @@ def delta_walk_back(
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     SHARED: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dx (like v), the gradient of the state after each chunk (batch · H · NT, K, V), and of the first one."""
+    """dx (like v), the gradients of the states after the chunks (batch · H · NT, K, V), and dS_0."""
     strips = tl.cdiv(V, BV)
     strip, bh = tl.program_id(0) % strips, (tl.program_id(0) // strips).to(tl.int64)
     row, stop, chunks, origin = sequence_of(bh, T, H, NT, bounds, C)
