@@ -1,0 +1,183 @@
+"""Plans of the kernels, and the autograd function around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ..._autograd import once_differentiable
+from ..._triton.host import loop_bound
+from ..._triton.plan import Plan, Slot, packed, planned
+from ...linear_attention._triton.sequences import Packing
+from .gradients import delta_gradients
+from .inverse import delta_inverse
+from .parts import CHUNK
+from .tiles import Tiles, tiles, width_of
+from .walk import delta_walk, delta_walk_back
+
+WIDEST = 256  # keys at most: a program has all of them
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Sizes of a call and block sizes of its kernels. n: sequences, B unless they are packed.
+
+    count: places of chunks of a head.
+    """
+
+    B: int
+    T: int
+    H: int
+    K: int
+    V: int
+    shared: int
+    packing: Packing | None
+    cut: Tiles
+    precision: str = "tf32x3"
+
+    @classmethod
+    def of(cls, plan: Plan, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
+        B, T, H, V = v.shape
+        packing, K = Packing.of(plan, bounds, T, CHUNK), k.shape[-1]
+        cut = tiles(K, half=v.element_size() == 2)
+        return cls(B, T, H, K, V, H // k.shape[2], packing, cut)
+
+    @property
+    def n(self) -> int:
+        return self.packing.sequences if self.packing else self.B
+
+    @property
+    def count(self) -> int:
+        return self.packing.count if self.packing else triton.cdiv(self.T, CHUNK)
+
+    @property
+    def values(self) -> int:
+        """Width of a strip of the state."""
+        return width_of(self.V, self.cut.walk)
+
+    @property
+    def places(self) -> Slot | None:
+        return self.packing.places if self.packing else None
+
+    @property
+    def bounds(self) -> Slot | None:
+        return self.packing.bounds if self.packing else None
+
+    def per_chunk(self, plan: Plan, size: int, dtype: torch.dtype) -> Slot:
+        return plan.empty((self.B * self.H * self.count, size), dtype)
+
+    def states(self, plan: Plan) -> Slot:
+        return plan.empty((self.n, self.H, self.K, self.V), torch.float32)
+
+    def inverses(self, plan: Plan, k: Slot, beta: Slot) -> Slot:
+        inverse = self.per_chunk(plan, CHUNK * CHUNK, torch.float32)
+        plan.launch(
+            delta_inverse, (self.B * self.H * self.count,), k, beta, inverse, self.places,
+            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=width_of(self.K, self.cut.inverse_key),
+            SHARED=self.shared, PRECISION=self.precision, num_warps=self.cut.inverse_warps,
+        )  # fmt: skip
+        return inverse
+
+    @property
+    def walking(self) -> dict[str, Any]:
+        """Constants of a walk."""
+        return {
+            "K": self.K, "V": self.V, "C": CHUNK, "BK": width_of(self.K, WIDEST), "BV": self.values,
+            "SHARED": self.shared, "PRECISION": self.precision, "STAGES": self.cut.walk_stages,
+            "num_warps": self.cut.walk_warps,
+        }  # fmt: skip
+
+    @property
+    def walks(self) -> tuple[int]:
+        return (self.n * self.H * triton.cdiv(self.V, self.values),)
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        return self.T, self.H, loop_bound(self.count)
+
+
+@planned
+def forward_pass(
+    plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, log_a: Slot | None, initial: Slot | None,
+    bounds: Slot | None,
+) -> tuple[Slot, Slot]:  # fmt: skip
+    """o and the final state."""
+    schedule = Schedule.of(plan, k, v, bounds)
+    inverse, o, final = schedule.inverses(plan, k, beta), plan.like(v), schedule.states(plan)
+    plan.launch(
+        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, o, final, None, None,
+        schedule.bounds, *schedule.sizes, GATED=log_a is not None, EMIT=True, KEEP=False, **schedule.walking,
+    )  # fmt: skip
+    return o, final
+
+
+@planned
+def backward_pass(
+    plan: Plan, q: Slot, k: Slot, v: Slot, beta: Slot, log_a: Slot | None, initial: Slot | None,
+    bounds: Slot | None, do: Slot, dfinal: Slot | None,
+) -> tuple[Slot | None, ...]:  # fmt: skip
+    """dq, dk of every head of v, dv, parts of dβ and d log_a by strips of keys, and dS_0."""
+    schedule, gated = Schedule.of(plan, k, v, bounds), log_a is not None
+    inverse, final = schedule.inverses(plan, k, beta), schedule.states(plan)
+    states, dstates = (schedule.per_chunk(plan, schedule.K * schedule.V, v.dtype) for _ in range(2))
+    written, dx = plan.like(v), plan.like(v)
+    plan.launch(
+        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, None, final, states, written,
+        schedule.bounds, *schedule.sizes, GATED=gated, EMIT=False, KEEP=True, **schedule.walking,
+    )  # fmt: skip
+    dinitial = None if initial is None else plan.like(initial)
+    plan.launch(
+        delta_walk_back, schedule.walks, q, k, beta, log_a, inverse, do, dfinal, dx, dstates, dinitial,
+        schedule.bounds, *schedule.sizes, GATED=gated, **schedule.walking,
+    )  # fmt: skip
+    (B, T, H), K, cut = v.shape[:3], schedule.K, schedule.cut
+    strip = width_of(K, cut.key)
+    strips = triton.cdiv(K, strip)
+    dq, dk, dv = plan.empty((B, T, H, K), q.dtype), plan.empty((B, T, H, K), k.dtype), plan.like(v)
+    dbeta = plan.empty((strips, B, T, H), torch.float32)
+    dlog_a = plan.like(dbeta) if gated else None
+    plan.launch(
+        delta_gradients, (B * H * schedule.count * strips,), q, k, v, beta, log_a, do, dx, written, states,
+        dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count, K=K, V=schedule.V,
+        C=CHUNK, BK=strip, BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
+        PRECISION=schedule.precision, num_warps=cut.grad_warps,
+    )  # fmt: skip
+    return dq, dk, dv, dbeta, dlog_a, dinitial
+
+
+class DeltaRule(torch.autograd.Function):
+    """(o, S_T) of contiguous operands; q and k may have fewer heads than v.
+
+    q, k and v have one dtype. beta (B, T, H), log_a (B, T, H) or None. bounds: of packed sequences, whose
+    states are (n, H, K, V). Keeps the operands alone, and recomputes all else.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_a: Tensor | None, initial: Tensor | None,
+        bounds: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        o, final = forward_pass(q, k, v, beta, log_a, initial, bounds)
+        ctx.save_for_backward(q, k, v, beta, log_a, initial, bounds)
+        ctx.set_materialize_grads(False)
+        return o, final
+
+    @staticmethod
+    @once_differentiable("delta_rule/triton")
+    def backward(ctx: Any, do: Tensor | None, dfinal: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, beta, log_a, initial, bounds = ctx.saved_tensors
+        do = torch.zeros_like(v) if do is None else packed(do)
+        dfinal = None if dfinal is None else packed(dfinal)
+        dq, dk, dv, dbeta, dlog_a, dinitial = backward_pass(q, k, v, beta, log_a, initial, bounds, do, dfinal)
+        dq, dk = (shared_sum(each, of.shape[2]) for each, of in ((dq, q), (dk, k)))
+        dlog_a = None if log_a is None else dlog_a.sum(0).to(log_a.dtype)
+        return dq, dk, dv, dbeta.sum(0).to(beta.dtype), dlog_a, dinitial, None
+
+
+def shared_sum(x: Tensor, heads: int) -> Tensor:
+    """Add up the gradients (B, T, H, K) of the heads that share a key head."""
+    return x if x.shape[2] == heads else x.unflatten(2, (heads, -1)).sum(3)

@@ -1,0 +1,70 @@
+"""Fused Triton kernels of the delta rule without a gate and with one gate per head. See `_triton`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton import knobs
+
+from ssmperf.authoring import Unsupported, backend
+
+from .._triton.plan import packed as contiguous
+from ..scan.common import differentiates
+from . import check
+from ._triton.decode import decode
+from ._triton.function import WIDEST, DeltaRule
+
+
+@backend(
+    "delta_rule",
+    name="triton",
+    devices=("cuda",),
+    dtypes=("float32", "bfloat16", "float16"),
+    gates=("none", "const", "scalar"),
+    needs=("triton",),
+    capability=(8, 0),
+    kernels=("delta_inverse", "delta_walk", "delta_decode"),
+    launches=lambda shape: 2,
+)
+def triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    log_a: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Inverses of all chunks of 64 steps at once, then a walk through the chunks; resets are exact.
+
+    Operands of half types go through tensor cores with float32 sums; the inverse takes part with twice their
+    digits. cu_seqlens is read by kernels alone.
+
+    Raises:
+        Unsupported: gates per key channel, float64 operands, K above 256, or bfloat16 operands in Triton's
+            interpreter.
+    """
+    check(q, k, v, beta, log_a, None, None)
+    assert beta is not None
+    if log_a is not None and log_a.dim() == 4:
+        raise Unsupported("gates per key channel (it takes one per head, or none)")
+    B, T, H, _ = v.shape
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    if dtype == torch.float64:
+        raise Unsupported("no float64 operands (it takes float32, bfloat16 and float16)")
+    if q.shape[-1] > WIDEST:
+        raise Unsupported(f"K = {q.shape[-1]} (it takes K up to {WIDEST})")
+    if dtype == torch.bfloat16 and knobs.runtime.interpret:
+        raise Unsupported("Triton's interpreter multiplies bfloat16 matrices as integers")
+    if T == 1 and cu_seqlens is None and not differentiates(q, k, v, beta, log_a, initial_state):
+        return decode(q, k, v, beta, log_a, initial_state)
+    gates = None if log_a is None else log_a.to(torch.float32).expand(B, T, H)
+    o, final = DeltaRule.apply(  # type: ignore[no-untyped-call]
+        *(contiguous(each.to(dtype)) for each in (q, k, v)),
+        contiguous(beta.expand(B, T, H)),
+        None if gates is None else contiguous(gates),
+        None if initial_state is None else contiguous(initial_state.to(torch.float32)),
+        cu_seqlens,
+    )
+    return o.to(v.dtype), final
