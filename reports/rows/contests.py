@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import first_places
+from ssmperf.suitekit import DIMENSIONS, first_places
 
 from . import frames, ranking, units
 
@@ -121,6 +121,7 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
                 "speedup": units.as_float(row["speedup"]),
                 "mark": units.plain(row["mark"]),
                 "note": units.plain(row["time_note"]),
+                "limit_fraction": units.as_float(row.get("limit_fraction")),
             }
             for row in timed
             if row["standing"] == standing
@@ -139,8 +140,10 @@ def _contest(members: Sequence[dict[str, Any]], rank: str) -> Contest:
     row = members[0]
     head = {
         **{name: units.plain(row[name]) for name in _NAMED},
+        "sizes": {name: int(row[name]) for name in DIMENSIONS if units.is_number(row[name])},
         "where": units.plain(row["environment"] or row["device"]),
         "run": units.plain(row["run"]),
+        "date": units.plain(row["date"]),
         "axes": {name: row[name] for name in _AXES},
         "field": rank,
     }
@@ -158,6 +161,7 @@ def by_sum(parts: dict[str, Contest]) -> Contest:
             one
             | {name: _plus(one[name], other[name]) for name in ("value", "low", "high")}
             | {name: _joined(one[name], other[name]) for name in ("mark", "note")}
+            | {"limit_fraction": _share(one, other)}
             for one, other in pairs
         ]
         return sorted(sums, key=lambda each: each["value"])
@@ -168,7 +172,9 @@ def by_sum(parts: dict[str, Contest]) -> Contest:
         each["speedup"] = None if baseline is None else baseline / each["value"]
     excluded = {each["backend"]: each for part in (second, first) for each in part["excluded"]}
     winners = {name: parts[name]["fastest"] for name in PARTS}
-    head = {name: first[name] for name in (*_NAMED, "where", "run", "axes", "field")} | {"pass": SUM}
+    head = {name: first[name] for name in (*_NAMED, "sizes", "where", "run", "date", "axes", "field")} | {
+        "pass": SUM
+    }
     return _complete(head, competitors, beside, list(excluded.values()), winners)
 
 
@@ -191,6 +197,7 @@ def _complete(
         "backend": winner and winner["backend"],
         "value": winner and winner["value"],
         "speedup": winner and winner["speedup"],
+        "limit_fraction": winner and winner["limit_fraction"],
         "runner_up": rival and rival["backend"],
         "runner_up_ratio": rival["value"] / winner["value"] if winner and rival else None,
         "competitors": competitors,
@@ -234,6 +241,14 @@ def _names(names: Sequence[str]) -> str:
 
 def _time(contest: Contest, entry: dict[str, Any]) -> str:
     return units.number(contest["field"], entry["value"])
+
+
+def _share(one: dict[str, Any], other: dict[str, Any]) -> float | None:
+    """Give the least time of both passes over their time."""
+    if one["limit_fraction"] is None or other["limit_fraction"] is None:
+        return None
+    least = sum(each["limit_fraction"] * each["value"] for each in (one, other))
+    return float(least / (one["value"] + other["value"]))
 
 
 def _joined(one: str, other: str) -> str:
