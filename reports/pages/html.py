@@ -15,10 +15,11 @@ from ssmperf.suitekit import busy_line, judged_lines, report
 from ..delivery import deliver
 from ..rows import answers, choices, contests, costs, frames, joined, ranking, units
 from ..rows.ranking import Part
-from ..views import charts, glance, winners
+from ..views import charts, glance
 from ..views.texts import answers as answer_texts
 from ..views.texts import choices as choice_texts
 from . import details, packing, sections
+from .best_table import best_table
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -86,7 +87,7 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
         "title": " · ".join(frames.run_names(runs)) or "no runs",
         "choices": chosen,
         "workloads": _workloads(answered),
-        "best": _best(found) if found else None,
+        "best": best_table(found) if found else None,
         "glances": {**glance.views(glances), "charts": [*enumerate(scatters, len(drawn))]}
         if glances
         else None,
@@ -108,14 +109,6 @@ def _workloads(found: Sequence[answers.PhaseAnswer]) -> dict[str, Any] | None:
         "cards": [(name, answer_texts.lines(members)) for name, members in cards.items()],
         "matrix": answer_texts.matrix(found),
         "gates": answer_texts.against_gates(found),
-    }
-
-
-def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
-    return {
-        "headings": [(heading, heading in winners.NUMBERS) for heading in winners.HEADINGS],
-        "rows": winners.rows(found),
-        "remarks": winners.remarks(found),
     }
 
 

@@ -87,3 +87,19 @@
   addEventListener("hashchange", follow);
   follow();
 })();
+
+// The box that finds rows of the table of winners.
+(() => {
+  "use strict";
+  const box = document.querySelector("[data-find]");
+  const block = box.closest(".block");
+  const rows = [...block.querySelectorAll("tbody tr")];
+  const texts = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());
+  box.addEventListener("input", () => {
+    const wanted = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = texts.map((text) => wanted.every((word) => text.includes(word)));
+    rows.forEach((row, i) => { row.hidden = !fits[i]; });
+    const count = fits.filter(Boolean).length;
+    block.querySelector("output").textContent = count === rows.length ? `${count} rows` : `${count} of ${rows.length} rows`;
+  });
+})();

@@ -123,3 +123,34 @@ def test_names_from_results_are_inert_in_the_sentence(fake: Any, tmp_path: Path)
         """)  # fmt: skip
     assert seen["answer"].startswith(f"{hostile} at T = 16") and f"{hostile} 2.00 s" in seen["answer"]
     assert seen["made"] == 0 and seen["title"] != "1" and seen["errors"] == []
+
+
+BEST = """
+  const table = document.querySelector(".winners");
+  const rows = () => [...table.tBodies[0].rows].filter((row) => !row.hidden);
+  const texts = (cells) => [...cells].map((cell) => cell.textContent);
+  const box = document.querySelector("[data-find]");
+  seen.headings = texts(table.tHead.rows[0].cells);
+  seen.same = table.closest(".block").querySelector(".note").textContent;
+  seen.count = rows().length;
+  box.value = "HGRN 4,096 backward"; box.dispatchEvent(new Event("input"));
+  seen.rows = rows().map((row) => texts(row.cells));
+  seen.told = table.closest(".block").querySelector("output").textContent;
+  const seenAs = (name) => rows()[0].querySelector(`[data-column=${name}]`).getBoundingClientRect();
+  seen.order = ["fastest", "time", "model"].map((name) => [seenAs(name).top, seenAs(name).right]);
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1400, 400])
+def test_rows_of_best_are_found_and_its_winner_comes_first_on_a_phone(
+    fake: Any, tmp_path: Path, width: int
+) -> None:
+    with opened(written(made(fake), tmp_path), width=width) as browser:
+        seen = browser.look(BEST)
+    assert seen["headings"] == ["model", "T", "pass", "fastest", "time"]
+    assert seen["same"].startswith("In all rows: other sizes B4 C64, dtype bfloat16, where Example CPU 9000")
+    assert "by 71.0×" in seen["same"] and seen["count"] == 8 and seen["told"] == "1 of 8 rows"
+    assert seen["rows"] == [["hgrn", "4,096", "backward", "triton", "262 µs"]]
+    (fastest, _), (time, right), (model, _) = seen["order"]
+    assert right <= width and fastest == time and (time < model if width == 400 else time == model)
