@@ -78,6 +78,25 @@ def test_a_run_without_times_has_no_sentence(fake: Any) -> None:
     assert not found.having(id="answer") and "answers" not in found.data
 
 
+def test_the_heat_map_has_no_column_of_ones_and_its_text_can_wrap(fake: Any) -> None:
+    found = Page(str(page.html([made(fake)])))
+    assert not found.having(**{"data-backend": "sequential"})
+    both = [fake.timed(4.0), fake.timed(2.0, backend="triton"), fake.failed("oom", "no", seed=1)]
+    assert Page(str(page.html([fake.run(both)]))).having(**{"data-backend": "sequential"})
+    fine = Page(str(page.html([fake.run(both[:2])])))
+    assert not fine.having(**{"data-backend": "sequential"}) and fine.having(**{"data-backend": "triton"})
+    assert [each["class"] for tag, each in fine.elements if tag == "caption"] == ["hidden"] * 2
+
+
+def test_the_sign_of_times_means_faster_everywhere(fake: Any) -> None:
+    records = [fake.timed(seconds, backend=name) for name, seconds in (("triton", 1.0), ("chunkwise", 4.0))]
+    phases = {"prefill": [record.case.id for record in records]}
+    found = Page(str(page.html([fake.run(records, meta={"workloads": {"layer": phases}})])))
+    assert sum("2× is twice as fast" in text for text in found.texts) == 1
+    assert {"100 %", "25 %"} <= {*found.texts}
+    assert any("by 4.00×" in text for text in found.texts)
+
+
 @needs_chromium
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_sentence_is_on_the_first_screen_and_follows_the_keyboard(
