@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from proofs import mutations, sanitize, simulate_history, simulate_verdicts, verdict_counts, verdict_rates
+from support.results.browser import CHROMIUM
 
 from ssmperf.engine.measure import paired
 
@@ -67,9 +68,10 @@ class TestCommand:
         assert code == 0 and lines.count("made for test") == 1
         ends = lines[lines.index("== summary") + 1 :]
         assert sorted(line.split()[0] for line in ends) == names
-        assert [line for line in ends if "passed in" not in line] == (
-            [] if GPU else ["sanitizer  skipped: needs a GPU"]
-        )
+        lacking = {"browser": ("Chromium", CHROMIUM), "sanitizer": ("a GPU", GPU)}
+        assert [line for line in ends if "passed in" not in line] == [
+            f"{name:10} skipped: needs {need}" for name, (need, there) in lacking.items() if not there
+        ]
 
     def test_one_that_fails_ends_it_with_1_after_the_others(self, root: Path) -> None:
         code, lines = self.run(root, "bisect", "mutations", BISECT="3")
@@ -85,10 +87,22 @@ class TestCommand:
         code, lines = self.run(root, "sanitizer")
         assert code == 4 and "made for test" not in lines and "sanitizer  skipped: needs a GPU" in lines
 
+    def test_browsers_are_required_by_their_proof(self, root: Path) -> None:
+        """A machine without one skips tests of pages, but not this proof's end."""
+        tools = root / "tools"
+        tools.mkdir()
+        for name in ("bash", "dirname", "cut", "grep", "date", "mkdir", "env"):
+            (tools / name).symlink_to(str(shutil.which(name)))
+        code, lines = self.run(root, "browser", PATH=str(tools))
+        assert code == 4 and "browser    skipped: needs Chromium" in lines
+        (tools / "chromium").symlink_to(tools / "bash")
+        code, lines = self.run(root, "browser", PATH=str(tools))
+        assert code == 0 and any("tests/reports/pages" in line for line in lines)
+
     def test_an_unknown_name_runs_nothing(self, root: Path) -> None:
         code, lines = self.run(root, "mutations", "nothing")
         assert code == 1 and len(lines) == 1
-        assert lines[0].startswith("no proof nothing (proofs: alarms bisect cheats ")
+        assert lines[0].startswith("no proof nothing (proofs: alarms bisect browser cheats ")
 
 
 def test_every_mutation_can_still_be_planted() -> None:

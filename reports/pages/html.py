@@ -13,11 +13,13 @@ import pandas as pd
 from ssmperf.suitekit import busy_line, judged_lines, report
 
 from ..delivery import deliver
-from ..rows import answers, contests, costs, frames, joined, ranking, units
+from ..rows import answers, choices, contests, costs, frames, joined, ranking, units
 from ..rows.ranking import Part
-from ..views import charts, glance, winners
+from ..views import charts, glance
 from ..views.texts import answers as answer_texts
+from ..views.texts import choices as choice_texts
 from . import details, packing, sections
+from .best_table import best_table
 
 if TYPE_CHECKING:
     from ssmperf import Run
@@ -30,7 +32,8 @@ _SCRIPTS = ("table.js", "charts.js")
 def html(runs: Sequence[Run], destination: Path | None = None) -> str | None:
     """Render the page as text, or into a file. The same runs give the same bytes."""
     page, data = _page(runs)
-    return deliver(render("page.html", page, data, _SCRIPTS, plots=bool(data["charts"])), destination)
+    scripts = ("answer.js", *_SCRIPTS) if page["choices"] else _SCRIPTS
+    return deliver(render("page.html", page, data, scripts, plots=bool(data["charts"])), destination)
 
 
 def render(
@@ -72,15 +75,19 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     views, drawn, data = _sections(parts)
     looks = charts.looks(table, [section for section, _ in parts.values()])
     found, glances = contests.contests(runs), joined.glances(parts)
+    answered = answers.answers(runs, parts)
+    chosen = choice_texts.views(choices.choices(found, answered))
     scatters = glance.charts(glances)
     data |= {
+        **({"answers": chosen} if chosen else {}),
         "looks": {name: {"colour": colour, "mark": mark} for name, (colour, (mark, _)) in looks.items()},
         "charts": [*map(charts.lean, (*drawn, *scatters))],
     }
     return {
         "title": " · ".join(frames.run_names(runs)) or "no runs",
-        "workloads": _workloads(runs, parts),
-        "best": _best(found) if found else None,
+        "choices": chosen,
+        "workloads": _workloads(answered),
+        "best": best_table(found) if found else None,
         "glances": {**glance.views(glances), "charts": [*enumerate(scatters, len(drawn))]}
         if glances
         else None,
@@ -93,9 +100,8 @@ def _page(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
     }, data
 
 
-def _workloads(runs: Sequence[Run], parts: Mapping[str, Part]) -> dict[str, Any] | None:
+def _workloads(found: Sequence[answers.PhaseAnswer]) -> dict[str, Any] | None:
     """Give the cards of workloads, and their tables over backends and over gates; None without workloads."""
-    found = answers.answers(runs, parts)
     if not found:
         return None
     cards = answer_texts.by_workload(found)
@@ -103,14 +109,6 @@ def _workloads(runs: Sequence[Run], parts: Mapping[str, Part]) -> dict[str, Any]
         "cards": [(name, answer_texts.lines(members)) for name, members in cards.items()],
         "matrix": answer_texts.matrix(found),
         "gates": answer_texts.against_gates(found),
-    }
-
-
-def _best(found: Sequence[contests.Contest]) -> dict[str, Any]:
-    return {
-        "headings": [(heading, heading in winners.NUMBERS) for heading in winners.HEADINGS],
-        "rows": winners.rows(found),
-        "remarks": winners.remarks(found),
     }
 
 

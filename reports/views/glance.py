@@ -13,7 +13,7 @@ from ..rows import units
 from ..rows.joined import Glance
 from . import grids
 
-HEADINGS = ("time", "memory", "error / tolerance", "right to T", "envelope", "learned")
+HEADINGS = ("time / least", "memory / least", "error / tolerance", "right to T", "envelope", "learned")
 TEXTS = ("envelope", "learned")  # headings of cells that hold no number
 PLACE = ("model", "dtype", "where")
 # the values drawn against the time, and the format of their ticks
@@ -26,13 +26,18 @@ MOST_ON_FRONT = 60  # of these
 def cells(each: Glance) -> tuple[str, ...]:
     """Give a line's cells as text, in the order of HEADINGS."""
     return (
-        units.ratio(each.slowness),
-        units.ratio(each.memory),
+        _over_least(each.slowness),
+        _over_least(each.memory),
         "–" if each.error is None else f"{each.error:.2g}",
         _length(each),
         "; ".join(each.envelopes) or "–",
         "; ".join(f"{task}: {text}" for task, text in each.learned.items()) or "–",
     )
+
+
+def _over_least(value: float | None) -> str:
+    """Format how many times the least value it is, without the sign that elsewhere means faster."""
+    return "–" if value is None else f"{value:.3g}"
 
 
 def views(found: Sequence[Glance]) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def _scatter(found: Sequence[Glance], field: str, title: str, ticks: str) -> dic
 def _point(each: Glance, field: str, title: str) -> dict[str, Any]:
     """Give a backend's point: full on the front, hollow elsewhere, and faint if it is wrong."""
     words = "on the front" if each.front else each.mark or "not on the front"
-    values = f"time {units.ratio(each.slowness)}, {title} {getattr(each, field):.3g}"
+    values = f"time over the least {_over_least(each.slowness)}, {title} {getattr(each, field):.3g}"
     text = f"{each.backend}: {values}\n{' · '.join(each.place)}\n{words}"
     beside = "beside" if each.standing in ("competes", "beside") else "wrong"
     return {

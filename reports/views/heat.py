@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from ssmperf.suitekit import DIMENSIONS, Section
 
 from ..rows import frames, units
-from .matrix import Cell, matrix
+from .matrix import Cell, Matrix, matrix
 
 MOST_REASONS = 3  # of a cell, on hover
 
@@ -40,26 +40,32 @@ def _label(axes: Sequence[str], values: Sequence[Any]) -> str:
 def _view(rows: pd.DataFrame, section: Section) -> dict[str, Any]:
     """Give a matrix as the page's template reads it."""
     found = matrix(rows, section)
+    heats = {place: _heat(cell, section.rank) for place, cell in found.cells.items()}
+    shown = [name for name in found.backends if not _says_nothing(name, found, heats)]
     return {
-        "backends": [*map(units.plain, found.backends)],
+        "backends": [*map(units.plain, shown)],
         "shares": found.has_shares,
         "rows": [
             (
                 units.plain(found.label(row)),
-                [
-                    (units.plain(name), _heat(found.cells.get((row, name)), section.rank))
-                    for name in found.backends
-                ],
+                [(units.plain(name), heats.get((row, name))) for name in shown],
             )
             for row in found.rows
         ],
     }
 
 
-def _heat(cell: Cell | None, rank: str | None) -> dict[str, Any] | None:
+def _says_nothing(name: str, found: Matrix, heats: Mapping[tuple[str, str], Mapping[str, Any]]) -> bool:
+    """Tell whether a column is that of the baseline, and each of its cells says 1.00× and nothing else."""
+    if name != frames.BASELINE or len(found.backends) == 1:
+        return False
+    places = [(row, name) for row in found.rows if (row, name) in found.cells]
+    same = {"text": units.ratio(1.0), "small": "", "partial": False}
+    return all(same.items() <= heats[place].items() and not found.cells[place].reasons for place in places)
+
+
+def _heat(cell: Cell, rank: str | None) -> dict[str, Any]:
     """Give a cell's text and small text, colour (kind and strength from 0 to 1), and lines of hover text."""
-    if cell is None:
-        return None
     shown = _shown(cell, rank)
     reasons = [*cell.reasons[:MOST_REASONS]]
     if len(cell.reasons) > MOST_REASONS:

@@ -160,7 +160,7 @@ def cards(found: Sequence[PhaseAnswer]) -> list[Text | Table]:
 
 
 def matrix(found: Sequence[PhaseAnswer]) -> dict[str, Any]:
-    """Give the table of workloads, phases and backends: times, and how often the least one they are."""
+    """Give the table of workloads, phases and backends: times, and shares of the fastest one's speed."""
     backends = dict.fromkeys(
         each["backend"]
         for answer in found
@@ -201,12 +201,12 @@ def _cell(contest: Contest, backend: str) -> Mapping[str, Any] | None:
     for standing in ("competitors", "beside"):
         for each in contest[standing]:
             if each["backend"] == backend:
-                ratio = each["value"] / contest["value"] if contest["value"] else None
+                share = contest["value"] / each["value"] if contest["value"] else None
                 return {
                     "text": units.number(contest["field"], each["value"]),
-                    "ratio": "" if ratio is None else units.ratio(ratio),
+                    "share": "" if share is None else units.number("share_fraction", share),
                     "won": backend in contest["fastest"],
                     "note": each["mark"] if standing == "beside" else each["note"],
                 }
     out = next((each for each in contest["excluded"] if each["backend"] == backend), None)
-    return None if out is None else {"text": out["status"], "ratio": "", "won": False, "note": out["reason"]}
+    return None if out is None else {"text": out["status"], "share": "", "won": False, "note": out["reason"]}

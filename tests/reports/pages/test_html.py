@@ -78,7 +78,7 @@ def test_hostile_text_is_inert_everywhere(fake: Any) -> None:
     assert found.details[0]["command"].startswith("</script><img src=x")
     assert found.data["charts"][0]["panels"][0]["name"].startswith("</script>")
     scripts = [attributes for tag, attributes in found.elements if tag == "script"]
-    assert sum("type" not in attributes for attributes in scripts) == 3  # those that the browser runs
+    assert sum("type" not in attributes for attributes in scripts) == 4  # those that the browser runs
     assert all(attributes["type"].endswith("+gzip") for attributes in scripts if "type" in attributes)
 
 

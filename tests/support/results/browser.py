@@ -18,6 +18,8 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60.0  # for a browser that does not answer
+PHONE = 600  # pixels: narrower windows are those of phones
+KEYS = {"Tab": 9, "ArrowDown": 40}
 
 _START = """import os, sys
 for file, place in zip(sys.argv[1:3], (3, 4)):
@@ -38,20 +40,26 @@ def browse(file: Path, script: str) -> Any:
     The body may wait by `await until(() => ...)`. errors: what the page wrote to the console. failed: what
     the page itself says about parts that cannot be read.
     """
-    with _browser(file.parent / "profile") as browser:
+    with opened(file) as page:
+        return page.look(script)
+
+
+@contextmanager
+def opened(file: Path, *, width: int = 1400, height: int = 3000, fragment: str = "") -> Iterator[Browser]:
+    """Open a page in a window of that size, and wait until it is loaded."""
+    with _started(file.parent / "profile") as browser:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         browser.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             browser.call(f"{domain}.enable")
-        browser.call("Page.navigate", url=file.as_uri())
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < PHONE}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.call("Page.navigate", url=file.as_uri() + fragment)
         browser.wait("Page.loadEventFired")
-        body = _LOOK.replace("BODY", script)
-        found = browser.call("Runtime.evaluate", expression=body, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, (found, browser.errors)
-        return {**found["result"]["value"], "errors": browser.errors}
+        yield browser
 
 
-class _Browser:
+class Browser:
     """Sends commands to a browser, and collects the console output of pages."""
 
     def __init__(self, reader: int, writer: int) -> None:
@@ -61,6 +69,18 @@ class _Browser:
         self._numbers = itertools.count(1)
         self._read = b""
         self._events: list[str] = []
+
+    def look(self, script: str) -> Any:
+        """Run the body of an async function in the page, as in `browse`."""
+        body = _LOOK.replace("BODY", script)
+        found = self.call("Runtime.evaluate", expression=body, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in found, (found, self.errors)
+        return {**found["result"]["value"], "errors": self.errors}
+
+    def press(self, key: str) -> None:
+        """Press and release a key, such as `Tab` or `ArrowDown`."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def call(self, method: str, **parameters: Any) -> Any:
         number = next(self._numbers)
@@ -104,7 +124,7 @@ class _Browser:
 
 
 @contextmanager
-def _browser(profile: Path) -> Iterator[_Browser]:
+def _started(profile: Path) -> Iterator[Browser]:
     """Start Chromium, which reads commands from file 3 and answers on file 4."""
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
                "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -116,7 +136,7 @@ def _browser(profile: Path) -> Iterator[_Browser]:
     os.close(commands[0])
     os.close(answers[1])
     try:
-        yield _Browser(answers[0], commands[1])
+        yield Browser(answers[0], commands[1])
     finally:
         os.close(commands[1])
         os.close(answers[0])

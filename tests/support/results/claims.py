@@ -125,7 +125,9 @@ def _of_page(root: Element) -> dict[str, list[str]]:
             name
             for body in (best.all("tbody") if best else ())
             for row in body.all("tr")
-            for name in _names(list(row.all("td"))[5].text)
+            for cell in row.all("td")
+            if cell.attributes["data-column"] == "fastest"
+            for name in _names(cell.text)
         ],
         "cards": [next(item.all("span")).text for part in root.all("ol", "wins") for item in part.all("li")],
         "heat map": [

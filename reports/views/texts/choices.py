@@ -1,0 +1,60 @@
+"""The first screen of a page: a sentence per combination of choices, from which its script selects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...rows import units
+from ...rows.choices import Choice, axes_that_differ
+from ...rows.contests import Contest
+from .answers import brief
+
+NO_LENGTH = "–"
+_DAY = len("2026-01-01")
+
+
+def views(found: Sequence[Choice]) -> list[dict[str, Any]]:
+    """Give each combination and its sentences: one per contest, those of the newest run first."""
+    return [
+        {
+            "name": choice.name,
+            "kind": "workloads" if choice.workload else "models",
+            "T": NO_LENGTH if choice.T is None else str(choice.T),
+            "length": NO_LENGTH if choice.T is None else f"{choice.T:,}",
+            "dtype": choice.dtype,
+            "pass": choice.pass_,
+            "place": _place(choice),
+            "lines": _lines(choice),
+        }
+        for choice in found
+    ]
+
+
+def _place(choice: Choice) -> str:
+    length = "" if choice.T is None else f" at T = {choice.T:,}"
+    return f"{choice.name}{length}, {choice.dtype}, {choice.pass_}"
+
+
+def _lines(choice: Choice) -> list[dict[str, str]]:
+    axes = axes_that_differ(choice.found)
+    facts = [name for name in ("suite", "run") if len({contest[name] for contest in choice.found}) > 1]
+    return [
+        {
+            "winner": brief(contest),
+            "limit": "" if contest["limit_fraction"] is None else f", {_share(contest)} of the limit",
+            "about": " · ".join(filter(None, _about(contest, axes, facts))),
+        }
+        for contest in choice.found
+    ]
+
+
+def _share(contest: Contest) -> str:
+    return units.number("limit_fraction", contest["limit_fraction"])
+
+
+def _about(contest: Contest, axes: Sequence[str], facts: Sequence[str]) -> list[str]:
+    """Give the other sizes of a contest, the device, what tells it from the others, and the date."""
+    sizes = " ".join(f"{letter}{size}" for letter, size in contest["sizes"].items() if letter != "T")
+    told = [f"{units.label(axis)} {units.plain(contest['axes'][axis])}" for axis in axes]
+    return [sizes, contest["where"], *told, *(contest[name] for name in facts), contest["date"][:_DAY]]
