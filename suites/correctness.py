@@ -149,7 +149,12 @@ def judge_properties(case: Case, context: Context, verdict: Verdict) -> tuple[Ve
     dtype = widest(backend)
     probe = context.memoised(case, ("probe", dtype), lambda: Probe(case, dtype, context.device))
     bound = partial(Judging(case, context).bound, dtype=dtype)
-    found = list(check_properties(backend, probe, bound))
+    try:
+        found = list(check_properties(backend, probe, bound))
+    except Exception as error:
+        if dtype != case.dtype:
+            error.add_note(f"in {dtype}, in which properties are checked: if it takes none, declare dtypes")
+        raise
     verdict, failed = with_checks(verdict, "property", found, f" ({dtype})")
     return verdict, {
         "properties": {finding.name: finding.error for finding in found},

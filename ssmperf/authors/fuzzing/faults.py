@@ -69,6 +69,7 @@ class FuzzFault:
     failed, of: how often the smallest one failed when it was repeated. count: of examples that show it.
     shrunk: whether the smallest one was looked for, or there is nothing smaller.
     judged: candidates that were judged to find the smallest one.
+    experiments: what experiments on the smallest configuration show; empty if nothing.
     """
 
     kind: FaultKind
@@ -79,6 +80,7 @@ class FuzzFault:
     count: int = 1
     judged: int = 0
     shrunk: bool = False
+    experiments: str = ""
 
     @property
     def command(self) -> str:
@@ -87,7 +89,9 @@ class FuzzFault:
 
     def __str__(self) -> str:
         case, seen = self.record.case, f"{self.failed} of {self.of}"
-        return f"{case}: {self.record.status}: {self.record.reason} ({seen}, {self.count} examples)"
+        text = f"{case}: {self.record.status}: {self.record.reason}"
+        text += f". {self.experiments}" if self.experiments else ""
+        return f"{text} ({seen}, {self.count} examples)"
 
     def to_json(self) -> dict[str, Any]:
         """Give a JSON object."""
@@ -105,6 +109,7 @@ class FuzzFault:
             "repeated": self.of,
             "examples": self.count,
             "judged": self.judged,
+            "experiments": self.experiments,
             "command": self.command,
         }
 

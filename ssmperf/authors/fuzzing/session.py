@@ -24,6 +24,7 @@ from ssmperf.authors.fuzzing.faults import (
 from ssmperf.authors.fuzzing.shrinking import repeated, smallest
 from ssmperf.engine.cases.case import Case
 from ssmperf.engine.cases.record import Record, Status
+from ssmperf.engine.diagnosis.experiments import can_be_explained, explained_by_experiments, verdict_of
 
 CLASSES_AT_ONCE = {"cpu": 4, "cuda": 24}  # whose kernels are compiled beside each other
 MOST_SHRUNK = 3  # faults of one object of a backend
@@ -138,6 +139,8 @@ class FuzzSession:
                 self._repeated(fault)
         self.tally.ended_s = time.monotonic()
         found = merged(self.faults.values())
+        for fault in found:
+            self._experiment(fault)
         self.tally.faults = len(found)
         return found
 
@@ -215,6 +218,15 @@ class FuzzSession:
         found = repeated(fault, self._judge)
         self.examiner.trust(wrong=True)
         return found
+
+    def _experiment(self, fault: FuzzFault) -> None:
+        """Run experiments on the smallest configuration of a fault that does not hang."""
+        case, shown = fault.record.case, verdict_of(fault.record)
+        if can_be_explained(case):
+            self.tell(f"experiments on {case}", self.tally)
+            fault.experiments = explained_by_experiments(
+                case, shown, lambda other: verdict_of(self._judge(other))
+            )
 
     def _alike(self, kind: FaultKind) -> FuzzFault | None:
         """Find a fault of the same object for one that has no explanation, or for one too many."""

@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ssmperf.authors.verification.bench import (
@@ -21,6 +22,7 @@ from ssmperf.authors.verification.bench import (
     selection_of,
     subjects_of,
 )
+from ssmperf.authors.verification.experiments import with_experiments
 from ssmperf.authors.verification.report import AT_LENGTH, FROM_STATE, OTHER_CALLS, Verification
 from ssmperf.engine import registry
 from ssmperf.engine.cases.calls.call import NONE as PLAIN
@@ -114,20 +116,26 @@ def verify(
     odd = [_case(subject, entry, selection, pass_, {**sizes, "T": _odd(subject)}) for subject in found]
     odd = [] if cases[0].shape["T"] % 2 or selection.packing is not None else odd
     context = UntimedBench(torch_device, "", Settings(), NO_CEILINGS, entry=entry)
+    judgings = {
+        _label(case, state): Judging(case, context, with_state=state)
+        for case, state in itertools.product(cases, states)
+    }
+    at_odd = {
+        f"{_label(case, state)}{AT_LENGTH}{case.shape['T']}": Judging(case, context, with_state=state)
+        for case, state in itertools.product(odd, states)
+    }
     verdicts: dict[str, Verdict] = {}
     not_covered: dict[str, str] = {}
     with like_a_worker(torch_device):
-        for case, with_state in itertools.product(cases, states):
-            label = _label(case, with_state)
+        for label, judging in judgings.items():
             try:
-                verdicts[label] = _judge(Judging(case, context, with_state=with_state), selection)
+                verdicts[label] = _judge(judging, selection)
             except Unsupported as refusal:
                 not_covered[label] = message_of(refusal) or "it gave no reason"
-        for case, with_state in itertools.product(odd, states):
-            if _right(verdicts, case):
-                label = f"{_label(case, with_state)}{AT_LENGTH}{case.shape['T']}"
+        for label, judging in at_odd.items():
+            if _right(verdicts, judging.case):
                 try:
-                    verdict = _judge(Judging(case, context, with_state=with_state), selection)
+                    verdict = _judge(judging, selection)
                 except Unsupported as refusal:
                     not_covered[label] = message_of(refusal) or "it gave no reason"
                     continue
@@ -138,6 +146,7 @@ def verify(
                 other = _other_calls(Judging(case, context))
                 if other.status is not Status.OK:
                     verdicts[case.operand_source + OTHER_CALLS] = other
+        verdicts |= with_experiments(verdicts, {**judgings, **at_odd}, partial(_once, context, selection))
     kinds = names(gates) if of == recurrence.name else None  # a model has one
     asked = (*(names(regime) or ()), *(kinds or ()))
     lengths = tuple(dict.fromkeys(case.shape["T"] for case in odd))
@@ -201,8 +210,21 @@ def _case(
     )
 
 
-def _judge(judging: Judging, selection: Selection) -> Verdict:
+def _once(context: UntimedBench, selection: Selection, case: Case) -> Verdict:
+    """Judge one call of an experiment, from an initial state unless the case's words exclude one."""
+    problem = form_problem(case, context.recurrence(case))
+    if problem:
+        return Verdict(Status.UNSUPPORTED, problem)
+    try:
+        return _judge(Judging(case, context, with_state=True), selection, once=True)
+    except Unsupported as refusal:
+        return Verdict(Status.UNSUPPORTED, message_of(refusal))
+
+
+def _judge(judging: Judging, selection: Selection, *, once: bool = False) -> Verdict:
     """Judge one case. An exception from the function becomes the verdict, with its place and traceback.
+
+    once: judge a single call.
 
     Raises:
         Unsupported: the backend refuses the case, by declaration or when it is called.
@@ -212,7 +234,7 @@ def _judge(judging: Judging, selection: Selection) -> Verdict:
     if refusal:
         raise Unsupported(refusal)
     try:
-        verdict, _ = judging.first()
+        verdict = judging.once() if once else judging.first()[0]
         return dataclasses.replace(verdict, output=None)  # whose memory is given back
     except (Unsupported, UsageError):
         raise

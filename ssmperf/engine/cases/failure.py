@@ -76,9 +76,10 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 
 def message_of(error: BaseException) -> str:
-    """Get an exception's message as one line, even if its `__str__` raises."""
+    """Get an exception's message with its notes as one line, even if its `__str__` raises."""
     try:
-        return one_line(str(error))
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        return one_line(f"{error}{notes}")
     except Exception as second:
         return f"(its message raises {type(second).__name__})"
 

@@ -13,6 +13,7 @@ from ssmperf.engine.cases.calls.call import STATELESS, parse, without
 from ssmperf.engine.cases.case import Case, split_source
 from ssmperf.engine.cases.failure import failure_of
 from ssmperf.engine.cases.record import Status
+from ssmperf.engine.diagnosis.experiments import conclusion, experiments_on, stands_out
 from ssmperf.engine.diagnosis.explain import added, evidence_of, findings_of
 from ssmperf.engine.diagnosis.findings import ObjectFault
 from ssmperf.engine.judge.answer import call_backend
@@ -30,7 +31,6 @@ from ssmperf.engine.plan.selection import is_own, is_regime
 from ssmperf.errors import BrokenContract, Unsupported, UsageError
 
 KNOWN = ("analytic", "identity")  # sources of operands whose answers are known
-CHUNK = 64  # usual length of a chunk
 DRAW = 1  # the number of the draw on which a case's gradients are judged
 DTYPES = ("float64", "float32")
 PIECES = 16  # of a table of errors along an axis
@@ -53,6 +53,7 @@ class Condition:
 class Examination:
     """A case that was repeated: its verdict, findings about all wrong objects, and other conditions.
 
+    experiments: what the conditions that are experiments show; empty if nothing.
     promises: of a case that is right by itself, what else was checked: forms of the call, and properties.
     """
 
@@ -60,6 +61,7 @@ class Examination:
     verdict: Verdict
     findings: list[ObjectFault]
     conditions: list[Condition]
+    experiments: str = ""
     promises: list[Checked] = field(default_factory=list)
 
     @property
@@ -85,6 +87,7 @@ class Examination:
             "conditions": [
                 {**dataclasses.asdict(each), "status": str(each.status)} for each in self.conditions
             ],
+            "experiments": self.experiments,
             "promises": [
                 {"name": each.name, "holds": each.holds, "error": each.error, "reason": each.reason}
                 for each in self.promises
@@ -106,13 +109,19 @@ def examine(case: Case, *, device: str, nonce: int) -> Examination:
     if not (is_own(source) or is_regime(source)):
         raise UsageError(f"{source} is judged by an answer of its suite's own: there is nothing to diagnose")
     verdict, findings = _judged(case, device, nonce, deep=True)
+    later = verdict
     if verdict.status is not Status.OK:
         later, _ = _judged(case, device, nonce)
         if later.status is Status.OK:
             text = f"its first call is wrong, a later one on the same values is right: {verdict.reason}"
             verdict = replace(verdict, reason=text)
     promises = list(_promises(case, device)) if verdict.status is Status.OK else []
-    return Examination(case, verdict, findings, list(_conditions(case, device, nonce)), promises)
+    tried = [(each, *_condition(each.where, each.case, device, nonce)) for each in experiments_on(case)]
+    conditions = [*_conditions(case, device, nonce), *(condition for _, _, condition in tried)]
+    shown = ""
+    if stands_out(verdict) and stands_out(later):
+        shown = conclusion(verdict, [(each, own) for each, own, _ in tried])
+    return Examination(case, verdict, findings, conditions, shown, promises)
 
 
 def _promises(case: Case, device: str) -> Iterator[Checked]:
@@ -161,48 +170,40 @@ def along(finding: ObjectFault) -> Iterator[tuple[str, list[tuple[str, float]]]]
 
 
 def _conditions(case: Case, device: str, nonce: int) -> Iterator[Condition]:
-    T = case.shape["T"]
-    recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
-    words = parse(case.call).circumstances
-    if not case.decodes and case.level == "op" and recurrence.has_state and STATELESS not in words:
-        yield _condition("without an initial state", case, device, nonce, with_state=False)
-    for word in words:
-        yield _condition(f"without {word}", replace(case, call=without(case.call, word)), device, nonce)
-    if case.shape["B"] > 1:
-        yield _condition("B = 1", replace(case, shape=case.shape.with_(B=1)), device, nonce)
-    if not case.decodes:
-        whole = max(1, T // CHUNK) * CHUNK if T % CHUNK else T + CHUNK // 2 + 1
-        length = f"T = {whole}, {'no ' if whole % CHUNK else 'a '}multiple of {CHUNK}"
-        yield _condition(length, replace(case, shape=case.shape.with_(T=whole)), device, nonce)
+    """Judge a case under conditions that are no experiments: without a circumstance, in other dtypes."""
+    backend = registry.backend(case.owner, case.backend)
+    for word in parse(case.call).circumstances:
+        if word != STATELESS:
+            yield _condition(f"without {word}", replace(case, call=without(case.call, word)), device, nonce)[
+                1
+            ]
     for dtype in DTYPES:
-        if dtype != case.dtype and dtype in backend.dtypes:
-            yield _condition(dtype, replace(case, dtype=dtype), device, nonce)
+        if dtype != case.dtype and dtype in backend.dtypes and (dtype, case.dtype) != ("float32", "float64"):
+            yield _condition(dtype, replace(case, dtype=dtype), device, nonce)[1]
 
 
-def _condition(name: str, case: Case, device: str, nonce: int, *, with_state: bool = True) -> Condition:
+def _condition(name: str, case: Case, device: str, nonce: int) -> tuple[Verdict, Condition]:
     try:
-        verdict, findings = _judged(case, device, nonce, with_state=with_state)
+        verdict, findings = _judged(case, device, nonce)
     except Unsupported as refusal:
-        return Condition(name, Status.UNSUPPORTED, str(refusal), None)
+        verdict, findings = Verdict(Status.UNSUPPORTED, str(refusal)), []
     except Exception as error:  # a backend may raise anything under a condition that it was not made for
-        return Condition(name, Status.CRASH, failure_of(error).reason, None)
-    ratios = [
+        verdict, findings = Verdict(Status.CRASH, failure_of(error).reason), []
+    compared = [
         error / verdict.tolerances[label]
         for label, error in verdict.errors.items()
         if verdict.tolerances[label]
     ]
-    worst = max((finding.excess for finding in findings), default=max(ratios, default=None))
-    return Condition(name, verdict.status, verdict.reason, worst)
+    worst = max((finding.excess for finding in findings), default=max(compared, default=None))
+    return verdict, Condition(name, verdict.status, verdict.reason, worst)
 
 
-def _judged(
-    case: Case, device: str, nonce: int, *, with_state: bool = True, deep: bool = False
-) -> tuple[Verdict, list[ObjectFault]]:
+def _judged(case: Case, device: str, nonce: int, *, deep: bool = False) -> tuple[Verdict, list[ObjectFault]]:
     """Judge one call on a draw of the run, from a random initial state, and diagnose its errors."""
     subject, dtype = subject_of(case, device), dtype_of(case.dtype)
     recurrence, backend = registry.recurrence(case.recurrence), registry.backend(case.owner, case.backend)
     definition = recurrence.definition if backend.equivalent else backend.own_definition()
-    values = subject.values(nonce + DRAW, with_state=with_state and case.level == "op")
+    values = subject.values(nonce + DRAW, with_state=case.level == "op")
     bound = error_bound(backend, recurrence, subject, values.operands, case.dtype)
     reference = make_reference(subject, definition, values, gradients=case.gradients)
     inner = None

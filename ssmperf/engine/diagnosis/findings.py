@@ -98,6 +98,7 @@ class ObjectFault:
             "parts": {name: dict(part) for name, part in self.parts.items()},
             "not_finite": profile.not_finite,
             "first_not_finite": None if profile.first_not_finite is None else list(profile.first_not_finite),
+            "tested": len({text for text, _ in self.tried}),
             "untested": self.untested,
             "envelope": places.envelope_of(profile.over_time),
         }

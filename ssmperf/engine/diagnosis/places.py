@@ -30,6 +30,7 @@ class Steps:
         of them and the right step beside it; true where there is no such step.
     period: distance between stretches that begin, or end, at multiples of it plus a constant; None if there
         is no such distance. starts: whether the beginnings have this distance.
+    clear: whether the largest error is far above those of the right steps, not only above the tolerance.
     """
 
     T: int
@@ -40,6 +41,7 @@ class Steps:
     ends: bool
     period: int | None
     starts: bool
+    clear: bool
 
     @property
     def whole(self) -> bool:
@@ -63,6 +65,7 @@ def steps_of(profile: ErrorProfile) -> Steps | None:
     flags = profile.wrong[TIME].tolist()
     values: list[float] = errors.tolist()
     edges = _edges(values, flags)
+    clear = _clear(errors, profile.wrong[TIME])
     begins, ends = (
         not 0 <= right < len(values) or values[at] > JUMP * values[right]
         for at, right in ((wrong[0], wrong[0] - 1), (wrong[-1], wrong[-1] + 1))
@@ -70,13 +73,23 @@ def steps_of(profile: ErrorProfile) -> Steps | None:
     period, starts = _period(edges[0]), True
     if period is None:
         period, starts = _period(edges[1]), False
-    return Steps(len(values), wrong[0], wrong[-1], len(wrong), begins, ends, period, starts)
+    return Steps(len(values), wrong[0], wrong[-1], len(wrong), begins, ends, period, starts, clear)
+
+
+def _clear(errors: Tensor, wrong: Tensor) -> bool:
+    """Tell whether the errors at wrong indices are far above those at right ones, not only above a limit."""
+    return float(errors[wrong].max()) > JUMP * max(errors[~wrong].tolist(), default=0.0)
 
 
 def _edges(values: Sequence[float], flags: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """List the steps at which the error jumps up, and those behind which it jumps down."""
-    up = [t for t in range(1, len(values)) if flags[t] and values[t] > JUMP * values[t - 1]]
-    down = [t + 1 for t in range(len(values) - 1) if flags[t] and values[t] > JUMP * values[t + 1]]
+    """List the steps at which the error jumps up, and those behind which it jumps down.
+
+    An error that is large enough to jump is far above that of every right step.
+    """
+    right = JUMP * max((each for each, wrong in zip(values, flags, strict=True) if not wrong), default=0.0)
+    large = [wrong and each > right for each, wrong in zip(values, flags, strict=True)]
+    up = [t for t in range(1, len(values)) if large[t] and values[t] > JUMP * values[t - 1]]
+    down = [t + 1 for t in range(len(values) - 1) if large[t] and values[t] > JUMP * values[t + 1]]
     return up, down
 
 
@@ -96,6 +109,8 @@ def in_words(steps: Steps | None) -> str:
     if steps is None or steps.whole:
         return ""
     T = steps.T
+    if not steps.clear:
+        return f"at {steps.count} of {T} steps, where the error passes the tolerance"
     if steps.count == 1:
         return f"at step {steps.first} alone"
     if steps.period is not None and steps.count < T:
@@ -141,13 +156,14 @@ def chunks_before(steps: Steps | None) -> list[int]:
 
 
 def parts_of(profile: ErrorProfile) -> dict[str, dict[str, Any]]:
-    """Give the wrong indices of each axis but time of which some indices are right, by the axis's name."""
+    """Give the wrong indices of each axis but time, by its name, if they stand out from right ones."""
     found: dict[str, dict[str, Any]] = {}
     for axis, name in enumerate(profile.axes):
         if profile.time and axis == TIME:
             continue
         wrong = profile.wrong_at(axis)
-        if 0 < len(wrong) < len(profile.indices[axis]):
+        some = 0 < len(wrong) < len(profile.indices[axis])
+        if some and _clear(profile.along[axis], profile.wrong[axis]):
             count = len(profile.indices[axis])
             found[name] = {"wrong": wrong[:MOST_LISTED], "count": len(wrong), "of": count}
     return found

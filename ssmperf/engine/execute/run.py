@@ -67,8 +67,14 @@ class Silent:
     def end(self) -> None: ...
 
 
-def execute(request: Request, progress: Progress | None = None) -> Run:
+def execute(
+    request: Request,
+    progress: Progress | None = None,
+    on_plan: Callable[[Sequence[Case]], None] = lambda cases: None,
+) -> Run:
     """Plan, run and store a request.
+
+    on_plan: called with the cases without a record before the first one begins.
 
     Raises:
         UsageError: the selection is empty, the folder cannot be used, or a plug-in calls this while it is
@@ -80,6 +86,7 @@ def execute(request: Request, progress: Progress | None = None) -> Run:
         rounds = opened.request.options.rounds or 1
         cases = opened.to_run
         done = sum((case.id, number) in opened.done for case in cases for number in range(rounds))
+        on_plan([case for case in cases if (case.id, 0) not in opened.done])
         progress.begin(rounds * len(cases), done)
         try:
             opened.record_refusals()

@@ -21,7 +21,13 @@ from ssmperf.engine.cases.record import Status
 from ssmperf.engine.cases.shape import Shape
 from ssmperf.engine.judge.checked import Checked, DoesNotApply, each_part, worst
 from ssmperf.engine.judge.reference import Reference, make_reference
-from ssmperf.engine.judge.tolerance import LINEAR_COMBINATION, TWO_RESULTS, relative_error, tolerance
+from ssmperf.engine.judge.tolerance import (
+    LINEAR_COMBINATION,
+    TWO_RESULTS,
+    relative_error,
+    tolerance,
+    within_float32,
+)
 from ssmperf.engine.judge.verdict import Verdict, judge_call
 from ssmperf.engine.operands.dtypes import dtype_of
 from ssmperf.engine.operands.subject import OperationSubject
@@ -139,7 +145,10 @@ def lengths(trial: ProbedOperands) -> Checked:
     for T, verdict in each_part(LENGTHS, lambda T: _judged_at(trial, T)):
         if verdict.status is not Status.OK:
             error = max(verdict.errors.values(), default=math.nan)
-            return Checked("lengths", error, None, f"T = {T}: {verdict.reason}", verdict.status)
+            reason = f"T = {T}: {verdict.reason}"
+            if trial.probe.dtype is torch.float64 and within_float32(verdict.errors, verdict.tolerances):
+                reason = "accurate to float32 only: declare dtypes"
+            return Checked("lengths", error, None, reason, verdict.status)
         found += [(error, verdict.tolerances[name]) for name, error in verdict.errors.items()]
     return worst("lengths", found)
 

@@ -92,6 +92,12 @@ def relative_error(actual: Tensor, expected: Tensor, scale: float | None = None)
     return float(difference) / (scale or 1.0)
 
 
+def within_float32(errors: Mapping[str, float], tolerances: Mapping[str, float]) -> bool:
+    """Tell whether errors above tolerances of float64 are no larger than float32's rounding makes them."""
+    units = BANDS[torch.float32][0] / BANDS[torch.float64][0]
+    return bool(errors) and all(error <= units * tolerances[name] for name, error in errors.items())
+
+
 def row_tolerance(low_error: float, dtype: torch.dtype, *, gradient: bool) -> float:
     """Compute the largest relative error of a right row: 2 × (low-precision error + rounding band)."""
     return 2 * (low_error + ROW_BANDS[dtype][gradient])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,7 @@ def run(
     from ssmperf.engine.execute.run import execute
     from ssmperf.engine.tune import files
     from ssmperf.shell.terminal import display
+    from ssmperf.shell.terminal.expectation import say_if_long
 
     load_plugins(plugin)
     request = Request.of(suite, out=out, resume=resume, argv=sys.argv[1:], planning=dry_run, **options)
@@ -55,8 +57,9 @@ def run(
         print(display.plan(request))
         return
     try:
-        result = execute(request, display.progress(debug=debug))
+        result = execute(request, display.progress(debug=debug), partial(say_if_long, request))
     except KeyboardInterrupt:
+        display.measured(request.out)
         interrupted(request.out)
     display.table([result])
     notes = (*files.summary(result, options["write_configurations"]), *display.warnings(result))

@@ -20,7 +20,7 @@ from ssmperf.engine.machine.devices import ASSUMED
 from ssmperf.engine.plan.estimate import expected_s
 from ssmperf.engine.plan.plan import make_plan
 from ssmperf.engine.plan.selection import Device
-from ssmperf.engine.runs.store import Run, planned
+from ssmperf.engine.runs.store import RUN_FILE, Run, load, planned
 from ssmperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ def table(runs: list[Run]) -> None:
     """Print the terminal table of some runs, with shortened reasons."""
     short = [replace(run, records=[_with_short_reason(record) for record in run.records]) for run in runs]
     write_report("table", short, None)
+
+
+def measured(folder: Path) -> None:
+    """Print the table of what an interrupted run has measured, if there is any."""
+    run = load(folder) if (folder / RUN_FILE).exists() else None
+    if run is not None and run.records:
+        table([run])
 
 
 def brief(text: str | None) -> str:
@@ -154,20 +161,25 @@ def plan(request: Request) -> str:
             f"  SKIPPED: {brief(item.refusal)}" if item.refusal else f"  as {leader.model}" if leader else ""
         )
         lines.append(f"{item.case.id}  {item.case}{note}")
-    measured = stand_ins.measured(made.to_run)
-    counts = [f"{len(measured)} to run", f"{len(made.refused)} skipped with a reason"]
+    to_measure = stand_ins.measured(made.to_run)
+    counts = [f"{len(to_measure)} to run", f"{len(made.refused)} skipped with a reason"]
     if stand_ins:
         counts.insert(1, f"{len(stand_ins.leaders)} as another model with the same operands")
-    seconds = expected_s(
-        measured,
+    seconds = expected_of(request, to_measure)
+    where = _place(request.selection.device)
+    last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {duration(seconds)}{where}"
+    return "\n".join([*lines, last])
+
+
+def expected_of(request: Request, cases: Iterable[Case]) -> float:
+    """Forecast the seconds of some cases of a request."""
+    return expected_s(
+        cases,
         rounds=request.options.rounds or 1,
         devices=len(request.devices),
         workers=request.selection.device.workers,
         training=request.scale.training,
     )
-    where = _place(request.selection.device)
-    last = f"{len(made.cases)} cases: {', '.join(counts)}; takes about {duration(seconds)}{where}"
-    return "\n".join([*lines, last])
 
 
 def _place(device: Device) -> str:

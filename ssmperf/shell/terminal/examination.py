@@ -91,6 +91,7 @@ def as_text(record: Record, found: Examination | None) -> str:
         lines += [f"repeat the whole case: {command}"] if command else []
     for finding in found.findings:
         lines += ["", *_object(finding)]
+    lines += ["", found.experiments] if found.experiments else []
     if found.conditions:
         lines += ["", "under other conditions", _conditions(found.conditions)]
     return "\n".join(lines)

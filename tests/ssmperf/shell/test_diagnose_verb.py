@@ -97,7 +97,7 @@ def test_the_verb_repeats_a_case(
     for words in (
         "channels",
         "what was tested",
-        "B = 1",
+        "with one batch item",
         "T = 64, a multiple of 64",
         "float64",
         "without an",

@@ -35,11 +35,23 @@ INCOMING = {DY: "output", DS: "final state"}
 # sliced: part of a larger tensor. strided: every second number. transposed: time innermost in memory.
 # expanded: one number (of a gradient) or one batch item shown everywhere. missing: no gradient arrives.
 # one_head: one head, the third axis, shown as all.
+# ones: every number is 1.
 # negated: the imaginary part of a conjugate, whose sign is no part of its memory.
 # shifted, shifted2, shifted4: dense, but 1, 2 or 4 elements behind an aligned address.
 # far: in memory of more than 2^31 elements, at the end of which the last batch item lies.
 SHIFTS = {"shifted": 1, "shifted2": 2, "shifted4": 4}
-VIEWS = ("sliced", "strided", "transposed", "expanded", "one_head", "negated", "missing", *SHIFTS, "far")
+VIEWS = (
+    "sliced",
+    "strided",
+    "transposed",
+    "expanded",
+    "one_head",
+    "ones",
+    "negated",
+    "missing",
+    *SHIFTS,
+    "far",
+)
 FORMS = "such as read=pre bonus q:transposed dy:expanded grad=k,v k:float32 autocast"
 STATE = "initial_state"
 COMPLEX = "complex64"  # of a state; no dtype of a case

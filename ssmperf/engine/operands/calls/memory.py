@@ -33,6 +33,8 @@ def viewed(x: Tensor, view: str) -> Tensor:
         return x[:1].clone().expand_as(x)
     if view == "one_head":
         return x[:, :, :1].clone().expand_as(x) if x.dim() > 3 else x
+    if view == "ones":
+        return torch.ones_like(x)
     if view == "negated":
         return _negated(x)
     if view in SHIFTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,10 @@ from ssmperf.engine.machine.devices import cuda_count
 from ssmperf.engine.registry.declarations import ModelEntry
 from ssmperf.engine.registry.options import options_of
 from ssmperf.engine.registry.presets import PRESETS
+from ssmperf.errors import UnknownName, UsageError
 from ssmperf.shell.terminal.display import brief
+
+MOST_NAMED = 3  # models whose descriptions have a word
 
 
 def models() -> list[dict[str, Any]]:
@@ -21,10 +25,32 @@ def models() -> list[dict[str, Any]]:
 
 
 def model(name: str) -> dict[str, Any]:
-    """Describe one model, or a member of a family, with all its shapes. Raises UnknownName."""
-    entry = registry.model(name)
+    """Describe one model, or a member of a family, with all its shapes.
+
+    Raises:
+        UsageError: there is no such model; the message names those whose paper or description has the word.
+    """
+    try:
+        entry = registry.model(name)
+    except UnknownName as unknown:
+        found = _described_by(name)
+        if not 0 < len(found) <= MOST_NAMED:
+            raise
+        raise UsageError(
+            f"unknown model {name!r}, a word in the description of {' and '.join(found)}: "
+            f"try `list {found[0]}`"
+        ) from unknown
     shapes = {preset: [dict(shape) for shape in registry.shapes(entry, preset)] for preset in PRESETS}
     return {**_described(entry), "description": inspect.getdoc(entry.cls) or "", "shapes": shapes}
+
+
+def _described_by(word: str) -> list[str]:
+    """List the models whose paper or description has a word."""
+    pattern = re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE)
+    texts = {
+        each.name: f"{each.paper} {inspect.getdoc(each.cls) or ''}" for each in registry.models().values()
+    }
+    return [name for name, text in texts.items() if pattern.search(text)]
 
 
 def with_costs(described: dict[str, Any]) -> dict[str, Any]:
