@@ -13,9 +13,9 @@ import pandas as pd
 from ssmperf.suitekit import busy_line, judged_lines, report
 
 from ..delivery import deliver
-from ..rows import answers, choices, contests, costs, frames, joined, ranking, units
+from ..rows import answers, contests, costs, frames, joined, ranking, units
 from ..rows.ranking import Part
-from ..views import charts, glance
+from ..views import charts, choices, glance
 from ..views.texts import answers as answer_texts
 from ..views.texts import choices as choice_texts
 from . import details, packing, sections

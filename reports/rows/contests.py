@@ -99,6 +99,12 @@ def _place_of(contest: Contest, *more: str) -> str:
     return json.dumps([contest[name] for name in (*_PLACE, *more)], default=str)
 
 
+def axes_that_differ(found: Sequence[Contest]) -> list[str]:
+    """List the axes in which contests differ, beyond model, shape, dtype and pass."""
+    axes = [contest["axes"] for contest in found]
+    return [name for name in (axes[0] if axes else ()) if len({str(each[name]) for each in axes}) > 1]
+
+
 def rank_by_a_time(runs: Sequence[Run]) -> bool:
     """Whether a suite of these runs ranks by a time."""
     found = frames.sections(runs, frames.frame(runs)).values()

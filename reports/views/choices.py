@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .answers import PhaseAnswer
-from .contests import PARTS, SUM, Contest, by_sum
+from ..rows.answers import PhaseAnswer
+from ..rows.contests import PARTS, SUM, Contest, by_sum
 
 _PASSES = (*PARTS, SUM)  # other passes follow
 
@@ -55,8 +55,3 @@ def _with_sums(found: Iterable[Contest]) -> list[Contest]:
 def _order(choice: Choice) -> tuple[bool, str, int, str, int, str]:
     pass_ = _PASSES.index(choice.pass_) if choice.pass_ in _PASSES else len(_PASSES)
     return (not choice.workload, choice.name, choice.T or 0, choice.dtype, pass_, choice.pass_)
-
-
-def axes_that_differ(found: Sequence[Contest]) -> list[str]:
-    """List the axes in which contests differ, beyond those that a reader chooses."""
-    return [name for name in found[0]["axes"] if len({str(each["axes"][name]) for each in found}) > 1]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...rows import units
 from ...rows.answers import PhaseAnswer
-from ...rows.contests import Contest
+from ...rows.contests import Contest, axes_that_differ
 from ...rows.needs import Need
 
 NOT_MEASURED = "not measured"
@@ -102,11 +102,8 @@ def older(found: Sequence[Contest]) -> list[str]:
 
 def differing(found: Sequence[Contest]) -> list[list[str]]:
     """Give each contest's values of the axes in which the contests differ, as text."""
-    places = [contest["axes"] for contest in found]
-    names = [
-        axis for axis in (places[0] if places else ()) if len({str(place[axis]) for place in places}) > 1
-    ]
-    return [[f"{units.label(axis)} {units.plain(place[axis])}" for axis in names] for place in places]
+    axes = axes_that_differ(found)
+    return [[f"{units.label(axis)} {units.plain(each['axes'][axis])}" for axis in axes] for each in found]
 
 
 def needs(contest: Contest) -> list[str]:

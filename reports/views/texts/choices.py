@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...rows import units
-from ...rows.choices import Choice, axes_that_differ
-from ...rows.contests import Contest
-from .answers import brief
+from ...rows.contests import Contest, axes_that_differ
+from ..choices import Choice
+from .answers import DAY, brief
 
 NO_LENGTH = "–"
-_DAY = len("2026-01-01")
 
 
 def views(found: Sequence[Choice]) -> list[dict[str, Any]]:
@@ -57,4 +56,4 @@ def _about(contest: Contest, axes: Sequence[str], facts: Sequence[str]) -> list[
     """Give the other sizes of a contest, the device, what tells it from the others, and the date."""
     sizes = " ".join(f"{letter}{size}" for letter, size in contest["sizes"].items() if letter != "T")
     told = [f"{units.label(axis)} {units.plain(contest['axes'][axis])}" for axis in axes]
-    return [sizes, contest["where"], *told, *(contest[name] for name in facts), contest["date"][:_DAY]]
+    return [sizes, contest["hardware"], *told, *(contest[name] for name in facts), contest["date"][:DAY]]
