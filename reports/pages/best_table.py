@@ -1,11 +1,12 @@
-"""The page's table of winners: T as a number, and no column in which all rows agree."""
+"""The page's table of winners: T and each axis in a column, and no column in which all rows agree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ..rows.contests import Contest
+from ..rows import units
+from ..rows.contests import Contest, axes_that_differ
 from ..views import winners
 
 _ALWAYS = ("model", "T", "fastest", "time")
@@ -14,7 +15,7 @@ _NUMBERS = ("T", *winners.NUMBERS)
 
 def best_table(found: Sequence[Contest]) -> dict[str, Any]:
     """Give the columns and rows of the table, what all rows share, and the remarks below it."""
-    headings, rows = _with_lengths(found)
+    headings, rows = _split(found)
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
     same = {name: cells[0] for name, cells in columns.items() if name not in _ALWAYS and len({*cells}) == 1}
     shown = [place for place, name in enumerate(headings) if name not in same]
@@ -26,13 +27,22 @@ def best_table(found: Sequence[Contest]) -> dict[str, Any]:
     }
 
 
-def _with_lengths(found: Sequence[Contest]) -> tuple[list[str], list[list[str]]]:
-    """Split the shape of each row into T and the other sizes."""
-    place = winners.HEADINGS.index("shape")
+def _split(found: Sequence[Contest]) -> tuple[list[str], list[list[str]]]:
+    """Give the columns of `winners`, with T and the axes that differ in columns of their own."""
+    axes = axes_that_differ(found)
     rows = []
     for contest, cells in zip(found, winners.rows(found), strict=True):
         others = dict(contest["sizes"])
         length = f"{others.pop('T'):,}" if "T" in others else ""
         sizes = " ".join(f"{letter}{size}" for letter, size in others.items())
-        rows.append([*cells[:place], length, sizes, *cells[place + 1 :]])
-    return [*winners.HEADINGS[:place], "T", "other sizes", *winners.HEADINGS[place + 1 :]], rows
+        values = [units.plain(contest["axes"][axis]) for axis in axes]
+        rows.append(_replaced(cells, [length, sizes], [contest["hardware"], *values]))
+    labels = [units.label(axis) for axis in axes]
+    return _replaced(winners.HEADINGS, ["T", "other sizes"], ["where", *labels]), rows
+
+
+def _replaced(cells: Sequence[str], shape: Sequence[str], where: Sequence[str]) -> list[str]:
+    """Replace the columns `shape` and `where`."""
+    columns = dict(zip(winners.HEADINGS, ([cell] for cell in cells), strict=True))
+    columns |= {"shape": [*shape], "where": [*where]}
+    return [cell for several in columns.values() for cell in several]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from ssmperf.reports.pages import html as page
+from ssmperf.reports.pages.best_table import best_table
+from ssmperf.reports.rows.contests import contests
 from support.results.browser import CHROMIUM, opened
 from support.results.pages import Page
 
@@ -142,6 +144,18 @@ def test_names_from_results_are_inert_in_the_sentence(fake: Any, tmp_path: Path)
         """)  # fmt: skip
     assert seen["answer"].startswith(f"{hostile} at T = 16") and f"{hostile} 2.00 s" in seen["answer"]
     assert seen["made"] == 0 and seen["title"] != "1" and seen["errors"] == []
+
+
+def test_best_says_once_where_all_was_measured_and_has_a_column_for_dates_and_axes(fake: Any) -> None:
+    runs = [
+        fake.run([fake.timed(1.0, gate_dtype=dtype)], meta={"created": f"2026-01-0{day}T00:00:00+00:00"})
+        for day, dtype in ((1, "float32"), (2, "bfloat16"))
+    ]
+    shown = [heading for heading, _ in best_table(contests(runs))["headings"]]
+    assert shown == ["model", "T", "gate dtype", "fastest", "time", "measured"]
+    assert "where Example CPU 9000" in best_table(contests(runs))["same"]
+    alone = best_table(contests(runs[:1]))
+    assert "measured" not in dict(alone["headings"]) and "measured 2026-01-01" in " ".join(alone["same"])
 
 
 BEST = """
