@@ -23,7 +23,7 @@ from ._triton.function import WIDEST, DeltaRule
     gates=("none", "const", "scalar"),
     needs=("triton",),
     capability=(8, 0),
-    kernels=("delta_inverse", "delta_walk", "delta_decode"),
+    kernels=("delta_chunks", "delta_walk", "delta_decode"),
     launches=lambda shape: 2,
 )
 def triton(

@@ -14,7 +14,7 @@ from ..._triton.host import loop_bound
 from ..._triton.plan import Plan, Slot, packed, planned
 from ...linear_attention._triton.sequences import Packing
 from .gradients import delta_gradients
-from .inverse import delta_inverse
+from .inverse import delta_chunks
 from .parts import CHUNK
 from .tiles import Tiles, tiles, width_of
 from .walk import delta_walk, delta_walk_back
@@ -73,14 +73,21 @@ class Schedule:
     def states(self, plan: Plan) -> Slot:
         return plan.empty((self.n, self.H, self.K, self.V), torch.float32)
 
-    def inverses(self, plan: Plan, k: Slot, beta: Slot) -> Slot:
-        inverse = self.per_chunk(plan, CHUNK * CHUNK, torch.float32)
+    def chunks(
+        self, plan: Plan, q: Slot, k: Slot, beta: Slot, log_a: Slot | None
+    ) -> tuple[Slot, Slot | None, Slot, Slot]:
+        """What the walks need of each chunk: the inverse in one or two parts, the scores and the gates."""
+        square = CHUNK * CHUNK
+        high, scores = self.per_chunk(plan, square, k.dtype), self.per_chunk(plan, square, k.dtype)
+        low = self.per_chunk(plan, square, k.dtype) if k.element_size() == 2 else None
+        gates = self.per_chunk(plan, 2 * CHUNK, torch.float32)
         plan.launch(
-            delta_inverse, (self.B * self.H * self.count,), k, beta, inverse, self.places,
-            self.T, self.H, self.count, K=self.K, C=CHUNK, BK=width_of(self.K, self.cut.inverse_key),
-            SHARED=self.shared, PRECISION=self.precision, num_warps=self.cut.inverse_warps,
+            delta_chunks, (self.B * self.H * self.count,), q, k, beta, log_a, high, low, scores, gates,
+            self.places, self.T, self.H, self.count, K=self.K, C=CHUNK,
+            BK=width_of(self.K, self.cut.inverse_key), SHARED=self.shared, GATED=log_a is not None,
+            PRECISION=self.precision, num_warps=self.cut.inverse_warps,
         )  # fmt: skip
-        return inverse
+        return high, low, scores, gates
 
     @property
     def walking(self) -> dict[str, Any]:
@@ -107,10 +114,10 @@ def forward_pass(
 ) -> tuple[Slot, Slot]:  # fmt: skip
     """o and the final state."""
     schedule = Schedule.of(plan, k, v, bounds)
-    inverse, o, final = schedule.inverses(plan, k, beta), plan.like(v), schedule.states(plan)
+    chunks, o, final = schedule.chunks(plan, q, k, beta, log_a), plan.like(v), schedule.states(plan)
     plan.launch(
-        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, o, final, None, None,
-        schedule.bounds, *schedule.sizes, GATED=log_a is not None, EMIT=True, KEEP=False, **schedule.walking,
+        delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, o, final, None, None,
+        schedule.bounds, *schedule.sizes, EMIT=True, KEEP=False, **schedule.walking,
     )  # fmt: skip
     return o, final
 
@@ -122,17 +129,17 @@ def backward_pass(
 ) -> tuple[Slot | None, ...]:  # fmt: skip
     """dq, dk of every head of v, dv, parts of dβ and d log_a by strips of keys, and dS_0."""
     schedule, gated = Schedule.of(plan, k, v, bounds), log_a is not None
-    inverse, final = schedule.inverses(plan, k, beta), schedule.states(plan)
+    chunks, final = schedule.chunks(plan, q, k, beta, log_a), schedule.states(plan)
     states, dstates = (schedule.per_chunk(plan, schedule.K * schedule.V, v.dtype) for _ in range(2))
     written, dx = plan.like(v), plan.like(v)
     plan.launch(
-        delta_walk, schedule.walks, q, k, v, beta, log_a, inverse, initial, None, final, states, written,
-        schedule.bounds, *schedule.sizes, GATED=gated, EMIT=False, KEEP=True, **schedule.walking,
+        delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, None, final, states, written,
+        schedule.bounds, *schedule.sizes, EMIT=False, KEEP=True, **schedule.walking,
     )  # fmt: skip
     dinitial = None if initial is None else plan.like(initial)
     plan.launch(
-        delta_walk_back, schedule.walks, q, k, beta, log_a, inverse, do, dfinal, dx, dstates, dinitial,
-        schedule.bounds, *schedule.sizes, GATED=gated, **schedule.walking,
+        delta_walk_back, schedule.walks, q, k, beta, *chunks, do, dfinal, dx, dstates, dinitial,
+        schedule.bounds, *schedule.sizes, **schedule.walking,
     )  # fmt: skip
     (B, T, H), K, cut = v.shape[:3], schedule.K, schedule.cut
     strip = width_of(K, cut.key)
@@ -141,8 +148,8 @@ def backward_pass(
     dbeta = plan.empty((strips, B, T, H), torch.float32)
     dlog_a = plan.like(dbeta) if gated else None
     plan.launch(
-        delta_gradients, (B * H * schedule.count * strips,), q, k, v, beta, log_a, do, dx, written, states,
-        dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count, K=K, V=schedule.V,
+        delta_gradients, (B * H * schedule.count * strips,), q, k, v, beta, log_a, chunks[3], do, dx, written,
+        states, dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count, K=K, V=schedule.V,
         C=CHUNK, BK=strip, BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
         PRECISION=schedule.precision, num_warps=cut.grad_warps,
     )  # fmt: skip

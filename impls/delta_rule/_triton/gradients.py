@@ -17,12 +17,12 @@ import triton
 import triton.language as tl
 
 from ...linear_attention._triton.sequences import chunk_steps
-from .parts import decay_of, rows_of
+from .parts import decay_of, edges_of, rows_of, up_to
 
 
 @triton.jit(do_not_specialize=("T", "H", "NT"))
 def delta_gradients(
-    q, k, v, beta, log_a, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a, places, T, H, NT,
+    q, k, v, beta, log_a, gates, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a, places, T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     SHARED: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +45,7 @@ def delta_gradients(
     t = first + steps
     q_tile = rows_of(q + key_row * K, t, stop, key_heads * K, keys, K)
     k_tile = rows_of(k + key_row * K, t, stop, key_heads * K, keys, K)
-    rate = tl.load(beta + row + t * H, mask=t < stop, other=0.0).to(tl.float32)
+    rate = up_to(beta + row, t, stop, H)
     read = tl.zeros((C, BK), tl.float32)  # do Sᵀ
     ended = tl.zeros((C, BK), tl.float32)  # y dS'ᵀ
     recalled = tl.zeros((C, BK), tl.float32)  # dx Sᵀ
@@ -60,21 +60,22 @@ def delta_gradients(
         do_tile = tl.load(do + at_values, mask=kept, other=0.0)
         dx_tile = tl.load(dx + at_values, mask=kept, other=0.0)
         y_tile = tl.load(written + at_values, mask=kept, other=0.0)
-        inside = at * K * V + keys[:, None] * V + values[None, :]
-        held = (keys < K)[:, None] & (values < V)[None, :]
+        inside = at * K * V + values[:, None] * K + keys[None, :]
+        held = (values < V)[:, None] & (keys < K)[None, :]
         state = tl.load(states + inside, mask=held, other=0.0)
         dstate = tl.load(dstates + inside, mask=held, other=0.0)
-        read = tl.dot(do_tile, tl.trans(state), read, input_precision=PRECISION)
-        ended = tl.dot(y_tile, tl.trans(dstate), ended, input_precision=PRECISION)
-        recalled = tl.dot(dx_tile, tl.trans(state), recalled, input_precision=PRECISION)
+        read = tl.dot(do_tile, state, read, input_precision=PRECISION)
+        ended = tl.dot(y_tile, dstate, ended, input_precision=PRECISION)
+        recalled = tl.dot(dx_tile, state, recalled, input_precision=PRECISION)
         of_outputs = tl.dot(do_tile, tl.trans(y_tile), of_outputs, input_precision=PRECISION)
         of_inverse = tl.dot(dx_tile, tl.trans(y_tile), of_inverse, input_precision=PRECISION)
-        carried += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), axis=1)
+        carried += tl.sum(state.to(tl.float32) * dstate.to(tl.float32), axis=0)
         if strip == 0:
             wide = dx_tile.to(tl.float32)
             of_values += tl.sum(wide * tl.load(v + at_values, mask=kept, other=0.0).to(tl.float32), axis=1)
             tl.store(dv + at_values, (wide * rate[:, None]).to(dv.dtype.element_ty), mask=kept)
-    decay, from_start, to_end, whole = decay_of(log_a + row if GATED else None, t, stop, H, GATED, C)
+    decay = decay_of(log_a + row if GATED else None, t, stop, H, GATED, C)
+    from_start, to_end, whole = edges_of(gates, at, C)
     read = read * from_start[:, None]
     ended = ended * to_end[:, None]
     recalled = recalled * from_start[:, None]
@@ -105,6 +106,6 @@ def delta_gradients(
         to_last = tl.sum(ended * k_tile.to(tl.float32), axis=1)
         before = tl.where(steps[:, None] < steps[None, :], to_last[:, None], 0.0)
         passed = tl.sum(before, axis=0) + whole * tl.sum(carried, axis=0)
-        gate = tl.load(log_a + row + t * H, mask=t < stop, other=0.0).to(tl.float32)
+        gate = up_to(log_a + row, t, stop, H)
         found = tl.where(gate < -104.0, 0.0, tl.cumsum(sums, reverse=True) + passed)
         tl.store(dlog_a + at_parts, found, mask=t < stop)

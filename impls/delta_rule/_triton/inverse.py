@@ -1,7 +1,8 @@
-"""(I + tril(diag(β) K Kᵀ, −1))⁻¹ of every chunk, in blocks of 16 steps.
+"""What a chunk needs of its keys, queries, rates and gates: matrices of C × C steps, before any state is known.
 
-Blocks on the diagonal are inverted by substitution, and merged by products in float32: with 64 nearly equal
-keys and β near 2, doubling inside a block of 16 is off by the size of the result, and so is a merge in TF32.
+(I + tril(diag(β) K Kᵀ, −1))⁻¹ is found in blocks of 16 steps. Blocks on the diagonal are inverted by
+substitution, and merged by products with at least 21 bits: with 64 nearly equal keys and β near 2, doubling
+inside a block of 16 is off by the size of the result, and so is a merge in TF32.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ...linear_attention._triton.sequences import chunk_steps
-from .parts import BLOCK, rows_of
+from .parts import BLOCK, block_decay, gates_of, rows_of, split, up_to
 
 
 @triton.jit
@@ -28,7 +29,7 @@ def substituted(lower):
 
 @triton.jit
 def exactly(a, b):
-    return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit
@@ -38,52 +39,51 @@ def strictly_lower(product):
 
 
 @triton.jit
-def store_block(inverse, block, I: tl.constexpr, J: tl.constexpr, C: tl.constexpr):
-    rows, columns = tl.arange(0, BLOCK) + I * BLOCK, tl.arange(0, BLOCK) + J * BLOCK
-    tl.store(inverse + rows[:, None] * C + columns[None, :], block)
+def store_solution(high, low, block, decay, at):
+    """Store a block of G ⊙ inverse, in two parts if the operands have a half type."""
+    first, second = split(block * decay, high.dtype.element_ty)
+    tl.store(high + at, first)
+    if low is not None:
+        tl.store(low + at, second)
 
 
-@triton.jit(do_not_specialize=("T", "H", "NT"))
-def delta_inverse(
-    k, beta, inverse, places, T, H, NT,
-    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """inverse (batch · H · NT, C, C), float32, of which the upper blocks are left as they are."""
-    chunk, bh = tl.program_id(0).to(tl.int64) % NT, tl.program_id(0).to(tl.int64) // NT
-    batch, head = bh // H, bh % H
-    first, stop = chunk_steps(chunk, T, NT, places, C)
-    if first >= stop:  # an empty place
-        return
-    key_heads = H // SHARED
-    keys = k + (batch * T * key_heads + head // SHARED) * K
-    rates = beta + batch * T * H + head
-    steps = tl.arange(0, BLOCK)
-    t0, t1 = first + steps, first + BLOCK + steps
-    t2, t3 = first + 2 * BLOCK + steps, first + 3 * BLOCK + steps
+@triton.jit
+def products(x0, x1, x2, x3, y0, y1, y2, y3, p, PRECISION: tl.constexpr):
+    """Add x_I y_Jᵀ to ten blocks, those with I ≥ J."""
+    p00, p11, p22, p33, p10, p20, p21, p30, p31, p32 = p
+    z0, z1, z2, z3 = tl.trans(y0), tl.trans(y1), tl.trans(y2), tl.trans(y3)
+    p00 = tl.dot(x0, z0, p00, input_precision=PRECISION)
+    p11 = tl.dot(x1, z1, p11, input_precision=PRECISION)
+    p22 = tl.dot(x2, z2, p22, input_precision=PRECISION)
+    p33 = tl.dot(x3, z3, p33, input_precision=PRECISION)
+    p10 = tl.dot(x1, z0, p10, input_precision=PRECISION)
+    p20 = tl.dot(x2, z0, p20, input_precision=PRECISION)
+    p21 = tl.dot(x2, z1, p21, input_precision=PRECISION)
+    p30 = tl.dot(x3, z0, p30, input_precision=PRECISION)
+    p31 = tl.dot(x3, z1, p31, input_precision=PRECISION)
+    p32 = tl.dot(x3, z2, p32, input_precision=PRECISION)
+    return p00, p11, p22, p33, p10, p20, p21, p30, p31, p32
+
+
+@triton.jit
+def four(x, t, stop, stride, columns, W: tl.constexpr):
+    """Four blocks of rows from row t on."""
+    return (
+        rows_of(x, t, stop, stride, columns, W), rows_of(x, t + BLOCK, stop, stride, columns, W),
+        rows_of(x, t + 2 * BLOCK, stop, stride, columns, W), rows_of(x, t + 3 * BLOCK, stop, stride, columns, W),
+    )  # fmt: skip
+
+
+@triton.jit
+def zeros():
     zero = tl.zeros((BLOCK, BLOCK), tl.float32)
-    p00, p11, p22, p33, p10 = zero, zero, zero, zero, zero
-    p20, p21, p30, p31, p32 = zero, zero, zero, zero, zero
-    for begin in range(0, K, BK):
-        columns = begin + tl.arange(0, BK)
-        k0 = rows_of(keys, t0, stop, key_heads * K, columns, K)
-        k1 = rows_of(keys, t1, stop, key_heads * K, columns, K)
-        k2 = rows_of(keys, t2, stop, key_heads * K, columns, K)
-        k3 = rows_of(keys, t3, stop, key_heads * K, columns, K)
-        turned0, turned1, turned2 = tl.trans(k0), tl.trans(k1), tl.trans(k2)
-        p00 = tl.dot(k0, turned0, p00, input_precision=PRECISION)
-        p11 = tl.dot(k1, turned1, p11, input_precision=PRECISION)
-        p22 = tl.dot(k2, turned2, p22, input_precision=PRECISION)
-        p33 = tl.dot(k3, tl.trans(k3), p33, input_precision=PRECISION)
-        p10 = tl.dot(k1, turned0, p10, input_precision=PRECISION)
-        p20 = tl.dot(k2, turned0, p20, input_precision=PRECISION)
-        p21 = tl.dot(k2, turned1, p21, input_precision=PRECISION)
-        p30 = tl.dot(k3, turned0, p30, input_precision=PRECISION)
-        p31 = tl.dot(k3, turned1, p31, input_precision=PRECISION)
-        p32 = tl.dot(k3, turned2, p32, input_precision=PRECISION)
-    b0 = tl.load(rates + t0 * H, mask=t0 < stop, other=0.0).to(tl.float32)[:, None]
-    b1 = tl.load(rates + t1 * H, mask=t1 < stop, other=0.0).to(tl.float32)[:, None]
-    b2 = tl.load(rates + t2 * H, mask=t2 < stop, other=0.0).to(tl.float32)[:, None]
-    b3 = tl.load(rates + t3 * H, mask=t3 < stop, other=0.0).to(tl.float32)[:, None]
+    return zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
+
+
+@triton.jit
+def inverted(p, b0, b1, b2, b3):
+    """Ten blocks of (I + tril(diag(b) P, −1))⁻¹, in the order of `products`."""
+    p00, p11, p22, p33, p10, p20, p21, p30, p31, p32 = p
     i0, i1 = substituted(strictly_lower(b0 * p00)), substituted(strictly_lower(b1 * p11))
     i2, i3 = substituted(strictly_lower(b2 * p22)), substituted(strictly_lower(b3 * p33))
     l10, l20, l21, l30, l31, l32 = b1 * p10, b2 * p20, b2 * p21, b3 * p30, b3 * p31, b3 * p32
@@ -93,22 +93,98 @@ def delta_inverse(
     i20 = -exactly(i2, exactly(l20, i0) + exactly(l21, i10))
     i31 = -exactly(i3, exactly(l31, i1) + exactly(l32, i21))
     i30 = -exactly(i3, exactly(l30, i0) + exactly(l31, i10) + exactly(l32, i20))
-    to = inverse + (bh * NT + chunk) * C * C
-    store_block(to, i0, 0, 0, C)
-    store_block(to, i1, 1, 1, C)
-    store_block(to, i2, 2, 2, C)
-    store_block(to, i3, 3, 3, C)
-    store_block(to, i10, 1, 0, C)
-    store_block(to, i21, 2, 1, C)
-    store_block(to, i32, 3, 2, C)
-    store_block(to, i20, 2, 0, C)
-    store_block(to, i31, 3, 1, C)
-    store_block(to, i30, 3, 0, C)
+    return i0, i1, i2, i3, i10, i20, i21, i30, i31, i32
+
+
+@triton.jit(do_not_specialize=("T", "H", "NT"))
+def delta_chunks(
+    q, k, beta, log_a, high, low, scores, gates, places, T, H, NT,
+    K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, SHARED: tl.constexpr, GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """G ⊙ inverse as high + low, G ⊙ Q Kᵀ, and γ with γ_C/γ of each chunk.
+
+    high, low, scores: (batch · H · NT, C, C), without the blocks above the diagonal. gates: (batch · H · NT, 2, C).
+    """
+    chunk, bh = tl.program_id(0).to(tl.int64) % NT, tl.program_id(0).to(tl.int64) // NT
+    batch, head = bh // H, bh % H
+    first, stop = chunk_steps(chunk, T, NT, places, C)
+    if first >= stop:  # an empty place
+        return
+    key_heads = H // SHARED
+    own = (batch * T * key_heads + head // SHARED) * K
+    rates = beta + batch * T * H + head
+    rows, columns = tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    t = first + rows
+    p = zeros()
+    for begin in range(0, K, BK):
+        k0, k1, k2, k3 = four(k + own, t, stop, key_heads * K, begin + tl.arange(0, BK), K)
+        p = products(k0, k1, k2, k3, k0, k1, k2, k3, p, PRECISION)
+    b0 = up_to(rates, t, stop, H)[:, None]
+    b1 = up_to(rates, t + BLOCK, stop, H)[:, None]
+    b2 = up_to(rates, t + 2 * BLOCK, stop, H)[:, None]
+    b3 = up_to(rates, t + 3 * BLOCK, stop, H)[:, None]
+    i0, i1, i2, i3, i10, i20, i21, i30, i31, i32 = inverted(p, b0, b1, b2, b3)
+    at = (bh * NT + chunk) * C * C + rows[:, None] * C + columns[None, :]
+    log_gates = log_a + batch * T * H + head if GATED else None
+    s0, r0 = gates_of(log_gates, t, stop, H, 0.0, 0, GATED)
+    e0, n0 = tl.sum(tl.where(rows == BLOCK - 1, s0, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r0, 0))
+    s1, r1 = gates_of(log_gates, t + BLOCK, stop, H, e0, n0, GATED)
+    e1, n1 = tl.sum(tl.where(rows == BLOCK - 1, s1, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r1, 0))
+    s2, r2 = gates_of(log_gates, t + 2 * BLOCK, stop, H, e1, n1, GATED)
+    e2, n2 = tl.sum(tl.where(rows == BLOCK - 1, s2, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r2, 0))
+    s3, r3 = gates_of(log_gates, t + 3 * BLOCK, stop, H, e2, n2, GATED)
+    e3, n3 = tl.sum(tl.where(rows == BLOCK - 1, s3, 0.0)), tl.sum(tl.where(rows == BLOCK - 1, r3, 0))
+    to = gates + (bh * NT + chunk) * 2 * C + rows
+    store_gates(to, s0, r0, e3, n3, C)
+    store_gates(to + BLOCK, s1, r1, e3, n3, C)
+    store_gates(to + 2 * BLOCK, s2, r2, e3, n3, C)
+    store_gates(to + 3 * BLOCK, s3, r3, e3, n3, C)
+    g0, g1 = block_decay(s0, r0, s0, r0), block_decay(s1, r1, s1, r1)
+    g2, g3 = block_decay(s2, r2, s2, r2), block_decay(s3, r3, s3, r3)
+    g10, g20, g21 = block_decay(s1, r1, s0, r0), block_decay(s2, r2, s0, r0), block_decay(s2, r2, s1, r1)
+    g30, g31, g32 = block_decay(s3, r3, s0, r0), block_decay(s3, r3, s1, r1), block_decay(s3, r3, s2, r2)
+    down: tl.constexpr = BLOCK * C
+    store_solution(high, low, i0, g0, at)
+    store_solution(high, low, i1, g1, at + down + BLOCK)
+    store_solution(high, low, i2, g2, at + 2 * (down + BLOCK))
+    store_solution(high, low, i3, g3, at + 3 * (down + BLOCK))
+    store_solution(high, low, i10, g10, at + down)
+    store_solution(high, low, i20, g20, at + 2 * down)
+    store_solution(high, low, i21, g21, at + 2 * down + BLOCK)
+    store_solution(high, low, i30, g30, at + 3 * down)
+    store_solution(high, low, i31, g31, at + 3 * down + BLOCK)
+    store_solution(high, low, i32, g32, at + 3 * down + 2 * BLOCK)
+    p = zeros()
+    for begin in range(0, K, BK):
+        k0, k1, k2, k3 = four(k + own, t, stop, key_heads * K, begin + tl.arange(0, BK), K)
+        q0, q1, q2, q3 = four(q + own, t, stop, key_heads * K, begin + tl.arange(0, BK), K)
+        p = products(q0, q1, q2, q3, k0, k1, k2, k3, p, PRECISION)
+    p00, p11, p22, p33, p10, p20, p21, p30, p31, p32 = p
+    kind = scores.dtype.element_ty
+    lower = rows[:, None] >= columns[None, :]
+    tl.store(scores + at, tl.where(lower, p00 * g0, 0.0).to(kind))
+    tl.store(scores + at + down + BLOCK, tl.where(lower, p11 * g1, 0.0).to(kind))
+    tl.store(scores + at + 2 * (down + BLOCK), tl.where(lower, p22 * g2, 0.0).to(kind))
+    tl.store(scores + at + 3 * (down + BLOCK), tl.where(lower, p33 * g3, 0.0).to(kind))
+    tl.store(scores + at + down, (p10 * g10).to(kind))
+    tl.store(scores + at + 2 * down, (p20 * g20).to(kind))
+    tl.store(scores + at + 2 * down + BLOCK, (p21 * g21).to(kind))
+    tl.store(scores + at + 3 * down, (p30 * g30).to(kind))
+    tl.store(scores + at + 3 * down + BLOCK, (p31 * g31).to(kind))
+    tl.store(scores + at + 3 * down + 2 * BLOCK, (p32 * g32).to(kind))
 
 
 @triton.jit
-def load_inverse(inverse, at, C: tl.constexpr):
-    """The inverse of the chunk at a place, (C, C); 0 above the diagonal."""
+def store_gates(to, sums, resets, total, count, C: tl.constexpr):
+    """γ and γ_C/γ of a block of steps."""
+    tl.store(to, tl.where(resets == 0, tl.exp(sums), 0.0))
+    tl.store(to + C, tl.where(resets == count, tl.exp(tl.minimum(total - sums, 0.0)), 0.0))
+
+
+@triton.jit
+def load_square(x, at, C: tl.constexpr):
+    """The C × C matrix of the chunk at a place; 0 in the blocks above the diagonal, which nobody writes."""
     steps = tl.arange(0, C)
-    lower = steps[:, None] >= steps[None, :]
-    return tl.load(inverse + at * C * C + steps[:, None] * C + steps[None, :], mask=lower, other=0.0)
+    lower = (steps[:, None] // BLOCK) >= (steps[None, :] // BLOCK)
+    return tl.load(x + at * C * C + steps[:, None] * C + steps[None, :], mask=lower, other=0.0)

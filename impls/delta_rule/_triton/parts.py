@@ -19,52 +19,48 @@ def rows_of(x, t, stop, stride, columns, W: tl.constexpr):
 
 
 @triton.jit
-def gates_of(log_a, t, stop, stride):
-    """Sums of a chunk's log gates up to each step, and counts of the resets up to it.
+def up_to(x, t, stop, stride):
+    """Elements t of a vector as float32; 0 from `stop` on."""
+    return tl.load(x + t * stride, mask=t < stop, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def gates_of(log_a, t, stop, stride, total, count, GATED: tl.constexpr):
+    """Sums of the log gates up to each step, and counts of the resets, on top of those before.
 
     A gate whose factor is 0 in float32 is a reset. It is counted and not summed, so that nothing is lost to
     the size of its logarithm, and no −inf is subtracted from another.
     """
-    log_gate = tl.load(log_a + t * stride, mask=t < stop, other=0.0).to(tl.float32)
-    reset = log_gate < RESET
-    return tl.cumsum(tl.where(reset, 0.0, log_gate)), tl.cumsum(reset.to(tl.int32))
+    if GATED:
+        log_gate = up_to(log_a, t, stop, stride)
+        reset = log_gate < RESET
+        return tl.cumsum(tl.where(reset, 0.0, log_gate)) + total, tl.cumsum(reset.to(tl.int32)) + count
+    else:
+        zero = (t * 0).to(tl.int32)
+        return zero.to(tl.float32) + total, zero + count
 
 
 @triton.jit
-def last_of(x, C: tl.constexpr):
-    """The last element of a vector of C."""
-    return tl.sum(tl.where(tl.arange(0, C) == C - 1, x, 0), axis=0)
-
-
-@triton.jit
-def between(sums, resets, C: tl.constexpr):
-    """G: the product of the gates after step s up to step t, (t, s); 0 for s > t."""
-    steps = tl.arange(0, C)
-    kept = (steps[:, None] >= steps[None, :]) & (resets[:, None] == resets[None, :])
-    return tl.where(kept, tl.exp(tl.minimum(sums[:, None] - sums[None, :], 0.0)), 0.0)
-
-
-@triton.jit
-def edges(sums, resets, C: tl.constexpr):
-    """γ, γ_C/γ and γ_C."""
-    total, count = last_of(sums, C), last_of(resets, C)
-    from_start = tl.where(resets == 0, tl.exp(sums), 0.0)
-    to_end = tl.where(resets == count, tl.exp(tl.minimum(total - sums, 0.0)), 0.0)
-    return from_start, to_end, tl.where(count == 0, tl.exp(total), 0.0)
+def block_decay(sums, resets, from_sums, from_resets):
+    """The product of the gates after step s up to step t, (t, s)."""
+    kept = resets[:, None] == from_resets[None, :]
+    return tl.where(kept, tl.exp(tl.minimum(sums[:, None] - from_sums[None, :], 0.0)), 0.0)
 
 
 @triton.jit
 def decay_of(log_a, t, stop, stride, GATED: tl.constexpr, C: tl.constexpr):
-    """G, γ, γ_C/γ and γ_C of a chunk; without gates the ones that make no difference."""
+    """G of a chunk, (t, s); 0 for s > t."""
+    sums, resets = gates_of(log_a, t, stop, stride, 0.0, 0, GATED)
     steps = tl.arange(0, C)
-    if GATED:
-        sums, resets = gates_of(log_a, t, stop, stride)
-        from_start, to_end, whole = edges(sums, resets, C)
-        return between(sums, resets, C), from_start, to_end, whole
-    else:
-        ones = tl.full((C,), 1.0, tl.float32)
-        ordered = (steps[:, None] >= steps[None, :]).to(tl.float32)
-        return ordered, ones, ones, tl.sum(tl.where(steps == 0, ones, 0.0), axis=0)
+    return tl.where(steps[:, None] >= steps[None, :], block_decay(sums, resets, sums, resets), 0.0)
+
+
+@triton.jit
+def edges_of(gates, at, C: tl.constexpr):
+    """γ, γ_C/γ and γ_C of the chunk at a place."""
+    steps = tl.arange(0, C)
+    own = gates + at * 2 * C
+    return tl.load(own + steps), tl.load(own + C + steps), tl.load(own + C - 1)
 
 
 @triton.jit
@@ -72,13 +68,3 @@ def split(x, dtype: tl.constexpr):
     """A float32 matrix as the sum of two in another dtype; the second is 0 if it is float32 itself."""
     high = x.to(dtype)
     return high, (x - high.to(tl.float32)).to(dtype)
-
-
-@triton.jit
-def exact_times(a, b, PRECISION: tl.constexpr):
-    """a · b with a in float32 and b in the operands' dtype: a takes part with twice its digits."""
-    if b.dtype == tl.float32:
-        return tl.dot(a, b, input_precision=PRECISION)
-    else:
-        high, low = split(a, b.dtype)
-        return tl.dot(low, b, tl.dot(high, b))
