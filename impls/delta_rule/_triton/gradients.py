@@ -22,7 +22,8 @@ from .parts import decay_of, edges_of, rows_of, up_to
 
 @triton.jit(do_not_specialize=("T", "H", "NT"))
 def delta_gradients(
-    q, k, v, beta, log_a, gates, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a, places, T, H, NT,
+    q, k, v, beta, log_a, gates, do, dx, written, states, dstates, dq, dk, dv, dbeta, dlog_a, places,
+    T, H, NT,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     SHARED: tl.constexpr, GATED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a chunk needs of its keys, queries, rates and gates: matrices of C × C steps, before any state is known.
+"""What a chunk needs of its keys, queries, rates and gates: C × C matrices, before any state is known.
 
 (I + tril(diag(β) K Kᵀ, −1))⁻¹ is found in blocks of 16 steps. Blocks on the diagonal are inverted by
 substitution, and merged by products with at least 21 bits: with 64 nearly equal keys and β near 2, doubling
@@ -70,7 +70,8 @@ def four(x, t, stop, stride, columns, W: tl.constexpr):
     """Four blocks of rows from row t on."""
     return (
         rows_of(x, t, stop, stride, columns, W), rows_of(x, t + BLOCK, stop, stride, columns, W),
-        rows_of(x, t + 2 * BLOCK, stop, stride, columns, W), rows_of(x, t + 3 * BLOCK, stop, stride, columns, W),
+        rows_of(x, t + 2 * BLOCK, stop, stride, columns, W),
+        rows_of(x, t + 3 * BLOCK, stop, stride, columns, W),
     )  # fmt: skip
 
 
@@ -104,7 +105,8 @@ def delta_chunks(
 ):  # fmt: skip
     """G ⊙ inverse as high + low, G ⊙ Q Kᵀ, and γ with γ_C/γ of each chunk.
 
-    high, low, scores: (batch · H · NT, C, C), without the blocks above the diagonal. gates: (batch · H · NT, 2, C).
+    high, low, scores: (batch · H · NT, C, C), without the blocks above the diagonal.
+    gates: (batch · H · NT, 2, C).
     """
     chunk, bh = tl.program_id(0).to(tl.int64) % NT, tl.program_id(0).to(tl.int64) // NT
     batch, head = bh // H, bh % H
