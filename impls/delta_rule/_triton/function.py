@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._autograd import once_differentiable
 from ..._triton.host import loop_bound
 from ..._triton.plan import Plan, Slot, packed, planned
-from ...linear_attention._triton.sequences import Packing
+from ..._triton.sequences import Packing
 from .gradients import delta_gradients
 from .inverse import delta_chunks
 from .parts import CHUNK

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...linear_attention._triton.sequences import chunk_steps
+from ..._triton.sequences import chunk_steps
 from .parts import decay_of, edges_of, rows_of, up_to
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...linear_attention._triton.sequences import chunk_steps
+from ..._triton.sequences import chunk_steps
 from .parts import BLOCK, block_decay, gates_of, rows_of, split, up_to
 
 

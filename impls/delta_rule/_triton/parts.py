@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ...linear_attention._triton.blocks import RESET
+from ..._triton.sequences import RESET
 
 CHUNK = 64
 BLOCK = tl.constexpr(16)  # steps of a block of the inverse

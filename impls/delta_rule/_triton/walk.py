@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..._triton.packed import counted
-from ...linear_attention._triton.sequences import sequence_of
+from ..._triton.sequences import sequence_of
 from .inverse import load_square
 from .parts import edges_of, rows_of, up_to
 

@@ -16,18 +16,16 @@ import triton
 import triton.language as tl
 
 from ..._triton.arithmetic import cos_sin_of_turns, exp2, exponential, turns_of
+from ..._triton.sequences import RESET, chunk_steps, head_offset
 from .blocks import (
     KEY,
-    RESET,
     SCALAR,
     gate_base,
     gate_stride,
-    head_offset,
     locate,
     locate_heads_first,
 )
 from .chunks import COUNTS
-from .sequences import chunk_steps
 
 LEAST = tl.constexpr(-1e4)  # a log gate below makes its chunk wide, and a factor of 0, as this one does
 

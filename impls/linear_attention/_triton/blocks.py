@@ -18,10 +18,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.sequences import head_offset
+
 SUB = tl.constexpr(16)  # steps of a block inside which key gates are applied pair by pair
 NONE, SCALAR, KEY = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 FLAGS = tl.constexpr(256)  # chunks whose flags are read at once
-RESET = tl.constexpr(-104.0)  # float32 exp of anything below is 0
 
 
 @triton.jit
@@ -41,12 +42,6 @@ def locate_heads_first(H, NT, TILES: tl.constexpr):
     head, rest = rest % H, rest // H
     chunk, batch = rest % NT, rest // NT
     return tile, chunk, batch * H + head
-
-
-@triton.jit
-def head_offset(bh, T, H):
-    """Row index of step 0 of (batch, head) in a (B, T, H, ·) tensor."""
-    return (bh // H) * T * H + bh % H
 
 
 @triton.jit

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
-from .blocks import head_offset, load_chunk, locate_heads_first, store_chunk
+from ..._triton.sequences import Packing, chunk_sequence, chunk_steps, first_steps, head_offset
+from .blocks import load_chunk, locate_heads_first, store_chunk
 from .chunks import COUNTS
-from .sequences import Packing, chunk_sequence, chunk_steps, first_steps
 from .step import earlier, first_of, flat, later
 
 ELEMENTS = 4096  # of a program's tile; fewer steps where rows are wider

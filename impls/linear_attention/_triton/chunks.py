@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from ..._triton.packed import counted
+from ..._triton.sequences import RESET, chunk_steps, head_offset, sequence_of
 from .blocks import (
     KEY,
     NONE,
-    RESET,
     SCALAR,
     block_starts,
     decay,
@@ -17,14 +17,12 @@ from .blocks import (
     gate_base,
     gate_columns,
     gate_stride,
-    head_offset,
     load_rows,
     locate,
     partners,
     store_starts,
     total_decay,
 )
-from .sequences import chunk_steps, sequence_of
 
 COUNTS = ("T", "H", "NT")
 

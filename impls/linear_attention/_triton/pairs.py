@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.sequences import chunk_steps, head_offset
 from .anchors import LEAST
 from .blocks import (
     KEY,
@@ -19,14 +20,12 @@ from .blocks import (
     gate_base,
     gate_columns,
     gate_stride,
-    head_offset,
     load_rows,
     locate,
     partners,
     total_decay,
 )
 from .chunks import COUNTS
-from .sequences import chunk_steps
 
 
 @triton.jit

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable
 from ..._triton.plan import Plan, Slot, packed, planned
+from ..._triton.sequences import Packing, chunk_sequence, chunk_steps, first_steps
 from .chunks import COUNTS
-from .sequences import Packing, chunk_sequence, chunk_steps, first_steps
 
 BLOCK = 4096  # elements of a program
 STEPS = 64  # of a packed sequence, which are copied as one row

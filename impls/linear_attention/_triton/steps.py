@@ -18,8 +18,8 @@ import triton.language as tl
 from ..._triton.host import loop_bound
 from ..._triton.packed import counted
 from ..._triton.plan import Plan, Slot
+from ..._triton.sequences import Packing, sequence_of
 from .blocks import gate_columns, partners, some_wide
-from .sequences import Packing, sequence_of
 
 CELLS = 2048  # of the state in a program of one warp
 BLOCK = tl.constexpr(64)  # steps that `la_gates` adds up at once

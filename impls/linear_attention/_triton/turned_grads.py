@@ -6,20 +6,19 @@ import triton
 import triton.language as tl
 
 from ..._triton.arithmetic import cos_sin_of_turns, turns_of
+from ..._triton.sequences import chunk_steps, head_offset
 from .blocks import (
     KEY,
     block_starts,
     decay,
     gate_base,
     gate_stride,
-    head_offset,
     load_chunk,
     load_rows,
     locate_heads_first,
     store_starts,
 )
 from .chunks import COUNTS
-from .sequences import chunk_steps
 from .walk_grads import summed
 
 

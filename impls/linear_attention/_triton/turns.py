@@ -23,9 +23,9 @@ from ..._triton.arithmetic import cos_sin
 from ..._triton.host import loop_bound
 from ..._triton.packed import counted
 from ..._triton.plan import Plan, Slot
-from .blocks import head_offset, locate, locate_heads_first
+from ..._triton.sequences import Packing, chunk_steps, head_offset, sequence_of
+from .blocks import locate, locate_heads_first
 from .chunks import COUNTS
-from .sequences import Packing, chunk_steps, sequence_of
 
 ANGLES = tl.constexpr(32)  # angles that one pass of `la_frames` makes
 STRIP = 32  # channels of a program of `la_frames`

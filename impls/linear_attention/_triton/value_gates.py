@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..._autograd import once_differentiable, tie
 from ..._triton.plan import Plan, Slot, packed, planned
+from ..._triton.sequences import Packing
 from .function import whole
-from .sequences import Packing
 from .tiles import Tiles
 from .turns import Frames
 from .valued import Valued

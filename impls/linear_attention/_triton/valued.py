@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 
 from ..._triton.plan import Slot
-from .blocks import head_offset, load_chunk, load_rows, locate_heads_first
+from ..._triton.sequences import chunk_steps, head_offset
+from .blocks import load_chunk, load_rows, locate_heads_first
 from .chunks import COUNTS
 from .schedule import NONE
-from .sequences import chunk_steps
 from .steps import Steps
 from .walk_grads import summed
 from .walking import Prepared, Walk, part

@@ -25,10 +25,10 @@ import triton
 import triton.language as tl
 
 from ..._triton.packed import counted
+from ..._triton.sequences import sequence_of
 from .anchors import linked, load_spans
 from .blocks import FLAGS, KEY, NONE, SCALAR, load_rows, locate
 from .heads import key_head_offset
-from .sequences import sequence_of
 
 BOTH, PLAIN, EXACT_ALONE = WALKS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # that a kernel has
 

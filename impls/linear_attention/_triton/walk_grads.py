@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..._triton.sequences import chunk_steps, head_offset
 from .anchors import linked, load_spans
 from .blocks import (
     KEY,
@@ -15,7 +16,6 @@ from .blocks import (
     gate_base,
     gate_columns,
     gate_stride,
-    head_offset,
     load_chunk,
     load_rows,
     locate_heads_first,
@@ -24,7 +24,6 @@ from .blocks import (
 )
 from .chunks import COUNTS
 from .heads import key_head_offset
-from .sequences import chunk_steps
 
 
 @triton.jit

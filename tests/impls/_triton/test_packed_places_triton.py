@@ -39,7 +39,7 @@ def assert_apart(spans: Sequence[tuple[int, int]], most: int) -> None:
 @given(lengths=lengths_of_sequences)
 def test_each_chunk_has_a_place_and_the_others_are_empty(lengths: list[int]) -> None:
     from ssmperf.impls._triton.plan import Plan, Slot, planned
-    from ssmperf.impls.linear_attention._triton.sequences import Packing
+    from ssmperf.impls._triton.sequences import Packing
 
     T, C = sum(lengths), 16
 
@@ -94,7 +94,7 @@ def test_each_segment_has_places_for_checkpoints_and_step_blocks(lengths: list[i
 @tiny
 def test_bounds_of_either_width_are_read() -> None:
     from ssmperf.impls._triton.plan import Plan, Slot, planned
-    from ssmperf.impls.linear_attention._triton.sequences import Packing
+    from ssmperf.impls._triton.sequences import Packing
 
     def find(plan: Plan, bounds: Slot) -> tuple[Slot]:
         packing = Packing.of(plan, bounds, 9, 4)

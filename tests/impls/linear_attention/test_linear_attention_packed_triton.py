@@ -175,7 +175,7 @@ MALFORMED = [(0, 90, 40, 86), (-50, 3, 70, 10**6), (86, 0, 86, 0), (0, 0, 0, 0),
 def test_places_of_malformed_bounds_lie_inside(bounds: Sequence[int]) -> None:
     """Kernels read steps from `start` up to `end`, and write at places."""
     from ssmperf.impls._triton.plan import Plan, Slot, planned
-    from ssmperf.impls.linear_attention._triton.sequences import Packing
+    from ssmperf.impls._triton.sequences import Packing
 
     T = 86
 

@@ -14,11 +14,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..._triton.packed import count_places, part_at, rounds, span_of
-from ..._triton.plan import Plan, Slot
-from .blocks import head_offset
+from .packed import count_places, part_at, rounds, span_of
+from .plan import Plan, Slot
 
 BLOCK = 128  # places of a program
+RESET = tl.constexpr(-104.0)  # float32 exp of anything below is 0
+
+
+@triton.jit
+def head_offset(bh, T, H):
+    """Row index of step 0 of (batch, head) in a (B, T, H, ·) tensor."""
+    return (bh // H) * T * H + bh % H
 
 
 @triton.jit(do_not_specialize=("T", "sequences", "count"))
