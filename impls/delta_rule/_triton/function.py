@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from ..._autograd import once_differentiable
-from ..._triton.host import loop_bound
+from ..._triton.host import loop_bound, shared_memory
 from ..._triton.plan import Plan, Slot, packed, planned
 from ..._triton.sequences import Packing
 from .gradients import delta_gradients
@@ -43,7 +43,7 @@ class Schedule:
     def of(cls, plan: Plan, k: Slot, v: Slot, bounds: Slot | None) -> Schedule:
         B, T, H, V = v.shape
         packing, K = Packing.of(plan, bounds, T, CHUNK), k.shape[-1]
-        cut = tiles(K, half=v.element_size() == 2)
+        cut = tiles(K, (packing.sequences if packing else B) * H, half=v.element_size() == 2)
         return cls(B, T, H, K, V, H // k.shape[2], packing, cut)
 
     @property
@@ -89,13 +89,15 @@ class Schedule:
         )  # fmt: skip
         return high, low, scores, gates
 
-    @property
-    def walking(self) -> dict[str, Any]:
-        """Constants of a walk."""
+    def walking(self, plan: Plan, k: Slot, stages: int) -> dict[str, Any]:
+        """Constants of a walk; with fewer stages where their tiles do not fit into shared memory."""
+        BK, BV = width_of(self.K, WIDEST), self.values
+        tiles = CHUNK * (2 * BK + BV + 3 * CHUNK) * k.element_size()
+        other = 3 * CHUNK * BV * k.element_size() + 4096
+        room = max(1, (shared_memory(plan.device) - other) // tiles)
         return {
-            "K": self.K, "V": self.V, "C": CHUNK, "BK": width_of(self.K, WIDEST), "BV": self.values,
-            "SHARED": self.shared, "PRECISION": self.precision, "STAGES": self.cut.walk_stages,
-            "num_warps": self.cut.walk_warps,
+            "K": self.K, "V": self.V, "C": CHUNK, "BK": BK, "BV": BV, "SHARED": self.shared,
+            "PRECISION": self.precision, "STAGES": min(stages, room), "num_warps": self.cut.walk_warps,
         }  # fmt: skip
 
     @property
@@ -117,7 +119,8 @@ def forward_pass(
     chunks, o, final = schedule.chunks(plan, q, k, beta, log_a), plan.like(v), schedule.states(plan)
     plan.launch(
         delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, o, final, None, None,
-        schedule.bounds, *schedule.sizes, EMIT=True, KEEP=False, **schedule.walking,
+        schedule.bounds, *schedule.sizes, EMIT=True, KEEP=False,
+        **schedule.walking(plan, k, schedule.cut.walk_stages),
     )  # fmt: skip
     return o, final
 
@@ -134,12 +137,13 @@ def backward_pass(
     written, dx = plan.like(v), plan.like(v)
     plan.launch(
         delta_walk, schedule.walks, q, k, v, beta, *chunks, initial, None, final, states, written,
-        schedule.bounds, *schedule.sizes, EMIT=False, KEEP=True, **schedule.walking,
+        schedule.bounds, *schedule.sizes, EMIT=False, KEEP=True,
+        **schedule.walking(plan, k, schedule.cut.walk_stages),
     )  # fmt: skip
     dinitial = None if initial is None else plan.like(initial)
     plan.launch(
         delta_walk_back, schedule.walks, q, k, beta, *chunks, do, dfinal, dx, dstates, dinitial,
-        schedule.bounds, *schedule.sizes, **schedule.walking,
+        schedule.bounds, *schedule.sizes, **schedule.walking(plan, k, schedule.cut.back_stages),
     )  # fmt: skip
     (B, T, H), K, cut = v.shape[:3], schedule.K, schedule.cut
     strip = width_of(K, cut.key)
@@ -149,9 +153,10 @@ def backward_pass(
     dlog_a = plan.like(dbeta) if gated else None
     plan.launch(
         delta_gradients, (B * H * schedule.count * strips,), q, k, v, beta, log_a, chunks[3], do, dx, written,
-        states, dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count, K=K, V=schedule.V,
-        C=CHUNK, BK=strip, BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
-        PRECISION=schedule.precision, num_warps=cut.grad_warps,
+        states, dstates, dq, dk, dv, dbeta, dlog_a, schedule.places, T, H, schedule.count,
+        loop_bound(K), loop_bound(schedule.V), K=K, V=schedule.V, C=CHUNK, BK=strip,
+        BV=width_of(schedule.V, cut.value), SHARED=schedule.shared, GATED=gated,
+        PRECISION=schedule.precision, STAGES=cut.grad_stages, num_warps=cut.grad_warps,
     )  # fmt: skip
     return dq, dk, dv, dbeta, dlog_a, dinitial
 

@@ -15,16 +15,24 @@ from .parts import BLOCK, block_decay, gates_of, rows_of, split, up_to
 
 
 @triton.jit
-def substituted(lower):
-    """(I + lower)⁻¹ of a strictly lower triangular block, row after row."""
+def next_row(inverse, above, i):
+    """Row i of (I + lower)⁻¹, where above = lowerᵀ and the rows before are known."""
+    rows, columns = tl.arange(0, BLOCK), tl.arange(0, BLOCK)
+    weights = tl.sum(tl.where(columns[None, :] == i, above, 0.0), axis=1)
+    row = tl.sum(weights[:, None] * inverse, axis=0)
+    return tl.where(rows[:, None] == i, inverse - row[None, :], inverse)
+
+
+@triton.jit
+def substituted(a0, a1, a2, a3):
+    """(I + lower)⁻¹ of four strictly lower triangular blocks, given transposed, row after row."""
     rows = tl.arange(0, BLOCK)
-    inverse = (rows[:, None] == rows[None, :]).to(tl.float32)
+    one = (rows[:, None] == rows[None, :]).to(tl.float32)
+    i0, i1, i2, i3 = one, one, one, one
     for i in range(1, BLOCK):
-        here = rows[:, None] == i
-        weights = tl.sum(tl.where(here, lower, 0.0), axis=0)
-        row = tl.sum(weights[:, None] * inverse, axis=0)
-        inverse = tl.where(here, inverse - row[None, :], inverse)
-    return inverse
+        i0, i1 = next_row(i0, a0, i), next_row(i1, a1, i)
+        i2, i3 = next_row(i2, a2, i), next_row(i3, a3, i)
+    return i0, i1, i2, i3
 
 
 @triton.jit
@@ -33,9 +41,10 @@ def exactly(a, b):
 
 
 @triton.jit
-def strictly_lower(product):
+def transposed(product, rate):
+    """(tril(diag(β) K Kᵀ, −1))ᵀ of a block on the diagonal, from its K Kᵀ, which is symmetric."""
     rows = tl.arange(0, BLOCK)
-    return tl.where(rows[:, None] > rows[None, :], product, 0.0)
+    return tl.where(rows[:, None] < rows[None, :], tl.trans(rate) * product, 0.0)
 
 
 @triton.jit
@@ -85,8 +94,9 @@ def zeros():
 def inverted(p, b0, b1, b2, b3):
     """Ten blocks of (I + tril(diag(b) P, −1))⁻¹, in the order of `products`."""
     p00, p11, p22, p33, p10, p20, p21, p30, p31, p32 = p
-    i0, i1 = substituted(strictly_lower(b0 * p00)), substituted(strictly_lower(b1 * p11))
-    i2, i3 = substituted(strictly_lower(b2 * p22)), substituted(strictly_lower(b3 * p33))
+    i0, i1, i2, i3 = substituted(
+        transposed(p00, b0), transposed(p11, b1), transposed(p22, b2), transposed(p33, b3)
+    )
     l10, l20, l21, l30, l31, l32 = b1 * p10, b2 * p20, b2 * p21, b3 * p30, b3 * p31, b3 * p32
     i10 = -exactly(i1, exactly(l10, i0))
     i21 = -exactly(i2, exactly(l21, i1))
@@ -157,6 +167,10 @@ def delta_chunks(
     store_solution(high, low, i30, g30, at + 3 * down)
     store_solution(high, low, i31, g31, at + 3 * down + BLOCK)
     store_solution(high, low, i32, g32, at + 3 * down + 2 * BLOCK)
+    clear_above(high, at, C)
+    if low is not None:
+        clear_above(low, at, C)
+    clear_above(scores, at, C)
     p = zeros()
     for begin in range(0, K, BK):
         k0, k1, k2, k3 = four(k + own, t, stop, key_heads * K, begin + tl.arange(0, BK), K)
@@ -185,8 +199,16 @@ def store_gates(to, sums, resets, total, count, C: tl.constexpr):
 
 
 @triton.jit
+def clear_above(x, at, C: tl.constexpr):
+    """Store zeros to the six blocks above the diagonal."""
+    zero = tl.zeros((BLOCK, BLOCK), x.dtype.element_ty)
+    for i in tl.static_range(C // BLOCK):
+        for j in tl.static_range(i + 1, C // BLOCK):
+            tl.store(x + at + i * BLOCK * C + j * BLOCK, zero)
+
+
+@triton.jit
 def load_square(x, at, C: tl.constexpr):
-    """The C × C matrix of the chunk at a place; 0 in the blocks above the diagonal, which nobody writes."""
+    """The C × C matrix of the chunk at a place."""
     steps = tl.arange(0, C)
-    lower = (steps[:, None] // BLOCK) >= (steps[None, :] // BLOCK)
-    return tl.load(x + at * C * C + steps[:, None] * C + steps[None, :], mask=lower, other=0.0)
+    return tl.load(x + at * C * C + steps[:, None] * C + steps[None, :])

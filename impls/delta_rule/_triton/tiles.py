@@ -1,4 +1,4 @@
-"""Block sizes of the kernels, by the widths of operands and keys. No GPU has timed them yet."""
+"""Block sizes of the kernels, by the widths of operands and keys and the number of heads."""
 
 from __future__ import annotations
 
@@ -15,56 +15,70 @@ class Tiles:
     walk: width of the strip of values with which a program walks through the chunks of a head. walk_warps,
     walk_stages: of that program.
     key, value: widths of the strip of keys that a program of the gradients owns, and of the values that it
-    sums over at once. grad_warps: of that program.
+    sums over at once. grad_warps, grad_stages: of that program.
     inverse_key: width of the keys that the products of the inverse sum over at once. inverse_warps: of that
     program.
     """
 
     walk: int = 64
     walk_warps: int = 4
-    walk_stages: int = 2
+    walk_stages: int = 3
+    back_stages: int = 2
     key: int = 64
     value: int = 64
     grad_warps: int = 8
-    inverse_key: int = 64
-    inverse_warps: int = 2
+    grad_stages: int = 2
+    inverse_key: int = 32
+    inverse_warps: int = 1
 
     def __post_init__(self) -> None:
         widths = (self.walk, self.key, self.value, self.inverse_key)
         powers = (*widths, self.walk_warps, self.grad_warps, self.inverse_warps)
-        if any(size < 1 or size & (size - 1) for size in powers) or min(widths) < 16 or self.walk_stages < 1:
+        if (
+            any(size < 1 or size & (size - 1) for size in powers)
+            or min(widths) < 16
+            or min(self.walk_stages, self.back_stages, self.grad_stages) < 1
+        ):
             raise ValueError("sizes are powers of two, widths at least 16, and stages above 0")
 
 
 WIDTHS = (64, 128, 256)
-CURATED = {
-    **{("half", K): Tiles(walk=64 if K <= 128 else 32) for K in WIDTHS},
-    **{
-        ("float32", K): Tiles(walk=32, walk_warps=8, walk_stages=1, value=32, inverse_key=32, inverse_warps=2)
-        for K in WIDTHS
-    },
+HEADS = {"few": 0, "many": 128}  # from so many heads of all sequences on, programs fill the device otherwise
+HALF = {
+    ("few", 64): Tiles(key=64),
+    ("few", 128): Tiles(key=128),
+    ("few", 256): Tiles(walk=32, walk_warps=8, walk_stages=2, key=128),
+    ("many", 64): Tiles(key=64, walk=128, walk_warps=8, walk_stages=2),
+    ("many", 128): Tiles(key=128, walk=128, walk_warps=8, walk_stages=2),
+    ("many", 256): Tiles(walk=32, walk_warps=8, walk_stages=2, key=128),
 }
-WALKS = ((16, 4, 2), (32, 4, 1), (32, 4, 2), (32, 4, 3), (64, 4, 1), (64, 4, 3), (64, 8, 2), (128, 8, 1))
-GRADIENTS = ((64, 64, 4), (64, 32, 8), (128, 32, 8), (128, 64, 8))
+WIDE = Tiles(walk=32, walk_warps=8, walk_stages=1, back_stages=1, key=64, value=32, grad_stages=1)
+CURATED = {
+    **{("half", *case): cut for case, cut in HALF.items()},
+    **{("float32", heads, K): WIDE for heads in HEADS for K in WIDTHS},
+}
+WALKS = ((32, 4, 2), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2))
+GRADIENTS = ((64, 64, 8, 3), (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 1))
 
 
-def candidates(widths: str, K: int) -> Iterator[Tiles]:
+def candidates(widths: str, heads: str, K: int) -> Iterator[Tiles]:
     """List the configurations that differ from the curated one in one kernel."""
-    cut = CURATED[widths, K]
+    cut = CURATED[widths, heads, K]
     for width, warps, stages in WALKS:
         yield replace(cut, walk=width, walk_warps=warps, walk_stages=stages)
-    for key, value, warps in GRADIENTS:
-        yield replace(cut, key=key, value=value, grad_warps=warps)
-    yield from (replace(cut, inverse_warps=warps) for warps in (1, 4))
-    yield from (replace(cut, inverse_key=key) for key in (16, 128) if key <= K)
+    for key, value, warps, stages in GRADIENTS:
+        yield replace(cut, key=key, value=value, grad_warps=warps, grad_stages=stages)
+    yield from (replace(cut, inverse_key=key, inverse_warps=warps) for key in (16, 64) for warps in (1, 2))
 
 
 TILES = Table("delta_rule/triton", Tiles, CURATED, candidates)
 
 
-def tiles(K: int, *, half: bool) -> Tiles:
-    """Block sizes for a width of keys."""
-    return TILES["half" if half else "float32", next((width for width in WIDTHS if width >= K), WIDTHS[-1])]
+def tiles(K: int, heads: int, *, half: bool) -> Tiles:
+    """Block sizes for a width of keys and a number of heads of all sequences."""
+    number = max((name for name, least in HEADS.items() if heads >= least), key=HEADS.__getitem__)
+    width = next((width for width in WIDTHS if width >= K), WIDTHS[-1])
+    return TILES["half" if half else "float32", number, width]
 
 
 def width_of(size: int, most: int) -> int:

@@ -30,6 +30,16 @@ def twice(x, high, low, at, TURNED: tl.constexpr, C: tl.constexpr, PRECISION: tl
 
 
 @triton.jit
+def turned(x):
+    """xᵀ in float32, exactly: half types by a product with I, so that their loads are pipelined."""
+    if x.dtype == tl.float32:
+        return tl.trans(x)
+    else:
+        steps = tl.arange(0, x.shape[0])
+        return tl.dot(tl.trans(x), (steps[:, None] == steps[None, :]).to(x.dtype))
+
+
+@triton.jit
 def store_rows(to, x, t, stop, stride, values, V: tl.constexpr):
     """Store x (values, steps) as rows t."""
     mask = (t < stop)[:, None] & (values < V)[None, :]
@@ -62,12 +72,12 @@ def delta_walk(
         at = (bh * NT if bounds is None else origin) + number
         t = number * C + steps
         k_tile = rows_of(k + key_row * K, t, stop, key_heads * K, keys, K)
-        v_tile = tl.trans(rows_of(v + row * V, t, stop, H * V, values, V))
+        v_tile = turned(rows_of(v + row * V, t, stop, H * V, values, V))
         rate = up_to(beta + row, t, stop, H)
         from_start, to_end, whole = edges_of(gates, at, C)
         held = state.to(k_tile.dtype)
         recalled = tl.dot(held, tl.trans(k_tile), input_precision=PRECISION) * from_start[None, :]
-        x = (rate[None, :] * (v_tile.to(tl.float32) - recalled)).to(k_tile.dtype)
+        x = (rate[None, :] * (v_tile - recalled)).to(k_tile.dtype)
         y = twice(x, high, low, at, True, C, PRECISION)
         if KEEP:
             inside = states + at * K * V + values[:, None] * K + keys[None, :]
@@ -109,17 +119,17 @@ def delta_walk_back(
         t = number * C + steps
         q_tile = rows_of(q + key_row * K, t, stop, key_heads * K, keys, K)
         k_tile = rows_of(k + key_row * K, t, stop, key_heads * K, keys, K)
-        do_tile = tl.trans(rows_of(do + row * V, t, stop, H * V, values, V))
+        do_tile = rows_of(do + row * V, t, stop, H * V, values, V)
         rate = up_to(beta + row, t, stop, H)
         from_start, to_end, whole = edges_of(gates, at, C)
         held = dstate.to(k_tile.dtype)
         inside = dstates + at * K * V + values[:, None] * K + keys[None, :]
         tl.store(inside, held.to(dstates.dtype.element_ty), mask=mask)
         dy = tl.dot(held, tl.trans(k_tile), input_precision=PRECISION) * to_end[None, :]
-        dy = tl.dot(do_tile, load_square(scores, at, C), dy, input_precision=PRECISION)
+        dy = tl.dot(tl.trans(do_tile), load_square(scores, at, C), dy, input_precision=PRECISION)
         found = twice(dy.to(k_tile.dtype), high, low, at, False, C, PRECISION)
         store_rows(dx + row * V, found, t, stop, H * V, values, V)
-        seen = (do_tile.to(tl.float32) * from_start[None, :]).to(k_tile.dtype)
+        seen = (turned(do_tile) * from_start[None, :]).to(k_tile.dtype)
         dstate = tl.dot(seen, q_tile, dstate * whole, input_precision=PRECISION)
         taken = (found * -(rate * from_start)[None, :]).to(k_tile.dtype)
         dstate = tl.dot(taken, k_tile, dstate, input_precision=PRECISION)

@@ -67,10 +67,13 @@ class Walk(Schedule):
         """Whether heads are to be walked, and a program of it fits on the device.
 
         Under scalar gates with pipelined loads: without, Triton 3.6 has made kernels for Hopper that read
-        outside of memory.
+        outside of memory. Rows of an odd number of half-precision keys do not begin at whole words, so they
+        cannot be pipelined.
         """
-        fewest = 2 if self.gate == SCALAR else 1
-        return self.tiles.walk > 0 and self.strip[1] >= fewest
+        if self.gate != SCALAR:
+            return self.tiles.walk > 0 and self.strip[1] >= 1
+        whole_words = self.dtype == torch.float32 or self.K % 2 == 0
+        return self.tiles.walk > 0 and self.strip[1] >= 2 and whole_words
 
     @property
     def segments(self) -> tuple[int, int]:

@@ -38,3 +38,13 @@ def test_narrow_heads_match_the_definition_by_chunks(
     """Chunks beside each other had the same fault, where V from 33 to 64 took one pass."""
     configured(monkeypatch, walk=0)
     assert_matches(case(T=333, kind=kind, dtype="bfloat16", H=3, K=K, V=64), "bfloat16")
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["const", "scalar"])
+@pytest.mark.parametrize("V", [1, 16, 64])
+@pytest.mark.parametrize("K", [65, 113])
+def test_odd_numbers_of_keys_match_the_definition(K: int, V: int, kind: str) -> None:
+    """Their loads cannot be pipelined; a walk with such loads read outside of memory (found by fuzz)."""
+    assert_matches(case(T=133, kind=kind, dtype="float16", H=2, K=K, V=V), "float16")

@@ -121,7 +121,8 @@ def test_where_a_few_columns_are_a_tail(K: int, V: int, width: int, tail: int, s
 
 @tiny
 @pytest.mark.parametrize(
-    ("K", "gated", "walked"), [(128, True, True), (256, True, True), (512, True, False), (512, False, True)]
+    ("K", "gated", "walked"),
+    [(128, True, True), (256, True, True), (512, True, False), (512, False, True), (113, True, False)],
 )
 def test_scalar_gates_are_walked_with_pipelined_loads_alone(K: int, gated: bool, walked: bool) -> None:
     from ssmperf.impls._triton.plan import Plan, Slot
