@@ -23,8 +23,9 @@ from ._peers.arguments import HALF
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HOPPER = (9, 0)
-FLASH_QLA = "tilelang_fused_chunk_gdr_fwd"
-STATES = ("chunk_gated_delta_rule_fwd_kernel_h", "chunk_dplr_fwd_kernel_h")  # of fla's chunk kernels
+FLASH_QLA = ("tilelang_fused_chunk_gdr_fwd", "tilelang_fused_chunk_gdr_bwd")
+CUDNN = ("kda_fused", "k_scan_t")  # forward and backward
+STATES = ("chunk_gated_delta_rule_fwd_kernel_h", "chunk_dplr_fwd_kernel_h")  # of fla, in both passes
 
 
 def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
@@ -33,7 +34,7 @@ def chunked(name: str, *, own_choice: bool) -> Callable[[Function], Function]:
         "delta_rule",
         name=name,
         package="fla",
-        kernels=(*STATES, FLASH_QLA) if own_choice else STATES,
+        kernels=(*STATES, *FLASH_QLA) if own_choice else STATES,
         launches=6,
         prepare=_fla.chunked(own_choice=own_choice),
         loads=partial(load_all, _fla.MODULES, own_choice=own_choice),
@@ -73,7 +74,7 @@ def fla_recurrent(form: str, *operands: Any) -> Any:
     "delta_rule",
     name="flash_qla",
     package="flash_qla",
-    kernels=(FLASH_QLA,),
+    kernels=FLASH_QLA,
     launches=3,
     prepare=_flash_qla.gated,
     dtypes=HALF,
@@ -91,7 +92,7 @@ def flash_qla(*operands: Any) -> Any:
     name="cudnn",
     package="cudnn",
     modules=("cudnn.linear_attention.ops.kda",),
-    kernels=("kda_fused",),
+    kernels=CUDNN,
     launches=1,
     prepare=_cudnn.hopper,
     dtypes=_cudnn.DTYPES,

@@ -210,7 +210,7 @@ class Backend:
     gates: gate kinds that it supports; None means all of the recurrence's.
     lengths: maps T to None, or to the reason why that length is refused.
     needs: packages that it imports. capability: least CUDA compute capability.
-    kernels: substrings of the names of device kernels that it must launch on a GPU.
+    kernels: substrings of the names of device kernels; each pass must launch at least one of them on a GPU.
     compiles_per_shape: whether a GPU's code is compiled anew for each shape of its operands, which takes
         seconds. Suites then call it at few sizes, unless it is named.
     deterministic: whether two calls give the same bits.

@@ -229,6 +229,28 @@ def test_a_miscompiled_backward_pass_is_refused(monkeypatch: pytest.MonkeyPatch)
     kernel_check(NAME, fla, operands("scalar"))
 
 
+FLA_BACKWARD = ["chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "chunk_bwd_kernel_dv_local"]
+QLA_BACKWARD = ["tilelang_chunk_local_cumsum_kernel_kernel", "tilelang_fused_chunk_gdr_bwd_kernel"]
+BACKWARD = [  # the kernels of a backward pass alone, as the packages name them
+    ("fla", FLA_BACKWARD),
+    ("fla", QLA_BACKWARD),
+    ("fla_triton", FLA_BACKWARD),
+    ("flash_qla", QLA_BACKWARD),
+    ("cudnn", ["void k_prep<true>(bf16 const*)", "void k_scan_t<32, 256, true, true>(bf16 const*)"]),
+]
+
+
+@pytest.mark.parametrize(("name", "launched"), BACKWARD)
+def test_a_backward_pass_alone_shows_its_kernels(name: str, launched: list[str]) -> None:
+    assert fell_back(registry.backend(NAME, name).kernels, launched) is None
+
+
+@pytest.mark.parametrize("name", ["flash_qla", "cudnn"])
+def test_a_backward_pass_of_other_kernels_is_a_fallback(name: str) -> None:
+    launched = [*FLA_BACKWARD, "chunk_bwd_kernel_o", "ampere_bf16_s16816gemm", QLA_BACKWARD[0]]
+    assert "it fell back" in str(fell_back(registry.backend(NAME, name).kernels, launched))
+
+
 @pytest.mark.slow
 def test_peers_are_listed_and_no_package_is_imported(tmp_path: Path) -> None:
     code = f"""
