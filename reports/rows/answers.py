@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from ssmperf.suitekit import GATES, PHASES, TRAINING, UNPACKED, workloads_of
 
 from . import contests, envelopes, frames, ranking, units
@@ -54,16 +52,17 @@ def answers(runs: Sequence[Run], parts: Mapping[str, ranking.Part]) -> list[Phas
             for section, rows in parts.values():
                 if units.is_time(section.rank):
                     own = rows[(rows["run"] == name) & rows["case_id"].isin(ids)]
-                    found += _of_phase(workload, phase, own, section.rank, reach)
+                    met = contests.contests_of(own, section.rank)
+                    contests.mark_refuted(met, rows)
+                    found += _of_phase(workload, phase, met, reach)
     for name in {answer.workload for answer in found}:
         contests.mark_older([answer.contest for answer in found if answer.workload == name])
     return sorted(found, key=_order)
 
 
 def _of_phase(
-    workload: str, phase: str, rows: pd.DataFrame, rank: str, reach: Mapping[tuple[str, ...], str]
+    workload: str, phase: str, found: list[contests.Contest], reach: Mapping[tuple[str, ...], str]
 ) -> Iterator[PhaseAnswer]:
-    found = contests.contests_of(rows, rank)
     for contest in contests.of_passes(found, [TRAINING]) if phase == TRAIN else found:
         names = (contest["owner"], contest["where"], contest["dtype"], units.plain(contest["backend"]))
         yield PhaseAnswer(workload, phase, _form(contest), _gates(contest), contest, reach.get(names, ""))

@@ -41,11 +41,11 @@ def contests(runs: Sequence[Run]) -> list[Contest]:
         rows = ranking.ranked(table[table["suite"] == name], section.rank)
         found += contests_of(rows, section.rank)
     mark_older(found)
-    _mark_refuted(found, table)
+    mark_refuted(found, table)
     return found
 
 
-def _mark_refuted(found: Sequence[Contest], table: pd.DataFrame) -> None:
+def mark_refuted(found: Sequence[Contest], table: pd.DataFrame) -> None:
     """Add to each contest the date of a newer run in which one of its fastest backends is wrong there."""
     places: dict[str, list[Contest]] = {}
     for each in found:

@@ -53,10 +53,10 @@
   function show(choice) {
     const [first, ...others] = choice.lines;
     const answer = document.getElementById("answer");
-    answer.replaceChildren(`${choice.place}: `, element("b", first.winner), first.limit);
+    answer.replaceChildren(`${choice.place}: `, element("b", first.winner), first.rest);
     document.getElementById("about").textContent = first.about;
     document.getElementById("others").replaceChildren(
-      ...others.map((line) => element("li", `${line.winner}${line.limit} (${line.about})`)));
+      ...others.map((line) => element("li", `${line.winner}${line.rest} (${line.about})`)));
   }
 
   function chosen() {

@@ -46,9 +46,10 @@ def _line(members: Sequence[PhaseAnswer]) -> str:
     elsewhere: dict[str, list[str]] = {}
     for each in others:
         same = {*each.contest["fastest"]} == {*first.contest["fastest"]}
-        elsewhere.setdefault("" if same else brief(each.contest), []).append(each.form)
-    more = [f"{text or 'the same'} at {' and '.join(forms)}" for text, forms in elsewhere.items()]
-    parts = [f"{brief(first.contest)} at {first.form}"]
+        winner = "the same" if same else brief(each.contest)
+        elsewhere.setdefault(", ".join([winner, *doubts(each.contest)]), []).append(each.form)
+    more = [f"{text} at {' and '.join(forms)}" for text, forms in elsewhere.items()]
+    parts = [f"{brief(first.contest)} at {first.form}", *doubts(first.contest)]
     if first.contest["backend"] is not None:
         parts += [*needs(first.contest), f"right to: {first.right_to or NOT_MEASURED}"]
     return "; ".join([*parts, *more])

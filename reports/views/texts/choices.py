@@ -8,7 +8,7 @@ from typing import Any
 from ...rows import units
 from ...rows.contests import Contest, axes_that_differ
 from ..choices import Choice
-from .answers import DAY, brief
+from .answers import DAY, brief, doubts
 
 NO_LENGTH = "–"
 
@@ -41,15 +41,16 @@ def _lines(choice: Choice) -> list[dict[str, str]]:
     return [
         {
             "winner": brief(contest),
-            "limit": "" if contest["limit_fraction"] is None else f", {_share(contest)} of the limit",
+            "rest": "".join(f", {part}" for part in (*_share(contest), *doubts(contest))),
             "about": " · ".join(filter(None, _about(contest, axes, facts))),
         }
         for contest in choice.found
     ]
 
 
-def _share(contest: Contest) -> str:
-    return units.number("limit_fraction", contest["limit_fraction"])
+def _share(contest: Contest) -> list[str]:
+    share = contest["limit_fraction"]
+    return [] if share is None else [f"{units.number('limit_fraction', share)} of the limit"]
 
 
 def _about(contest: Contest, axes: Sequence[str], facts: Sequence[str]) -> list[str]:

@@ -75,6 +75,24 @@ def test_forward_and_backward_have_a_sum_and_the_newest_run_is_first(fake: Any) 
     assert oldest["winner"].startswith("sequential 16.0 s") and "2026-01-01" in oldest["about"]
 
 
+def test_a_winner_that_a_newer_run_finds_wrong_is_doubted_in_every_sentence(fake: Any) -> None:
+    records = [fake.timed(1.0, backend="triton", numbers={"limit_fraction": 0.38}), fake.timed(2.0)]
+    layer = {"layer": {"prefill": [record.case.id for record in records]}}
+    made = fake.run(records, meta={"created": "2026-01-01T00:00:00+00:00", "workloads": layer})
+    newer = fake.run(
+        [fake.failed("wrong", "off", backend="triton")], meta={"created": "2026-02-01T00:00:00+00:00"}
+    )
+    doubt = "but wrong there on 2026-02-01"
+    for runs in ([made, newer], [made]):
+        lines = [each["lines"][0] for each in Page(str(page.html(runs))).data["answers"]]
+        rest = ", 38 % of the limit" + (f", {doubt}" if newer in runs else "")
+        assert [line["rest"] for line in lines] == [rest] * 2  # the workload's, and the model's
+        texts = Page(str(page.html(runs))).texts
+        assert rest in texts
+        cards = [text for text in texts if "right to: " in text]
+        assert cards and all((doubt in text) is (newer in runs) for text in cards)
+
+
 def test_a_run_without_times_has_no_sentence(fake: Any) -> None:
     found = Page(str(page.html([fake.run([fake.failed("oom", "too large")])])))
     assert not found.having(id="answer") and "answers" not in found.data
