@@ -318,6 +318,26 @@ def linear_attention_cases() -> Iterator[Case]:
     yield TritonCase("linear_attention/triton", "bf16 K64 V64 pre", before, options=options)
 
 
+def delta_rule_cases() -> Iterator[Case]:
+    B, T, H = 1, 128, 2
+    for K, V, data, kind in (
+        (128, 128, BFLOAT, "scalar"),
+        (96, 192, BFLOAT, "none packed"),
+        (64, 64, FLOAT, "scalar"),
+        (128, 128, BFLOAT, "decode"),
+    ):
+        steps, decode = (1, True) if kind == "decode" else (T, False)
+        operands: dict[str, Operand] = dict.fromkeys("qk", ((B, steps, H, K), data))
+        operands |= {"v": ((B, steps, H, V), data), "beta": ((B, steps, H), FLOAT)}
+        operands["initial_state"] = ((2 if "packed" in kind else B, H, K, V), FLOAT)
+        if "none" not in kind:
+            operands["log_a"] = ((B, steps, H), FLOAT)
+        options = {"cu_seqlens": torch.tensor([0, 50, T])} if "packed" in kind else {}
+        name = f"{SHORT[data]} K{K} V{V} {kind}"
+        main = data is BFLOAT and "packed" not in kind
+        yield TritonCase("delta_rule/triton", name, operands, options=options, main=main, decode=decode)
+
+
 def cuda_cases() -> Iterator[Case]:
     B, T, C = 1, 1024, 64
 
@@ -343,6 +363,7 @@ CASES = (
     *scan_cases(),
     *cuda_cases(),
     *selective_scan_cases(),
+    *delta_rule_cases(),
     *ratio_scan_cases(),
     *linear_attention_cases(),
 )
