@@ -34,6 +34,8 @@ def triton(
     log_a: Tensor | None = None,
     initial_state: Tensor | None = None,
     *,
+    p: Tensor | None = None,
+    r: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Inverses of all chunks of 64 steps at once, then a walk through the chunks; resets are exact.
@@ -42,11 +44,12 @@ def triton(
     digits. cu_seqlens is read by kernels alone.
 
     Raises:
-        Unsupported: gates per key channel, float64 operands, K above 256, or bfloat16 operands in Triton's
-            interpreter.
+        Unsupported: gates per key channel, keys p and r, float64 operands, K above 256, or bfloat16 operands
+            in Triton's interpreter.
     """
-    check(q, k, v, beta, log_a, None, None)
-    assert beta is not None
+    check(q, k, v, beta, log_a, p, r)
+    if p is not None or beta is None:
+        raise Unsupported("keys p and r of their own (it takes one key and a rate per step)")
     if log_a is not None and log_a.dim() == 4:
         raise Unsupported("gates per key channel (it takes one per head, or none)")
     B, T, H, _ = v.shape

@@ -57,7 +57,7 @@ CURATED = {
     **{("half", *case): cut for case, cut in HALF.items()},
     **{("float32", heads, K): WIDE for heads in HEADS for K in WIDTHS},
 }
-WALKS = ((32, 4, 2), (64, 4, 2), (64, 4, 3), (64, 8, 3), (128, 8, 2))
+WALKS = ((32, 4, 2), (64, 4, 2), (64, 4, 3), (128, 8, 2))
 GRADIENTS = ((64, 64, 8, 3), (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 1))
 
 
@@ -68,7 +68,7 @@ def candidates(widths: str, heads: str, K: int) -> Iterator[Tiles]:
         yield replace(cut, walk=width, walk_warps=warps, walk_stages=stages)
     for key, value, warps, stages in GRADIENTS:
         yield replace(cut, key=key, value=value, grad_warps=warps, grad_stages=stages)
-    yield from (replace(cut, inverse_key=key, inverse_warps=warps) for key in (16, 64) for warps in (1, 2))
+    yield from (replace(cut, inverse_key=key, inverse_warps=warps) for key, warps in ((16, 1), (64, 2)))
 
 
 TILES = Table("delta_rule/triton", Tiles, CURATED, candidates)

@@ -110,14 +110,19 @@ def report(
     ] = None,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="markdown, csv, parquet, json or a plug-in's. Default: a table."),
+        typer.Option(
+            "--format", help="markdown, latex, csv, parquet, json or a plug-in's. Default: a table."
+        ),
     ] = None,
+    short: Annotated[
+        bool, typer.Option("--short", help="With --format markdown: times alone, in at most 80 columns.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File for --format. Default: standard output.")] = None,
     figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Write PNG and SVG figures.")] = None,
     plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
-    """Show runs as a table, or write them as HTML, Markdown, CSV, Parquet, JSON or figures.
+    """Show runs as a table, or write them as HTML, Markdown, LaTeX, CSV, Parquet, JSON or figures.
 
     Several runs are shown beside one another without a judgement; `compare` judges. Of a folder that
     `reproduce` has filled, here or elsewhere, the claims are judged and shown: as a table, HTML or JSON.
@@ -128,6 +133,8 @@ def report(
 
     if out and not format_:
         raise UsageError(f"--out needs --format, which says what to write into {out}")
+    if short and format_ != "markdown":
+        raise UsageError("--short is a form of --format markdown: pass both")
     load_plugins(plugin)
     of = "claims" if any(map(is_folder, runs)) else None
     if of and len(runs) > 1:
@@ -136,7 +143,7 @@ def report(
     given = load_reproduction(runs[0]) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
-    wanted += [(format_, out)] if format_ else []
+    wanted += [(f"{format_}_short" if short else format_, out)] if format_ else []
     if of and not wanted:
         wanted = [("table", None)]
     if not wanted:

@@ -121,6 +121,8 @@ def test_what_it_does_not_compute_is_refused() -> None:
     with pytest.raises(Unsupported, match="gates per key channel"):
         ENTRY.function(**operands(3, "key"))
     given = operands(3)
+    with pytest.raises(Unsupported, match="keys p and r"):
+        ENTRY.function(**given, p=given["k"], r=given["k"])
     with pytest.raises(Unsupported, match="float64"):
         ENTRY.function(**{**given, "v": given["v"].double()})
     with pytest.raises(Unsupported, match="K = 257"):

@@ -1,0 +1,181 @@
+"""Tables for a paper and a pull request: lengths by backends, the fastest time in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ssmperf.suitekit import report
+
+from ..delivery import deliver
+from ..rows import frames, ranking, units
+from .exports import escape
+
+if TYPE_CHECKING:
+    from ssmperf import Run
+
+PADDING = 2  # of a heading, by tabulate
+WIDEST = 80  # columns of text, as a comment on a pull request shows them without scrolling
+_LATEX = str.maketrans(
+    {
+        **{special: f"\\{special}" for special in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "µ": r"\textmu{}",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "<": r"$<$",
+        ">": r"$>$",
+        "|": r"$|$",
+        '"': r"\textquotedbl{}",
+        "–": "--",
+    }
+)
+
+Cells = dict[str, tuple[str, bool]]  # of a length: backend to its text, and whether it is the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class Pivot:
+    """One model, dtype and pass on one device. sizes: those that all rows share. lines: by length."""
+
+    title: str
+    note: str
+    lines: Mapping[str, Cells]
+
+    def backends(self) -> list[str]:
+        """Those that are fastest most often first."""
+        wins: dict[str, int] = {}
+        for cells in self.lines.values():
+            for name, (_, fastest) in cells.items():
+                wins[name] = wins.get(name, 0) + fastest
+        return sorted(wins, key=lambda name: -wins[name])
+
+
+def pivots(runs: Sequence[Run]) -> Iterator[Pivot]:
+    """Give the tables of all suites that rank by a time."""
+    table = frames.frame(runs)
+    for name, section in frames.sections(runs, table).items():
+        if not units.is_time(section.rank):
+            continue
+        rows = ranking.ranked(table[table["suite"] == name], section.rank)
+        rows = rows[rows[section.rank].notna()]
+        varying = frames.varying_axes(rows)
+        places: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in frames.records(rows):
+            place = tuple(units.plain(row[axis]) for axis in ("subject", "dtype", "pass", *varying))
+            places.setdefault(place, []).append(row)
+        for place, found in places.items():
+            yield _pivot(place, found, section.rank)
+
+
+def _pivot(place: Sequence[str], rows: Sequence[dict[str, Any]], rank: str) -> Pivot:
+    subject, dtype, pass_, *others = place
+    sizes = [dict(part for part in _sizes(units.plain(row["shape"]))) for row in rows]
+    shared = {axis: size for axis, size in sizes[0].items() if all(each.get(axis) == size for each in sizes)}
+    shared.pop("T", None)
+    lines: dict[str, Cells] = {}
+    for row, own in zip(rows, sizes, strict=True):
+        length = " ".join(axis + size for axis, size in own.items() if axis not in shared)
+        lines.setdefault(length, {})[frames.named(row)] = (_time(row, rank), bool(row["fastest"]))
+    dates = sorted({units.plain(row["date"])[:10] for row in rows if not units.missing(row.get("date"))})
+    devices = sorted({units.plain(row["hardware"]) for row in rows if not units.missing(row.get("hardware"))})
+    said = " ".join(axis + size for axis, size in shared.items())
+    return Pivot(
+        f"{subject}, {pass_}, {dtype}", ", ".join(filter(None, [said, *others, *devices, *dates])), lines
+    )
+
+
+def _sizes(shape: str) -> Iterator[tuple[str, str]]:
+    for part in shape.split():
+        axis = part.rstrip("0123456789")
+        yield axis, part[len(axis) :]
+
+
+def _time(row: Mapping[str, Any], rank: str) -> str:
+    low, high = units.interval_names(rank)
+    text = units.of_row(rank, row)
+    return f"{text} {units.spread(row[rank], row.get(low), row.get(high))}".strip()
+
+
+def split(pivot: Pivot, text: Callable[[str, bool], str]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Give the headings and lines of tables that are narrow enough; each has the lengths in front.
+
+    text: writes a cell, of its text and whether it is the fastest.
+    """
+    width = 5 + max(map(len, pivot.lines))
+    groups: list[list[str]] = [[]]
+    used = width
+    for name in pivot.backends():
+        cells = [text(*cells[name]) for cells in pivot.lines.values() if name in cells]
+        own = 3 + max(PADDING + len(name), *map(len, cells))
+        if groups[-1] and used + own > WIDEST:
+            groups.append([])
+            used = width
+        groups[-1].append(name)
+        used += own
+    for names in groups:
+        lines = [
+            [length, *(text(*cells[name]) if name in cells else "–" for name in names)]
+            for length, cells in pivot.lines.items()
+            if not cells.keys().isdisjoint(names)
+        ]
+        yield ["", *names], lines
+
+
+@report("markdown_short")
+def markdown_short(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Write tables of at most 80 columns for a pull request: lengths by backends, with intervals."""
+    from tabulate import tabulate
+
+    def cell(text: str, fastest: bool) -> str:
+        return f"**{escape(text)}**" if fastest else escape(text)
+
+    parts = []
+    for pivot in pivots(runs):
+        parts.append(f"**{escape(pivot.title)}**")
+        for headings, lines in split(pivot, cell):
+            align = ["left", *["right"] * (len(headings) - 1)]
+            parts.append(
+                tabulate(lines, [*map(escape, headings)], "pipe", disable_numparse=True, colalign=align)
+            )
+        parts.append(escape(pivot.note))
+    return deliver("\n\n".join(parts or ["No case has a time."]) + "\n", destination)
+
+
+@report("latex")
+def latex(runs: Sequence[Run], destination: Path | None = None) -> str | None:
+    """Write tables for a paper; they need the package booktabs."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for pivot in pivots(runs):
+        tables = [
+            pd.DataFrame(
+                [[_bold(cell) for cell in line] for line in lines], columns=[*map(in_latex, headings)]
+            )
+            for headings, lines in split(pivot, lambda text, fastest: ("*" if fastest else " ") + text)
+        ]
+        parts += [_latex_table(table, pivot) for table in tables]
+    return deliver("\n".join(parts) + "\n", destination)
+
+
+def _latex_table(table: pd.DataFrame, pivot: Pivot) -> str:
+    style = table.style.hide(axis="index")
+    caption = f"{in_latex(pivot.title)}. {in_latex(pivot.note)}."
+    columns = "l" + "r" * (len(table.columns) - 1)
+    return style.to_latex(hrules=True, caption=caption, position_float="centering", column_format=columns)
+
+
+def _bold(cell: str) -> str:
+    """A cell of `split`, whose first character says whether it is the fastest; lengths have none."""
+    text = in_latex(cell.lstrip("* "))
+    return f"\\textbf{{{text}}}" if cell.startswith("*") else text
+
+
+def in_latex(text: Any) -> str:
+    """Escape text from outside for LaTeX: it makes no command and no new cell."""
+    return units.plain(text).translate(_LATEX)
