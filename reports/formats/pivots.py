@@ -42,7 +42,7 @@ Cells = dict[str, tuple[str, bool]]  # of a length: backend to its text, and whe
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """One model, dtype and pass on one device. sizes: those that all rows share. lines: by length."""
+    """One model, dtype and pass on one device. note: what all lines share. lines: by length."""
 
     title: str
     note: str
@@ -76,25 +76,19 @@ def pivots(runs: Sequence[Run]) -> Iterator[Pivot]:
 
 def _pivot(place: Sequence[str], rows: Sequence[dict[str, Any]], rank: str) -> Pivot:
     subject, dtype, pass_, *others = place
-    sizes = [dict(part for part in _sizes(units.plain(row["shape"]))) for row in rows]
+    sizes = [*map(frames.sizes, rows)]
     shared = {axis: size for axis, size in sizes[0].items() if all(each.get(axis) == size for each in sizes)}
     shared.pop("T", None)
     lines: dict[str, Cells] = {}
     for row, own in zip(rows, sizes, strict=True):
-        length = " ".join(axis + size for axis, size in own.items() if axis not in shared)
+        length = " ".join(f"{axis}{size}" for axis, size in own.items() if axis not in shared)
         lines.setdefault(length, {})[frames.named(row)] = (_time(row, rank), bool(row["fastest"]))
     dates = sorted({units.plain(row["date"])[:10] for row in rows if not units.missing(row.get("date"))})
     devices = sorted({units.plain(row["hardware"]) for row in rows if not units.missing(row.get("hardware"))})
-    said = " ".join(axis + size for axis, size in shared.items())
+    said = " ".join(f"{axis}{size}" for axis, size in shared.items())
     return Pivot(
         f"{subject}, {pass_}, {dtype}", ", ".join(filter(None, [said, *others, *devices, *dates])), lines
     )
-
-
-def _sizes(shape: str) -> Iterator[tuple[str, str]]:
-    for part in shape.split():
-        axis = part.rstrip("0123456789")
-        yield axis, part[len(axis) :]
 
 
 def _time(row: Mapping[str, Any], rank: str) -> str:

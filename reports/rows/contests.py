@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ssmperf.suitekit import DIMENSIONS, TRAINING, first_places, moment
+from ssmperf.suitekit import TRAINING, first_places, moment
 
 from . import frames, ranking, units
 
@@ -215,7 +215,7 @@ def _head(row: Mapping[str, Any], rank: str | None) -> Contest:
     return {
         **{name: units.plain(row[name]) for name in _NAMED},
         "owner": units.plain(row["recurrence"] if units.missing(row["model"]) else row["model"]),
-        "sizes": {name: int(row[name]) for name in DIMENSIONS if units.is_number(row[name])},
+        "sizes": frames.sizes(row),
         "where": units.plain(row["environment"] or row["device"]),
         "hardware": units.plain(row["hardware"] or row["device"]),
         "run": units.plain(row["run"]),

@@ -147,6 +147,11 @@ def named(row: Mapping[str, Any]) -> str:
     return f"{plain(row['backend'])} ({mark})" if mark else plain(row["backend"])
 
 
+def sizes(row: Mapping[str, Any]) -> dict[str, int]:
+    """Give the sizes of a row by letter, in the order in which its shape names them."""
+    return {name: int(row[name]) for name in DIMENSIONS if is_number(row[name])}
+
+
 def elsewhere(row: Mapping[str, Any]) -> str:
     """Say on whose operands a time was measured, as in "as hgrn"; empty if on those of its own model."""
     model = row.get("timed_as")

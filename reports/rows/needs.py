@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ssmperf.suitekit import DIMENSIONS, TRAINING, BestQuestion, narrowed
+from ssmperf.suitekit import TRAINING, BestQuestion, narrowed
 
 from . import frames, ranking, units
 
@@ -73,7 +73,7 @@ def _at(row: Mapping[str, Any], T: int) -> Need | None:
         return None
     if T not in known and not units.is_number(power):
         return None
-    sizes = [f"{name}{int(row[name])}" for name in DIMENSIONS if name != "T" and units.is_number(row[name])]
+    sizes = [f"{letter}{size}" for letter, size in frames.sizes(row).items() if letter != "T"]
     longest = max(lengths)
     forecast = "" if T in known else f"forecast from T = {longest:,} by the power {power:.2f} of T"
     return Need(

@@ -92,9 +92,9 @@ class Schedule:
     def walking(self, plan: Plan, k: Slot, stages: int) -> dict[str, Any]:
         """Constants of a walk; with fewer stages where their tiles do not fit into shared memory."""
         BK, BV = width_of(self.K, WIDEST), self.values
-        tiles = CHUNK * (2 * BK + BV + 3 * CHUNK) * k.element_size()
+        per_stage = CHUNK * (2 * BK + BV + 3 * CHUNK) * k.element_size()
         other = 3 * CHUNK * BV * k.element_size() + 4096
-        room = max(1, (shared_memory(plan.device) - other) // tiles)
+        room = max(1, (shared_memory(plan.device) - other) // per_stage)
         return {
             "K": self.K, "V": self.V, "C": CHUNK, "BK": BK, "BV": BV, "SHARED": self.shared,
             "PRECISION": self.precision, "STAGES": min(stages, room), "num_warps": self.cut.walk_warps,

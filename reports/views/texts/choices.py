@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...rows import units
-from ...rows.contests import Contest, axes_that_differ
+from ...rows.contests import Contest
 from ..choices import Choice
-from .answers import DAY, brief, doubts
+from .answers import DAY, brief, differing, doubts
 
 NO_LENGTH = "–"
 
@@ -36,15 +36,14 @@ def _place(choice: Choice) -> str:
 
 
 def _lines(choice: Choice) -> list[dict[str, str]]:
-    axes = axes_that_differ(choice.found)
     facts = [name for name in ("suite", "run") if len({contest[name] for contest in choice.found}) > 1]
     return [
         {
             "winner": brief(contest),
             "rest": "".join(f", {part}" for part in (*_share(contest), *doubts(contest))),
-            "about": " · ".join(filter(None, _about(contest, axes, facts))),
+            "about": " · ".join(filter(None, _about(contest, told, facts))),
         }
-        for contest in choice.found
+        for contest, told in zip(choice.found, differing(choice.found), strict=True)
     ]
 
 
@@ -53,8 +52,7 @@ def _share(contest: Contest) -> list[str]:
     return [] if share is None else [f"{units.number('limit_fraction', share)} of the limit"]
 
 
-def _about(contest: Contest, axes: Sequence[str], facts: Sequence[str]) -> list[str]:
+def _about(contest: Contest, told: Sequence[str], facts: Sequence[str]) -> list[str]:
     """Give the other sizes of a contest, the device, what tells it from the others, and the date."""
     sizes = " ".join(f"{letter}{size}" for letter, size in contest["sizes"].items() if letter != "T")
-    told = [f"{units.label(axis)} {units.plain(contest['axes'][axis])}" for axis in axes]
     return [sizes, contest["hardware"], *told, *(contest[name] for name in facts), contest["date"][:DAY]]
