@@ -158,7 +158,7 @@ def test_refused(ssmperf_session):
 def test_cached(ssmperf_session):
     kept = []
     def caches(log_a, b, initial_state=None):
-        if len(kept) < 20:
+        if len(kept) < 6:
             kept.append(mine(log_a, b, initial_state))
         return kept[-1]
     ssmperf_session.measure("scan", caches, **QUICK)
