@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ssmperf.engine.layers.task import Draw as Draw
     from ssmperf.engine.layers.task import Examples as Examples
     from ssmperf.engine.layers.task import Task as Task
+    from ssmperf.engine.operands.corpus import repeated_share as repeated_share
     from ssmperf.engine.operands.corpus import split_text as split_text
     from ssmperf.engine.operands.samplers import log_gates as log_gates
     from ssmperf.engine.operands.samplers import phases as phases

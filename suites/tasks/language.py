@@ -2,8 +2,9 @@
 
 Data card
 - Text: `--corpus`, a file or a folder of files; by default the sources of Python's standard library.
-- Of several files a tenth, drawn by the checksums of their paths, is held out; of a single file, its last
-  tenth.
+- Of several files a tenth, drawn by the checksums of their paths, is held out, but no file that repeats 2 %
+  of its windows of 32 bytes from others; of a single file, its last tenth. Results on text say which share
+  of the held-out windows occurs in the text to learn.
 - Training rows are windows of T bytes at random places of the text to learn. Every step has a target, the
   byte that follows it.
 - Test rows are the same bytes at every T, cut anew: as many as the rows would have at the length of the

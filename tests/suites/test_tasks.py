@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from ssmperf.suites.tasks.mqar import POWER
 from ssmperf.suites.tasks.needle import FIRST_VALUE, QUESTION
 
 from ssmperf import UnknownName, UsageError
-from ssmperf.authoring import IGNORED, Draw, Examples, split_text
+from ssmperf.authoring import IGNORED, Draw, Examples, repeated_share, split_text
 from ssmperf.suitekit import registry
 
+TEXT = Path(email.__file__).parent  # a folder of text
 Answers = dict[int, int]  # target by position
 NAMES = ("memory_horizon", "mqar", "mqar:pairs=3:vocabulary=16", "selective_copying:tokens=5", "needle",
          "needle:needles=3", "induction", "language")  # fmt: skip
@@ -71,11 +73,9 @@ SOLVERS: dict[str, Callable[[list[int]], Answers]] = {
 
 
 def examples(name: str, *, held_out: bool = False, **numbers: int) -> Examples:
-    """Draw from a task; its text is the folder of these tests."""
+    """Draw from a task; its text is a package of the standard library."""
     asked = {"rows": 20, "T": 64, "trained": 32, "seed": 1, **numbers}
-    found: Examples = registry.task(name).sample(
-        Draw(**asked, held_out=held_out, corpus=Path(__file__).parent)
-    )
+    found: Examples = registry.task(name).sample(Draw(**asked, held_out=held_out, corpus=TEXT))
     return found
 
 
@@ -158,6 +158,34 @@ def test_text_is_held_out_by_file(tmp_path: Path) -> None:
     single = tmp_path / "0.txt"
     single.write_bytes(bytes(range(100)))
     assert split_text(single) == (bytes(range(90)), bytes(range(90, 100)))
+
+
+def test_what_repeats_other_files_is_not_held_out(tmp_path: Path) -> None:
+    """A file that shares one line of 50 bytes with another repeats a twentieth of its windows."""
+    drawn = np.random.default_rng(0)
+    line = drawn.bytes(50)
+    for number in range(40):
+        own = drawn.bytes(19 * (50 - 31))
+        (tmp_path / f"{number}.txt").write_bytes(own + line if number else drawn.bytes(400))
+    learnt, unseen = split_text(tmp_path)
+    assert unseen == (tmp_path / "0.txt").read_bytes() and line in learnt
+    assert repeated_share(tmp_path) == 0
+    (tmp_path / "0.txt").write_bytes(line)
+    split_text.cache_clear()
+    with pytest.raises(ValueError, match="pass a single file"):
+        split_text(tmp_path)
+    single = tmp_path / "1.txt"
+    single.write_bytes((drawn.bytes(45) + line) * 10)
+    assert repeated_share(single) == 1
+
+
+def test_less_than_a_fiftieth_of_the_library_is_repeated() -> None:
+    """Counted by sets of bytes, on every 97th window."""
+    learnt, unseen = split_text()
+    seen = {learnt[place : place + 32] for place in range(len(learnt) - 31)}
+    places = range(0, len(unseen) - 31, 97)
+    share = sum(unseen[place : place + 32] in seen for place in places) / len(places)
+    assert share < 0.02 and abs(share - repeated_share()) < 0.005
 
 
 def test_text_of_tests_is_not_that_of_validation(tmp_path: Path) -> None:
