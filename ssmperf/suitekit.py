@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from ssmperf.papers.reproduction.agreement import Estimate as Estimate
     from ssmperf.papers.reproduction.agreement import Finding as Finding
     from ssmperf.papers.reproduction.agreement import agree_on_equality as agree_on_equality
+    from ssmperf.papers.reproduction.agreement import agree_on_limit as agree_on_limit
     from ssmperf.papers.reproduction.agreement import agree_on_number as agree_on_number
     from ssmperf.papers.reproduction.agreement import agree_on_order as agree_on_order
     from ssmperf.papers.reproduction.agreement import agree_on_range as agree_on_range

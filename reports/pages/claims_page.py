@@ -13,12 +13,6 @@ from ..rows import units
 from ..views.texts import claims as texts
 from .html import render
 
-MEANINGS = {
-    Agreement.AGREES: "the same order, or the number within our interval, with disjoint 95 % intervals",
-    Agreement.DISAGREES: "the opposite, with disjoint intervals",
-    Agreement.CANNOT_TELL: "anything else: overlapping intervals, missing, not run, a scaled-down number",
-}
-
 
 @report("html", of="claims")
 def html(found: Reproduction, destination: Path | None = None) -> str | None:
@@ -43,7 +37,7 @@ def _page(found: Reproduction) -> dict[str, Any]:
         "conclusion": found.conclusion,
         "counts": [
             (_mark(each), str(each), sum(result.agreement is each for result in found.results), meaning)
-            for each, meaning in MEANINGS.items()
+            for each, meaning in texts.MEANINGS.items()
         ],
         "preset": units.plain(meta.get("preset")),
         "claims": [_claim(each) for each in found.results],
@@ -53,7 +47,7 @@ def _page(found: Reproduction) -> dict[str, Any]:
 def _claim(each: ClaimResult) -> dict[str, Any]:
     """Give one claim's section."""
     claim = each.claim
-    said = ("statement", "printed", "runs", "scaled", "rule")
+    said = ("statement", "printed", "runs", "scaled", "rule", "doubts")
     return {
         "id": units.plain(claim.name).replace(":", "-"),
         "name": units.plain(claim.name),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from ssmperf.authoring import repeated_share
 from ssmperf.suitekit import (
     ClaimSetting,
     Diverged,
@@ -20,6 +22,7 @@ from ssmperf.suitekit import (
     sized,
 )
 
+TEXT = "language"  # the task whose rows come from a text
 ROWS = "trainings"  # key of the rows in the numbers of a piece
 # Without backends that take long to compile.
 BACKENDS = ("triton", "torch_sdpa", "chunkwise", "hillis_steele", "blelloch", "surrogate", "sequential")
@@ -169,7 +172,12 @@ def described(job: Job) -> dict[str, Any]:
         "decay": job.decay,
         "warm_up": job.warm_up,
         "hidden": job.hidden,
+        "repeated_share": repeated_share(_path(job.corpus)) if job.task == TEXT else None,
     }
+
+
+def _path(corpus: str | None) -> Path | None:
+    return None if corpus is None else Path(corpus)
 
 
 def tested(trials: Trials, plan: Plan, setting: ClaimSetting) -> Iterator[dict[str, Any]]:
@@ -193,6 +201,7 @@ def tested(trials: Trials, plan: Plan, setting: ClaimSetting) -> Iterator[dict[s
             "ended_early": each.ended_early,
             "validation_by_rate": {f"{rate:g}": accuracy for rate, accuracy in trials.rates.items()},
             "chance": found.chance,
+            "guess_loss": registry.task(plan.task).guess_loss,
             "accuracies": by_length(found.lengths, found.accuracies),
             "losses": by_length(found.lengths, found.losses),
             "by_reach": {str(T): of_seed for T, (of_seed,) in found.by_reach.items()},

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ssmperf.suitekit import Agreement, Estimate, Finding, agree_on_equality, agree_on_order, over_seeds
+from ssmperf.suitekit import (
+    Agreement,
+    Estimate,
+    Finding,
+    agree_on_equality,
+    agree_on_order,
+    over_seeds,
+)
 
 from ._learning import ROWS
 
 Row = Mapping[str, Any]
+Judged = tuple[Agreement, str]
 BOTH_KNOW = "both learn it: all of their trainings ended early, at 99 %"
+SUCCEEDS = 0.9  # accuracy above which a training has solved the task
+GUESSING = 0.9  # share of a guess's loss above which a training has not begun to learn
+OPTIMISATION = "that is how they were trained, not what they can hold"
 NEITHER_KNOWS = "neither learned it: their intervals do not lie above chance"
 
 
@@ -77,6 +89,26 @@ class Trainings:
                 return False
         return True
 
+    def stuck(self, variant: str, T: int, growth: int = 1) -> str:
+        """Say why a low accuracy of a variant says nothing of what it can hold; empty if it does.
+
+        A network that has not left chance may be hard to train, and no worse: if its best seed solves the
+        task, or the loss of a seed is still that of a guess.
+        """
+        found, rows = self.accuracy(variant, T, growth), self.of_variant(variant, T)
+        if found is None or found.low is None or found.low > rows[0]["chance"]:
+            return ""
+        at_T = [(row["accuracies"].get(str(T)), row.get("losses", {}).get(str(T)), row) for row in rows]
+        best = max((accuracy for accuracy, _, _ in at_T if accuracy is not None), default=0.0)
+        if best > SUCCEEDS:
+            return f"a seed of {variant} solves it, others stay at chance: {OPTIMISATION}"
+        guessing = sum(
+            loss is not None and loss > GUESSING * row.get("guess_loss", math.inf) for _, loss, row in at_T
+        )
+        if guessing:
+            return f"{guessing} of {len(rows)} seeds of {variant} have the loss of a guess: {OPTIMISATION}"
+        return ""
+
     def undecided(self, *variants: str, T: int, growth: int = 1) -> tuple[Agreement, str] | None:
         """Say why differences between variants are chance; None if they may be more.
 
@@ -99,7 +131,19 @@ class Trainings:
                 ended = sum(row["ended_early"] for row in rows)
                 early = f", {ended} of {len(rows)} ended at 99 %" if ended else ""
                 parts.append(f"{variant}: rate {rows[0]['rate']:g}, {span} updates{early}")
+        shares = {row.get("repeated_share") for variant in variants for row in self.of_variant(variant, T)}
+        parts += [
+            f"{share:.1%} of the held-out windows of 32 bytes are in the text learned"
+            for share in shares
+            if share is not None
+        ]
         return "; ".join(parts)
+
+    def ordered(self, better: str, worse: str, judged: Judged, T: int, growth: int = 1) -> Judged:
+        """Let an order of accuracies count only if the lower one is not stuck at chance."""
+        lower = {Agreement.AGREES: worse, Agreement.DISAGREES: better}.get(judged[0])
+        why = self.stuck(lower, T, growth) if lower else ""
+        return (Agreement.CANNOT_TELL, why) if why else judged
 
     def higher(
         self,
@@ -114,8 +158,8 @@ class Trainings:
     ) -> Finding:
         """Judge the claim that one variant is more accurate than another, trained at T."""
         ours = {name: self.accuracy(name, T, growth) for name in (better, worse)}
-        judged = self.undecided(better, worse, T=T, growth=growth) or agree_on_order(
-            ours[better], ours[worse], self.why(better, worse, T=T)
+        judged = self.undecided(better, worse, T=T, growth=growth) or self.ordered(
+            better, worse, agree_on_order(ours[better], ours[worse], self.why(better, worse, T=T)), T, growth
         )
         where = f"T = {T}" if growth == 1 else f"at {growth * T}, trained at {T}"
         notes = "; ".join(filter(None, (note, self.note(better, worse, T=T))))
@@ -133,6 +177,8 @@ class Trainings:
         judged = agree_on_equality(ratio, margin, why)
         if self.unlearned(one, other, T=T):
             judged = Agreement.CANNOT_TELL, NEITHER_KNOWS
+        elif judged[0] is Agreement.DISAGREES and (stuck := self.stuck(one, T) or self.stuck(other, T)):
+            judged = Agreement.CANNOT_TELL, stuck
         return Finding(
             f"accuracy, {one} against {other}, T = {T}",
             printed,

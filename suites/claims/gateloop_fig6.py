@@ -55,6 +55,8 @@ NOT_STATED = "the paper does not state how it split its rows, nor how resets are
     "starts as LRU's",
     rule="agrees: data-controlled is more accurate with disjoint intervals over seeds, and the intervals "
     "hold the printed numbers; cannot tell: they do not hold them, since the paper leaves the split open",
+    doubts="The authors: how they split their rows and placed resets is not stated, and either changes both "
+    "numbers. That is why a number which is not reached refutes nothing",
     device="cuda",
     budget_s=600,
     budget_of="piece",

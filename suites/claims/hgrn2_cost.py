@@ -29,6 +29,8 @@ LAYERS = 2
     scaled="two layers, and another device",
     rule="agrees: `pese_lr` takes longer with n = 32 than with n = 4, and longer and more memory than "
     "`hgrn2` with n = 128, with disjoint intervals",
+    doubts="Whoever expands states by a kernel that does not write them: the cost of PESE here is that of "
+    "our backends",
     device="cuda",
     budget_s=600,
     has_smoke=True,

@@ -44,6 +44,7 @@ GATES = 3  # of an expanded HGRN: forget, input and output, each with its own ex
     scaled="nothing",
     rule=f"agrees: the count is the formula's value, within {ABOUT:.0%} where it is printed with ≈, and "
     "rounds to 44.66 M; disagrees: it is not",
+    doubts="Nobody, but on what the paper leaves open: a count is a count",
     budget_s=30,
 )
 class Parameters:

@@ -50,6 +50,8 @@ COUNTS, IDENTITY, TIMES = "counts", "identity", "times"
     rule=f"agrees: the counts grow with each doubling of T as printed, within {WITHIN:.0%}; with zero-order "
     "hold the results are equal up to rounding, and with Euler's rule they are not. Times are shown and "
     "decide nothing",
+    doubts="Whoever counts the work of another scan than the two of the paper; the times on two shared "
+    "cores decide nothing",
     budget_s=60,
     has_smoke=False,
 )

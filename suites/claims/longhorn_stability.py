@@ -37,6 +37,7 @@ DELTA, UNIT, EXACT, DIAGONAL = (
     scaled="random values instead of trained layers; a state beyond float64 counts as its largest number",
     rule="agrees: DeltaNet's state with raw keys is larger than Longhorn's, with disjoint intervals over "
     "seeds; and Longhorn's is not larger than that of DeltaNet with normalised keys",
+    doubts="Whoever trains the keys: random ones of a fixed deviation grow a state that learned ones may not",
     budget_s=60,
 )
 class Stability:

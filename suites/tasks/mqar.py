@@ -93,4 +93,5 @@ def mqar(*, vocabulary: int = 8192, pairs: int = 0) -> Task:
         sample=partial(sample, vocabulary=vocabulary, pairs=pairs),
         guess=lambda trained: 1 / pairs_at(trained, pairs),
         least=4 * max(1, pairs),
+        answers=vocabulary // 2,
     )

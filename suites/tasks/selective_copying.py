@@ -53,4 +53,5 @@ def selective_copying(*, alphabet: int = 16, tokens: int = 16) -> Task:
         sample=partial(sample, alphabet=alphabet, count=tokens),
         guess=lambda trained: 1 / (alphabet - 2),
         least=2 * tokens,
+        answers=alphabet - 2,
     )

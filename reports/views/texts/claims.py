@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from ssmperf import ClaimResult
-from ssmperf.suitekit import Finding
+from ssmperf.suitekit import Agreement, Finding
 
 from ...rows import units
+
+MEANINGS = {
+    Agreement.AGREES: "the same order, with disjoint 95 % intervals over seeds or rounds; or the printed "
+    "number within our interval, whose half is at most a tenth of it, and nothing scaled down",
+    Agreement.DISAGREES: "the opposite, with disjoint intervals",
+    Agreement.CANNOT_TELL: "anything else, such as overlapping intervals, a piece that was not run, a rival "
+    "that was not trained or stays at chance, a number that was scaled down",
+    Agreement.WITHDRAWN: "measured under an earlier rule, and to be measured again",
+}
 
 
 def ours(finding: Finding) -> list[str]:

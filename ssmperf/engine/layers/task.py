@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Task:
         values that occur in a row; None means one of the classes.
     rows: number of rows of the training set; fewer are drawn if a training sees fewer.
     least: the shortest sequence that the task can have.
+    answers: number of different targets that occur; None means all classes.
     name: set by the registry, with the options that the task has.
     """
 
@@ -69,8 +71,14 @@ class Task:
     guess: Callable[[int], float] | None = None
     rows: int = 100_000
     least: int = 1
+    answers: int | None = None
     name: str = ""
 
     def chance(self, trained: int) -> float:
         """Give the accuracy of guessing, at a trained length."""
         return 1 / self.classes if self.guess is None else self.guess(trained)
+
+    @property
+    def guess_loss(self) -> float:
+        """The loss, in nats, of a network that knows which answers occur, and nothing of the row."""
+        return math.log(self.answers or self.classes)

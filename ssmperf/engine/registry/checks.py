@@ -80,6 +80,8 @@ class Claim:
     budget_of: str
     has_smoke: bool
     version: int
+    changed: str
+    doubts: str
     work: Work
 
     def to_json(self) -> dict[str, Any]:
@@ -97,4 +99,5 @@ class Claim:
             "budget_s": self.budget_s,
             "budget_of": self.budget_of,
             "has_smoke": self.has_smoke,
+            "doubts": self.doubts,
         }

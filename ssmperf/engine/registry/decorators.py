@@ -341,6 +341,8 @@ def claim(
     budget_of: str = "claim",
     has_smoke: bool = False,
     version: int = 1,
+    changed: str = "",
+    doubts: str = "",
 ) -> Callable[[T], T]:
     """Register the decorated class (constructed without arguments, see `Work`) as a claim of a paper.
 
@@ -352,7 +354,9 @@ def claim(
     device: "cpu" if two cores suffice; "cuda" if it needs a GPU.
     budget_s: how long it may take there. budget_of: "claim", or "piece" if each piece has this budget.
     has_smoke: whether `--preset smoke` makes it tiny. The verdict is then that nobody can tell.
-    version: raised when a piece's measurement has changed, so that older results are not used.
+    version: raised when a piece's measurement has changed, so that older results are withdrawn.
+    changed: why they are, as the beginning of a sentence.
+    doubts: who could disagree with the verdict, and why.
 
     Raises:
         DuplicateName: the name is taken.
@@ -365,7 +369,7 @@ def claim(
         check_methods(f"claim {name!r}", cls, ("pieces", "measure", "conclude"))
         entry = Claim(
             name, paper, place, statement, printed, runs, scaled, rule, device, budget_s, budget_of,
-            has_smoke, version, cls(),
+            has_smoke, version, changed, doubts, cls(),
         )  # fmt: skip
         tables.add("claim", name, entry, cls)
         return cls

@@ -21,6 +21,7 @@ SCALES = {  # of a unit, the largest first
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
     "B": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
 }
+NARROW = 0.1  # most that the half of an interval may be of its number, for the number to be reached
 PRINTED = re.compile(r"[-+]?\d+(?:\.(\d+))?")
 
 
@@ -30,6 +31,7 @@ class Agreement(enum.StrEnum):
     AGREES = "agrees"
     DISAGREES = "disagrees"
     CANNOT_TELL = "cannot tell"
+    WITHDRAWN = "withdrawn"  # what it rests on was measured under another rule, and is to be measured again
 
 
 Judged = tuple[Agreement, str]  # with the reason
@@ -190,6 +192,9 @@ def agree_on_order(larger: Estimate | None, smaller: Estimate | None, why: str =
 def agree_on_number(printed: str, ours: Estimate | None, *, full_size: bool = True, why: str = "") -> Judged:
     """Judge the claim of a number, which stands for all numbers that round to it: 44.66 is 44.655 to 44.665.
 
+    A wide interval holds nearly any number, so that one whose half is more than a tenth of our number
+    cannot agree.
+
     full_size: whether we measured what the paper did, nothing scaled down.
     """
     found = PRINTED.fullmatch(printed.replace(",", "").strip())
@@ -211,6 +216,18 @@ def agree_on_range(
     """Judge the claim that a number lies in a range, such as 20 to 40×."""
     words = f"reaches {low:g} to {high:g}", f"lies outside of {low:g} to {high:g}"
     return _inside(low, high, ours, full_size, why, words)
+
+
+def agree_on_limit(ratio: Estimate | None, margin: float, why: str = "") -> Judged:
+    """Judge the claim that one number is at most as large as another, from their ratio, but for a margin."""
+    if (unknown := _unknown(why, ratio)) is not None:
+        return unknown
+    low, high = _bounds(ratio)
+    if high <= 1 + margin:
+        return Agreement.AGREES, f"at most {margin:.0%} more"
+    if low > 1 + margin:
+        return Agreement.DISAGREES, f"more than {margin:.0%} more"
+    return Agreement.CANNOT_TELL, f"the interval holds {1 + margin:g}"
 
 
 def agree_on_equality(ratio: Estimate | None, margin: float, why: str = "") -> Judged:
@@ -277,6 +294,8 @@ def _inside(
     our_low, our_high = _bounds(ours)
     subject = "it" if our_low == our_high else "its interval"
     if our_low <= high and our_high >= low:
+        if (our_high - our_low) / 2 > NARROW * abs(our_low + our_high) / 2:
+            return Agreement.CANNOT_TELL, f"{subject} {words[0]}, but is wider than {NARROW:.0%} either way"
         return Agreement.AGREES, f"{subject} {words[0]}"
     return Agreement.DISAGREES, f"{subject} {words[1]}"
 

@@ -28,7 +28,7 @@ from ssmperf.papers.reproduction.agreement import Agreement, Finding, taken_toge
 from ssmperf.papers.reproduction.keeping import Folder
 from ssmperf.papers.reproduction.setting import ClaimSetting
 
-OTHER_VERSION = "its results are of another version of the claim: measure them again"
+OTHER_VERSION = "measured under another version of the claim; measure it again"
 ONLY_TRIED = "tried at tiny sizes only (--preset smoke)"
 
 OnProgress = Callable[[str], None]
@@ -41,6 +41,7 @@ class ClaimResult:
     findings: line by line. agreement, reason: of all together.
     done, planned: number of pieces that have a result, and of all.
     failures: why pieces have none, by piece. spent_s: time of the kept pieces.
+    where: the device and the date, if they are known.
     """
 
     claim: Claim
@@ -51,6 +52,7 @@ class ClaimResult:
     planned: int = 0
     failures: Mapping[str, str] | None = None
     spent_s: float = 0.0
+    where: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -63,6 +65,7 @@ class ClaimResult:
             "pieces_planned": self.planned,
             "failures": dict(self.failures or {}),
             "spent_s": self.spent_s,
+            "where": self.where,
         }
 
 
@@ -90,6 +93,7 @@ class Reproduction:
             Agreement.AGREES: ("agrees", "agree"),
             Agreement.DISAGREES: ("disagrees", "disagree"),
             Agreement.CANNOT_TELL: ("cannot be told", "cannot be told"),
+            Agreement.WITHDRAWN: ("is withdrawn", "are withdrawn"),
         }
         parts = [f"{count} {words[each][count > 1]}" for each, count in counts.items() if count]
         noun = "claim" if len(self.results) == 1 else "claims"
@@ -149,24 +153,43 @@ def reproduce(
     return Reproduction(folder, kept.meta, tuple(_result(claim, kept, setting, wanted) for claim in chosen))
 
 
-def load_reproduction(path: File) -> Reproduction:
+def load_reproduction(path: File, *more: File) -> Reproduction:
     """Judge the contents of a reproduction's folder. Nothing is measured, so any machine can do it.
 
-    It has the claims of which a piece has a result. Those of a plug-in must be loaded.
+    It has the claims of which a piece has a result. Those of a plug-in must be loaded. Of several folders,
+    such as those of several machines, the first counts that has a result of a claim.
 
     Raises:
-        UnreadableRun: the folder is none of `reproduce`, is damaged, or is of a newer version of ssmperf.
-        UsageError: it keeps no result of a claim that is known here.
+        UnreadableRun: a folder is none of `reproduce`, is damaged, or is of a newer version of ssmperf.
+        UsageError: none keeps a result of a claim that is known here.
     """
-    kept = Folder.found(Path(path))
+    found = [_load(Folder.found(Path(each))) for each in (path, *more)]
+    first: dict[str, ClaimResult] = {}
+    for each in (result for folder in found for result in folder.results):
+        before = first.get(each.claim.name)
+        if before is None or before.agreement is Agreement.WITHDRAWN:
+            first[each.claim.name] = each
+    if not first:
+        paths = ", ".join(str(each.path) for each in found)
+        raise UsageError(f"{paths} keeps no result of a claim; known are {', '.join(registry.claims())}")
+    results = tuple(first[name] for name in registry.claims() if name in first)
+    return Reproduction(found[0].path, found[0].meta, results)
+
+
+def _load(kept: Folder) -> Reproduction:
+    """Judge the contents of one folder."""
     meta = kept.meta
     device = "cpu" if meta["device"] == "cpu" else "cuda:0"
     setting = ClaimSetting(device, meta["preset"], meta["seeds"], meta.get("corpus"))
     known = (_result(claim, kept, setting, pieces=()) for claim in registry.claims().values())
-    results = tuple(each for each in known if each.done or each.reason == OTHER_VERSION)
-    if not results:
-        raise UsageError(f"{kept.path} keeps no result of a claim; known are {', '.join(registry.claims())}")
-    return Reproduction(kept.path, meta, results)
+    where = ", ".join(filter(None, (str(meta.get("hardware") or ""), str(meta.get("created") or "")[:10])))
+    results = (each for each in known if each.done or each.agreement is Agreement.WITHDRAWN)
+    return Reproduction(kept.path, meta, tuple(replace(each, where=where) for each in results))
+
+
+def withdrawn(claim: Claim) -> str:
+    """Say why results of an earlier version of a claim do not count any more."""
+    return f"{claim.changed}: measure it again" if claim.changed else OTHER_VERSION
 
 
 def refusal(claim: Claim, setting: ClaimSetting) -> str | None:
@@ -215,7 +238,7 @@ def _result(claim: Claim, kept: Folder, setting: ClaimSetting, pieces: Sequence[
             numbers[piece] = result["numbers"]
             spent_s += float(result.get("spent_s") or 0.0)
     if not numbers and kept.versions(claim.name, planned):
-        return ClaimResult(claim, (), Agreement.CANNOT_TELL, OTHER_VERSION, planned=len(planned))
+        return ClaimResult(claim, (), Agreement.WITHDRAWN, withdrawn(claim), planned=len(planned))
     try:
         judged = judge(claim, numbers, smoke=setting.smoke)
     except Exception as error:

@@ -102,7 +102,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Run folders, files of pytest-benchmark, or one folder of `reproduce`."
+            metavar="RUN...", help="Run folders, files of pytest-benchmark, or folders of `reproduce`."
         ),
     ],
     html: Annotated[
@@ -125,7 +125,8 @@ def report(
     """Show runs as a table, or write them as HTML, Markdown, LaTeX, CSV, Parquet, JSON or figures.
 
     Several runs are shown beside one another without a judgement; `compare` judges. Of a folder that
-    `reproduce` has filled, here or elsewhere, the claims are judged and shown: as a table, HTML or JSON.
+    `reproduce` has filled, here or elsewhere, the claims are judged and shown: as a table, Markdown, HTML or
+    JSON.
     """
     from ssmperf.papers.reproduction.keeping import is_folder
     from ssmperf.papers.reproduction.reproduce import load_reproduction
@@ -137,10 +138,8 @@ def report(
         raise UsageError("--short is a form of --format markdown: pass both")
     load_plugins(plugin)
     of = "claims" if any(map(is_folder, runs)) else None
-    if of and len(runs) > 1:
-        raise UsageError(f"a folder of `reproduce` is shown alone, got {len(runs)} paths: pass one")
     shown = [] if of else _to_show(*runs)
-    given = load_reproduction(runs[0]) if of else shown
+    given = load_reproduction(*runs) if of else shown
     wanted: list[tuple[str, Path | None]] = [("html", html)] if html else []
     wanted += [("figures", figures)] if figures else []
     wanted += [(f"{format_}_short" if short else format_, out)] if format_ else []

@@ -17,6 +17,7 @@ from ssmperf.suitekit import (
     Estimate,
     Finding,
     agree_on_equality,
+    agree_on_limit,
     agree_on_number,
     agree_on_order,
     agree_on_range,
@@ -86,6 +87,22 @@ def test_a_printed_number_stands_for_all_that_round_to_it() -> None:
     assert agree_on_number("44.66", Estimate.exact(44.66), full_size=False)[0] is UNSURE
     with pytest.raises(ValueError, match="no number"):
         agree_on_number("about 3", Estimate.exact(3))
+
+
+@pytest.mark.parametrize(("half", "verdict"), [(0.17, YES), (0.19, UNSURE)])
+def test_a_wide_interval_reaches_no_number(half: float, verdict: Agreement) -> None:
+    """By more than a tenth of 1.8 either way; a wide one that does not hold the number still refutes it."""
+    wide = Estimate(1.8, 1.8 - half, 1.8 + half)
+    assert agree_on_number("1.8", wide)[0] is agree_on_range(1.7, 1.9, wide)[0] is verdict
+    assert agree_on_number("4.0", wide)[0] is NO
+
+
+def test_a_limit_is_one_sided() -> None:
+    """Half of the time is at most as long; a tenth more is within the margin, and a fifth more is not."""
+    near = {value: agree_on_limit(Estimate.exact(value), 0.1)[0] for value in (0.5, 1.0, 1.09, 1.2)}
+    assert near == {0.5: YES, 1.0: YES, 1.09: YES, 1.2: NO}
+    assert agree_on_limit(Estimate(1.1, 1.0, 1.2), 0.1)[0] is UNSURE
+    assert agree_on_limit(None, 0.1, "not run") == (UNSURE, "not run")
 
 
 @anything

@@ -187,14 +187,14 @@ def test_what_is_kept_is_judged_anywhere_without_measuring(
     assert code == 0 and "one: 2" in text and "unmeasured" not in text
     code, text, _ = verb(monkeypatch, capsys, str(out), "--format", "json", name="report")
     assert code == 0 and json.loads(text)["claims"][0]["agreement"] == "agrees"
-    for wrong in ([out, out], [out, "--format", "csv"], [tmp_path]):
+    for wrong in ([out, "--format", "csv"], [out, tmp_path]):
         code, _, err = verb(monkeypatch, capsys, *map(str, wrong), name="report")
         assert code == 2 and len(err.strip().splitlines()) == 1
     files = [out / "paper-order" / piece / "result.json" for piece in ("one", "two")]
     for file in files:
         file.write_text(file.read_text().replace('"version": 1', '"version": 0'))
     (stale,) = ssmperf.load_reproduction(out).results
-    assert stale.agreement is UNSURE and "another version" in stale.reason
+    assert stale.agreement is Agreement.WITHDRAWN and "another version" in stale.reason
     for file in files:
         file.unlink()
     with pytest.raises(UsageError, match="no result"):
