@@ -5,12 +5,19 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ssmperf.suites.claims import _timing, gateloop_surrogate, linearization_scan, longhorn_stability
+from ssmperf.suites.claims import (
+    _timing,
+    gateloop_surrogate,
+    linearization_scan,
+    longhorn_stability,
+    longhorn_table1,
+)
 
 import ssmperf
 from ssmperf import ClaimResult
@@ -129,6 +136,18 @@ def test_longhorn_is_stable_and_an_unstable_one_is_found(monkeypatch: pytest.Mon
     assert NO in found.values()
     lonely = concluded("longhorn:stability", measured("longhorn:stability", seeds=1))
     assert lonely.agreement is UNSURE and "seeds" in lonely.findings[0].reason
+
+
+@pytest.mark.parametrize("row", longhorn_table1.ROWS)
+def test_a_step_that_minimises_something_else_disagrees(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step from a state that is a little off; the kernel's update, which is no minimum, stands beside."""
+    right = longhorn_table1.ROWS[row]
+    off = replace(right, step=lambda before, of: right.step(before + 1e-9, of))
+    planted = {**longhorn_table1.ROWS, row: off}
+    monkeypatch.setattr(longhorn_table1, "ROWS", planted)
+    found = concluded("longhorn:table1", measured("longhorn:table1"))
+    assert found.agreement is (NO if right.decides else YES)
+    assert [each.agreement for each in found.findings if row == each.what.partition(", ")[2]] == [NO]
 
 
 def test_products_of_gates_leave_the_range_where_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
