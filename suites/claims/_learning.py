@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ssmperf.suitekit import (
     ClaimSetting,
     Diverged,
     Job,
+    Learned,
     Training,
     Trials,
     choose_backend,
@@ -94,10 +95,17 @@ def lengths(standard: Sequence[int], setting: ClaimSetting) -> Sequence[int]:
     return (TINY_T,) if setting.smoke else standard
 
 
-def trained(setting: ClaimSetting, plan: Plan, variants: Mapping[str, Variant]) -> dict[str, Any]:
+Probe = Callable[[Learned, ClaimSetting], dict[str, Any]]
+
+
+def trained(
+    setting: ClaimSetting, plan: Plan, variants: Mapping[str, Variant], *, probe: Probe | None = None
+) -> dict[str, Any]:
     """Train all variants side by side and test them.
 
     What has ended in the piece's folder is not trained again.
+
+    probe: looks into a trained network; what it gives is added to the network's row.
 
     Returns:
         `{"trainings": [...]}`: a row per variant and seed with its accuracies and losses by length; or a row
@@ -125,7 +133,7 @@ def trained(setting: ClaimSetting, plan: Plan, variants: Mapping[str, Variant]) 
         if isinstance(result, Diverged):
             rows.append({**shared, "seed": None, "status": "diverged", "reason": str(result)})
         else:
-            rows += [{**shared, **row} for row in tested(result, plan, setting)]
+            rows += [{**shared, **row} for row in tested(result, plan, setting, probe)]
     return {ROWS: rows}
 
 
@@ -180,7 +188,9 @@ def _path(corpus: str | None) -> Path | None:
     return None if corpus is None else Path(corpus)
 
 
-def tested(trials: Trials, plan: Plan, setting: ClaimSetting) -> Iterator[dict[str, Any]]:
+def tested(
+    trials: Trials, plan: Plan, setting: ClaimSetting, probe: Probe | None
+) -> Iterator[dict[str, Any]]:
     """Test the networks of a variant; give a row per seed."""
     for each in trials.learned:
         found = run_tests(
@@ -208,6 +218,7 @@ def tested(trials: Trials, plan: Plan, setting: ClaimSetting) -> Iterator[dict[s
             "loss_curve": each.curve(PARTS),
             "train_s": each.train_s,
             "without_graph": each.without_graph or None,
+            **({} if probe is None else probe(each, setting)),
         }
 
 
